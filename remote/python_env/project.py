@@ -263,8 +263,8 @@ def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]
         found.append(
             Finding(
                 node=name,
-                problem=f"the project {project.name} needs {listed(list(done.lacking))}, and {done.facts.below} does "
-                "not have that",
+                problem=f"the project {project.name} needs {listed(list(done.lacking))}, which {done.facts.below} "
+                "does not have",
                 fix=f"add it to what is installed, such as by {requirements}",
                 fatal=False,
             )
@@ -274,10 +274,12 @@ def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]
 
 def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) -> Finding:
     """The finding for a project that is not installed. `by_path`: whether its modules are found all the same."""
-    needs = " ".join(f"--pip {shlex.quote(one)}" for one in project.build_requires)
-    mend = (
-        f"no index has what builds it: put it there with {needs}" if INDEX_NEEDED.search(why) else "mend that"
-    )
+    mend = "mend that"
+    if INDEX_NEEDED.search(why):
+        mend = (
+            f"what builds it ({', '.join(project.build_requires)}) can't be fetched: set UV_DEFAULT_INDEX here to an "
+            "index that the node reaches, have it in the Python that the ranks use"
+        )
     return Finding(
         node=name,
         problem=f"the project {project.name} is not installed{FOUND_BY_PATH if by_path else ''}: {why}",
@@ -289,5 +291,5 @@ def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) 
 def _last_words(lines: "list[str] | tuple[str, ...]") -> str:
     """What an installer said is wrong, on one line."""
     said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if re.match(r"(?i)error|\w*(error|exception):", line)]
+    errors = [line for line in said if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
     return (errors or said or ["it did not say why"])[-1].rstrip(".")

@@ -65,5 +65,5 @@ def test_project_that_cannot_be_installed_is_found_by_its_path_and_told(project:
         "train", "--json", "s.py", env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(Path("/none"))}
     )
     assert "the project mine is not installed, its modules are found by their path alone: " in done.err
-    assert "put it there with --pip 'no-such-build-system>=1', or leave the project out" in done.err
+    assert "what builds it (no-such-build-system>=1) can't be fetched: set UV_DEFAULT_INDEX here" in done.err
     assert "said" in (project.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()

@@ -123,7 +123,13 @@ def test_problem_of_a_project_is_told_with_the_way_on(tmp_path: Path) -> None:
     assert found is not None
     record = {
         "python": "/over/bin/python",
-        "problem": ["Collecting hatchling", "ERROR: No matching distribution found for hatchling>=1.2", ""],
+        "problem": [
+            "Collecting hatchling",
+            "  ERROR: No matching distribution found for hatchling>=1.2",
+            "",
+            "error: subprocess-exited-with-error",
+            "note: This error originates from a subprocess.",
+        ],
         "lacking": ["einops"],
         "packages": [],
         "seconds": 1.0,
@@ -134,12 +140,12 @@ def test_problem_of_a_project_is_told_with_the_way_on(tmp_path: Path) -> None:
         (
             "the project mine is not installed, its modules are found by their path alone: ERROR: No matching "
             "distribution found for hatchling>=1.2",
-            "no index has what builds it: put it there with --pip 'hatchling>=1.2', or leave the project out with "
-            "--no-install-project",
+            "what builds it (hatchling>=1.2) can't be fetched: set UV_DEFAULT_INDEX here to an index that the node "
+            "reaches, have it in the Python that the ranks use, or leave the project out with --no-install-project",
             False,
         ),
         (
-            "the project mine needs einops, and /usr/bin/python3 does not have that",
+            "the project mine needs einops, which /usr/bin/python3 does not have",
             "add it to what is installed, such as by --pip einops",
             False,
         ),

@@ -206,9 +206,17 @@ def _uv(
     run([uv, *arguments], folder, environment, caller)
 
 
-def run(argv: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller) -> None:
-    """Run a command of an installer in a folder. Raises Failed."""
-    code, tail = build_lock.run(argv, folder, environment, caller)
+def run(
+    argv: List[str],
+    folder: Path,
+    environment: Dict[str, str],
+    caller: build_lock.Caller,
+    *,
+    quiet: bool = False,
+    keep: int = build_lock.TAIL_LINES,
+) -> None:
+    """Run a command of an installer in a folder, as `build_lock.run` does. Raises Failed."""
+    code, tail = build_lock.run(argv, folder, environment, caller, quiet=quiet, keep=keep)
     if code != 0:
         words = [os.path.basename(argv[0]), *(word for word in argv[1:3] if not word.startswith("-"))]
         raise Failed(" ".join(words), tail or ["exit status {}".format(code)])

@@ -103,9 +103,17 @@ def alone(path: Path, caller: Caller) -> Iterator[None]:
 
 
 def run(
-    argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller, *, quiet: bool = False
+    argv: List[str],
+    cwd: Path,
+    environment: Dict[str, str],
+    caller: Caller,
+    *,
+    quiet: bool = False,
+    keep: int = TAIL_LINES,
 ) -> Tuple[int, List[str]]:
     """Run a command to its end, its words told line by line unless `quiet`; its exit status and its last lines.
+
+    `keep`: how many of these.
 
     It does not outlive this process, however that ends, nor the caller's connection.
     """
@@ -134,7 +142,7 @@ def run(
             for line in lines if data else [rest]:
                 text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
-                    tail = [*tail, text][-TAIL_LINES:]
+                    tail = [*tail, text][-keep:]
                     if not quiet:
                         caller.progress(text.strip())
             if not data:

@@ -5,6 +5,7 @@ may be gpuctl's own, a system's, or one that other projects share. What can't be
 told.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -29,7 +30,10 @@ PROJECTS = "projects"
 LAST_PATHS = "zzz_below.pth"
 """Read after those of the project, which goes before what lies below."""
 ANSWER_S = 60.0
+MOST_WORDS = 60
+"""Lines that are kept of a build system's words: what is wrong may be followed by much advice."""
 DEFAULTS = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
@@ -89,7 +93,8 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         quiet = ["--quiet", "--no-deps", *flags]
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
         # In the project's folder installers find its settings.
-        build.run([*installer, *quiet, *folders], Path(request["folder"]), environment, caller)
+        argv = [*installer, *quiet, *folders]
+        build.run(argv, Path(request["folder"]), environment, caller, quiet=True, keep=MOST_WORDS)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -97,6 +102,10 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
     wish = ["finish", request["name"], *request["extras"]]
     told = _ask(python, wish, environment)
+    if problem is None and not told["understood"] and request["dependencies"] == "install":
+        with contextlib.suppress(build.Failed):  # then names are all that is compared
+            build.run([*installer, "packaging"], home, environment, caller)
+            told = _ask(python, wish, environment)
     addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
     if problem is None and addable and request["dependencies"] == "install":
         problem = _add(addable, told["names"], installer, home, request, environment, caller)

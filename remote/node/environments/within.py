@@ -43,7 +43,8 @@ def main(arguments: List[str]) -> None:
     else:
         _own_commands()
         names = {name for name in (one.metadata["Name"] for one in metadata.distributions()) if name}
-        answer = {"lacking": lacking_in(purelib(), arguments[1], arguments[2:]), "names": sorted(names)}
+        lacks = lacking_in(purelib(), arguments[1], arguments[2:])
+        answer = {"lacking": lacks, "names": sorted(names), "understood": _requirements_library() is not None}
     print(json.dumps(answer))
 
 
