@@ -95,6 +95,11 @@ class Facts:
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
     @property
+    def python_below(self) -> str:
+        """The interpreter whose packages the ranks find, beside those of a project's own environment."""
+        return self.below or self.python
+
+    @property
     def programs(self) -> str:
         """The folders of the programs that come with the interpreter, as PATH has them."""
         pythons = (self.python,) if self.below is None else (self.python, self.below)

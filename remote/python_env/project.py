@@ -259,13 +259,13 @@ def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]
     if done.problem is not None:
         found.append(not_installed(project, name, done.problem, by_path=True))
     if done.lacking:
-        requirements = " ".join(f"--pip {shlex.quote(one)}" for one in done.lacking)
+        below = done.facts.python_below
         found.append(
             Finding(
                 node=name,
-                problem=f"the project {project.name} needs {listed(list(done.lacking))}, which {done.facts.below} "
-                "does not have",
-                fix=f"add it to what is installed, such as by {requirements}",
+                problem=f"the project {project.name} needs {listed(list(done.lacking))}, which {below} does not have",
+                fix="add it to what is installed, such as by "
+                + " ".join(f"--pip {shlex.quote(one)}" for one in done.lacking),
                 fatal=False,
             )
         )

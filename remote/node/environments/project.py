@@ -88,7 +88,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     site = site_packages(home)
     problem = None
     try:
-        installer, flags = _installer(python, request, environment, caller)
+        installer, flags = _installer(home, request, environment, caller)
         caller.progress("installing the project {}".format(request["name"]))
         quiet = ["--quiet", "--no-deps", *flags]
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
@@ -140,18 +140,24 @@ def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_
 
 
 def _installer(
-    python: str, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
+    home: Path, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
 ) -> Tuple[List[str], List[str]]:
     """The command that installs, and its flags for the project: pip of the interpreter below, else uv.
 
-    Where the project's build system is there, too, no index is asked for it.
+    Where the project's build system is there, too, no index is asked for it. Over an environment that was made of
+    wheels nothing comes from an index.
     """
+    python = str(home / "venv" / "bin" / "python")
+    wheels = home.parents[1] / "wheels"  # of the environment below, where that is one of ours
+    sent = wheels if home.parent.name == PROJECTS and wheels.is_dir() else None
+    from_where = [] if sent is None else ["--no-index", "--find-links", str(sent)]
     needed = {name: request[name] for name in ("backend", "backend_path", "build_requires")}
     able = _ask(python, ["able", json.dumps(needed)], environment)
     flags = ["--no-build-isolation"] if able["builds"] else []
     if able["pip"]:
-        return [python, "-m", "pip", "install"], flags
-    return [uv_tool.provide(None, caller.progress), "pip", "install", "--python", python], flags
+        return [python, "-m", "pip", "install", *from_where], flags
+    uv = uv_tool.provide(sent, caller.progress)
+    return [uv, "pip", "install", "--python", python, *from_where], flags
 
 
 def _add(

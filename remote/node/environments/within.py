@@ -130,7 +130,8 @@ def _own_commands() -> None:
         for entry in package.entry_points:
             path = os.path.join(folder, entry.name)
             module, _, attr = entry.value.partition("[")[0].strip().partition(":")
-            if entry.group != "console_scripts" or os.path.exists(path) or not attr:
+            named = entry.group == "console_scripts" and os.path.basename(entry.name) == entry.name
+            if not named or os.path.exists(path) or not attr:
                 continue
             first = attr.partition(".")[0]
             with open(path, "w") as file:
