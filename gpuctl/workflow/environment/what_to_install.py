@@ -43,6 +43,8 @@ class ToInstall:
             needs = ", with what it needs and is not there" if self.dependencies == "install" else ""
             where = "" if self.project.folder == "." else f" ({self.project.folder})"
             yield f"the project {self.project.name}{where} is installed, editable{needs}; that Python stays as it is"
+        if self.indexes and (self.wanted or self.project):
+            yield f"what installs there is given this computer's {', '.join(sorted(self.indexes))}"
 
 
 def what_to_install(
