@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from remote.python_env import conda_file
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
-from remote.python_env.workspace import is_package, workspace_above
+from remote.python_env.workspace import is_frame, workspace_above
 from remote.shared.wheels import record_digest
 
 FORMAT = 1
@@ -235,7 +235,7 @@ def _of_lock(lock: Path, wanted_for: Path) -> Found:
                 place / "pyproject.toml"
             )
             return Found(str(lock), "lock", files, _python_of(document), document["project"]["name"])
-    return Found(str(lock), "lock", files, _python_of(own), None if is_package(folder) else EVERY)
+    return Found(str(lock), "lock", files, _python_of(own), EVERY if is_frame(folder) else None)
 
 
 def _python_of(document: Mapping[str, Any]) -> str | None:

@@ -18,9 +18,10 @@ def workspace_above(folder: Path, root: Path) -> Path | None:
     return None
 
 
-def is_package(workspace: Path) -> bool:
-    """Whether a workspace's own folder is a project, too, and not only a frame around its members."""
-    return "project" in read_toml(workspace / "pyproject.toml")
+def is_frame(folder: Path) -> bool:
+    """Whether a folder is no project itself, but a workspace around its members."""
+    document = read_toml(folder / "pyproject.toml")
+    return "project" not in document and _table(document) is not None
 
 
 def local_sources(folder: Path, root: Path) -> dict[str, Path]:

@@ -43,12 +43,14 @@ def test_places_of_this_computer_are_carried_to_hosts_on_it_alone(
 
 def test_set_indexes_replaces_the_nodes_own_and_tells_uv_and_pip_alike() -> None:
     node = {"PIP_INDEX_URL": "https://node/", "UV_EXTRA_INDEX_URL": "https://kept/", "PATH": "/bin"}
-    set_indexes({"UV_DEFAULT_INDEX": "corp=https://a/", "PIP_FIND_LINKS": "https://x https://y"}, node)
+    set_indexes(
+        {"UV_DEFAULT_INDEX": "corp=https://a/", "PIP_FIND_LINKS": "https://x /no/such https://y"}, node
+    )
     assert node == {
         "PATH": "/bin",
         "UV_DEFAULT_INDEX": "corp=https://a/",
         "PIP_INDEX_URL": "https://a/",
         "UV_EXTRA_INDEX_URL": "https://kept/",
-        "PIP_FIND_LINKS": "https://x https://y",
+        "PIP_FIND_LINKS": "https://x /no/such https://y",
         "UV_FIND_LINKS": "https://x,https://y",
     }

@@ -73,7 +73,8 @@ def what_to_install(
         wanted=wanted,
         project=project,
         dependencies="tell" if settled else "install",
-        indexes=carried(os.environ, same_machine=same_machine),
+        # With wheels nothing comes from elsewhere.
+        indexes={} if request.wheels else carried(os.environ, same_machine=same_machine),
     )
 
 

@@ -227,6 +227,8 @@ def set_indexes(given: Mapping[str, str], environment: MutableMapping[str, str])
             if known in given and other not in given and other not in environment:
                 parts = re.split(r"[\s,]+", given[known].strip())
                 bare = [re.sub(r"^[\w.-]+=(?=https?:|file:)", "", part) for part in parts]
+                if other == "UV_FIND_LINKS":  # pip passes over folders that are not there, and uv does not
+                    bare = [place for place in bare if "://" in place or os.path.isdir(place)]
                 environment[other] = ("," if other == "UV_FIND_LINKS" else " ").join(bare)
 
 
