@@ -53,8 +53,16 @@ python_option = click.option(
 
 
 def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of what its ranks find installed: python, pip, requirements, wheels."""
+    """Give a command the options of what its ranks find installed: python, pip, requirements, wheels, the project."""
     for option in (
+        click.option(
+            "--no-install-project",
+            "install_project",
+            is_flag=True,
+            flag_value=False,
+            default=True,
+            help="Do not install the project that the script is in (default: where it has a build system, editable).",
+        ),
         click.option(
             "--wheels",
             type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -63,8 +71,8 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--requirements",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="Install what this requirements.txt, pyproject.toml, uv.lock or pylock.toml lists (default: the "
-            "project's).",
+            help="Install what this requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml lists "
+            "(default: the project's).",
         ),
         click.option(
             "--pip",

@@ -58,6 +58,8 @@ class RunOptions:
     pip: tuple[str, ...] = ()
     requirements: str | None = None
     wheels: str | None = None
+    install_project: bool = True
+    """False: the project itself was not to be installed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ RemoteError
 │   ├── DiskFull            … because no space was left there
 │   ├── NoPython            … because there is no Python where one should be
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
-├── BadRequirements         what is to be installed can't be read (remote.python_env.requirements)
+├── BadRequirements         what is to be installed can't be read (remote.python_env.project_files)
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
 ├── PreflightFailed         a run would fail or hang later; every finding has its fix

@@ -140,6 +140,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/checks/preflight.py",
         "remote/node/checks/probe.py",
     ),
+    "integration/test_project.py": (
+        "remote/python_env/project.py",
+        "remote/node/environments/",
+        "gpuctl/workflow/environment/",
+    ),
     "integration/test_python_env.py": (
         "remote/python_env/",
         "remote/node/environments/",

@@ -143,6 +143,7 @@ def command(
     pip: tuple[str, ...],
     requirements: Path | None,
     wheels: Path | None,
+    install_project: bool,
     root: Path | None,
     include: tuple[Path, ...],
     bring: tuple[str, ...],
@@ -186,7 +187,8 @@ def command(
     use GPUs: it starts one process on each node, unless --nproc-per-node says otherwise.
 
     uv installs what the project's uv.lock, requirements.txt or pyproject.toml lists, once on each node. With
-    --python, or with an interpreter in the inventory, nothing is installed.
+    --python, or with an interpreter in the inventory, it does not. A project that has a build system is installed,
+    too, editable; the Python that it is installed over stays as it is.
 
     --resume and --resume-from start a new run, with the earlier run's checkpoints in $GPUCTL_RUN_DIR/checkpoints on
     every node. Script, arguments and options are the earlier run's unless you give them. Options after -- override
@@ -221,6 +223,7 @@ def command(
             "pip": pip,
             "requirements": requirements,
             "wheels": wheels,
+            "install_project": install_project,
             "root": root,
             "include": include,
             "bring": bring,
@@ -315,7 +318,7 @@ def _report(app: App, result: "Result", *, interrupted: bool) -> int:
 
 def _advise(app: App, result: "Result") -> None:
     """Say what to do about a run that did not succeed, where that is known."""
-    from gpuctl.workflow.training.request import why_missing
+    from gpuctl.workflow.environment.what_to_install import why_missing
     from gpuctl.workflow.training.resume import how_to_resume
 
     for advice in (why_missing(app, result), how_to_resume(app, result)):

@@ -90,6 +90,8 @@ class TrainOptions(TypedDict, total=False):
     pip: Sequence[str]
     requirements: File | None
     wheels: File | None
+    install_project: bool
+    """False: the project that the script is in is not installed, only what it needs."""
     skip_preflight: bool
     resume: bool
     """Resume from the latest checkpoint of the script."""
@@ -223,6 +225,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         pip=tuple(several("pip", options.get("pip", ()))),
         requirements=_there("requirements", options.get("requirements"), Path.is_file),
         wheels=_there("wheels", options.get("wheels"), Path.is_dir),
+        install_project=options.get("install_project", True),
         skip_preflight=options.get("skip_preflight", False),
         module=options.get("module"),
         words=tuple(words),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from remote.errors import BadAnswer
@@ -90,6 +91,19 @@ class Facts:
     active_runs: tuple[str, ...]
     firewall: FirewallFacts | None
     """None: it was not asked for."""
+    below: str | None = None
+    """The interpreter that `python` lies over, where a project's own environment does; absolute."""
+
+    @property
+    def python_below(self) -> str:
+        """The interpreter whose packages the ranks find, beside those of a project's own environment."""
+        return self.below or self.python
+
+    @property
+    def programs(self) -> str:
+        """The folders of the programs that come with the interpreter, as PATH has them."""
+        pythons = (self.python,) if self.below is None else (self.python, self.below)
+        return ":".join(str(PurePosixPath(python).parent) for python in pythons)
 
 
 def gather(node: Node, peers: tuple[str, ...], *, firewall: bool = False) -> Facts:
@@ -143,10 +157,35 @@ def with_environment(
     facts: Facts, *, python: str, python_version: str | None, torch: str | None, packages: Sequence[str]
 ) -> Facts:
     """The facts of a node whose ranks use an environment: its interpreter, and what it holds, not the machine's."""
-    ray = next((line.removeprefix("ray==") for line in packages if line.startswith("ray==")), None)
     return replace(
-        facts, python=python, python_version=python_version, torch=torch, ray=ray, packages=tuple(packages)
+        facts,
+        python=python,
+        python_version=python_version,
+        torch=torch,
+        ray=_version(packages, "ray"),
+        packages=tuple(packages),
     )
+
+
+def over(facts: Facts, *, python: str, packages: Sequence[str]) -> Facts:
+    """The facts of a node whose ranks use an environment that lies over the interpreter of `facts`.
+
+    `packages`: what it has itself, which goes before what lies below.
+    """
+    own = {pin.partition("==")[0] for pin in packages}
+    below = [pin for pin in facts.packages or () if pin.partition("==")[0] not in own]
+    return replace(
+        facts,
+        python=python,
+        below=facts.python,
+        torch=_version(packages, "torch") or facts.torch,
+        ray=_version(packages, "ray") or facts.ray,
+        packages=None if facts.packages is None else tuple(sorted([*below, *packages])),
+    )
+
+
+def _version(packages: Sequence[str], name: str) -> str | None:
+    return next((pin.removeprefix(f"{name}==") for pin in packages if pin.startswith(f"{name}==")), None)
 
 
 def without_gpus(facts: Facts) -> Facts:

@@ -6,7 +6,6 @@ The module has a Launcher and its Service; both have defaults for all that a lau
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -147,7 +146,7 @@ def launch_spec(
         "argv": list(argv),
         "env": dict(environment),
         # `python` and `torchrun` inside a script are those of the interpreter that runs it.
-        "path_prefix": str(PurePosixPath(facts.python).parent),
+        "path_prefix": facts.programs,
         "grace_s": grace_s,
     }
 

@@ -20,7 +20,7 @@ def not_installed(node: str, fact: Facts, package: str, requirement: str) -> Fin
     """Return the finding for a package that a node's interpreter lacks."""
     return Finding(
         node=node,
-        problem=f"{package} is not installed for {fact.python} (Python {fact.python_version})",
+        problem=f"{package} is not installed for {fact.python_below} (Python {fact.python_version})",
         fix=f"have gpuctl build an environment with it: --pip {requirement}, or --requirements FILE; or name another "
         "interpreter with --python",
     )

@@ -126,6 +126,6 @@ launcher = Ray()
 def _too_old(name: str, fact: Facts) -> Finding:
     return Finding(
         node=name,
-        problem=f"Ray is {fact.ray} for {fact.python}, which is older than what gpuctl starts",
+        problem=f"Ray is {fact.ray} for {fact.python_below}, which is older than what gpuctl starts",
         fix=f"install {OLDEST} or newer there, or name it with --pip 'ray[default,train]>={OLDEST}'",
     )

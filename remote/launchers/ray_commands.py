@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from inventories.machine import Machine
@@ -106,7 +105,7 @@ def daemons(
         "node": machine.name,
         "argv": argv,
         "env": environment,
-        "path_prefix": str(PurePosixPath(facts.python).parent),
+        "path_prefix": facts.programs,
         "ports": list(HEAD_PORTS if head is None else WORKER_PORTS),
         "listens": [address, "gcs"] if head is None else None,
         "token": token,

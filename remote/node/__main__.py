@@ -33,7 +33,12 @@ ANSWERING = {
     "ray_stop": "ray.daemons",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
-CONVERSING = {"sync": "storage.sync", "probe": "checks.probe", "environment": "environments.build"}
+CONVERSING = {
+    "sync": "storage.sync",
+    "probe": "checks.probe",
+    "environment": "environments.build",
+    "project": "environments.project",
+}
 """As above, for those that also take frames: `command_NAME(request, output, incoming)`."""
 
 

@@ -1,15 +1,19 @@
 """Seeing to it that a node has the environment: nothing where it is there, else uv at work on the node."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from remote.checks.finding import listed
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
-from remote.python_env.backend import settings
-from remote.python_env.requirements import BUILT_IN, Wanted, key_of
+from remote.python_env import conda_file
+from remote.python_env.backend import DRIVER, settings
+from remote.python_env.requirements import BUILT_IN, EVERY, Wanted, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -55,6 +59,8 @@ class Environment:
     """`name==version` of all that is in it."""
     built: bool
     """Whether it was made now; else it was there."""
+    torch_index: str | None
+    """The index that torch came from where PyTorch's own was not reached. None: it was, or was not asked."""
     seconds: float
     """What making it took, then or now."""
     size_bytes: int
@@ -99,12 +105,15 @@ def ensure(
     backend: str | None,
     say: Say,
     constraints: Sequence[str] = (),
+    indexes: Mapping[str, str] = MappingProxyType({}),
 ) -> Environment:
     """The environment on this node, built where it is not there. Blocks for as long as that takes.
 
     `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step.
     `constraints` are the packages of another node that has it already, so that a node that came later gets the
-    same. Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
+    same. `indexes`: as `carried` has them.
+
+    Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
     """
     key = key_of(wanted, backend)
     there = (facts_of_env or {}).get("ready")
@@ -115,14 +124,15 @@ def ensure(
         if done.files:
             say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
     answer: Mapping[str, Any] | None = None
-    asked = request(wanted, backend, constraints)
+    asked = request(wanted, backend, constraints, indexes)
     with node.stream("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
             if kind == frames.PROGRESS:
                 say(f"{node.name}: {header.get('text')}")
             elif kind == frames.FAILED:
-                raise failure(node.name, wanted, str(header.get("step")), list(header.get("tail", ())))
+                step, tail = str(header.get("step")), list(header.get("tail", ()))
+                raise failure(node.name, wanted, step, tail, what_lacks(wanted, header))
             elif kind == frames.ENVIRONMENT:
                 answer = header
     if answer is None:
@@ -130,30 +140,46 @@ def ensure(
     return parse(node.name, answer.get("ready"), built=answer.get("built") is True)
 
 
-def request(wanted: Wanted, backend: str | None, constraints: Sequence[str] = ()) -> dict[str, Any]:
+def request(
+    wanted: Wanted,
+    backend: str | None,
+    constraints: Sequence[str] = (),
+    indexes: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(wanted.files)
     if pins and not wanted.is_locked:
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
+    constrained = CONSTRAINTS in files
+    asked = commands(wanted, backend, constrained=constrained)
+    other = commands(wanted, None, constrained=constrained)
     return {
         "key": key_of(wanted, backend),
         "files": files,
+        "conda": conda_file.PLAIN if wanted.kind == "conda" else None,
         "wheels": dict(wanted.wheels),
-        "commands": commands(wanted, backend, constrained=CONSTRAINTS in files),
+        "commands": asked,
+        "instead": other[-1] if other != asked else None,
         "env": environment(wanted, backend),
+        "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,
     }
 
 
 def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) -> list[list[str]]:
-    """uv's arguments, command by command, run in the folder of the requirements."""
+    """uv's arguments, command by command, run in the folder of the requirements; none for conda's."""
+    if wanted.kind == "conda":
+        return []
     # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
     make = ["venv", "--no-project", "--python", wanted.python or f">={OLDEST_PYTHON}"]
     make += ["--python-preference", "system", VENV]
+    member = [] if wanted.package is None else ["--package", wanted.package]
+    member = ["--all-packages"] if wanted.package == EVERY else member
     if wanted.kind == "lock" and not wanted.wheels:
-        return [make, ["sync", "--frozen", "--no-dev", "--no-install-project", "--no-install-workspace"]]
+        without = ["--no-dev", "--no-install-project", "--no-install-workspace"]
+        return [make, ["sync", "--frozen", *without, *member]]
     install = ["pip", "install", "--python", VENV]
     if wanted.wheels:
         install += ["--no-index", "--find-links", OFFERED]
@@ -170,6 +196,7 @@ def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) 
             "--no-emit-workspace",
             "--no-hashes",
             "--quiet",
+            *member,
             "-o",
             LOCKED,
         ]
@@ -199,6 +226,7 @@ def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Envi
             python_version=document.get("python_version"),
             torch=None if document["torch"] is None else str(document["torch"]),
             packages=tuple(map(str, document["packages"])),
+            torch_index=document.get("torch_index"),
             built=built,
             seconds=float(document["seconds"]),
             size_bytes=int(document["bytes"]),
@@ -212,8 +240,46 @@ def packages_of(looks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return next((tuple(map(str, look["ready"]["packages"])) for look in looks if look.get("ready")), ())
 
 
-def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFailed:
-    """What went wrong on a node, in uv's own words, and the way on."""
+def which_build(name: str, environment: Environment, backend: str | None) -> str:
+    """The sentence on torch of another index than PyTorch's own: which build it is, and what that means."""
+    cuda = any(pin.startswith("nvidia_") for pin in environment.packages)
+    known = backend is not None and backend.startswith(DRIVER)
+    if cuda and not known:
+        means = "its default build, for CUDA, which runs on CPUs, too"
+    elif cuda:
+        means = "its default build, whose CUDA may be too new for the GPU driver there"
+    else:
+        means = "its default build, which does not use GPUs"
+    return (
+        f"{name}: download.pytorch.org is not reached from there, so torch {environment.torch} came from "
+        f"{environment.torch_index}: {means}."
+    )
+
+
+def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
+    """The wheels that a node misses, all of them, and the command that fetches them; empty: none are known.
+
+    `lacks`: `missing`, `python`, `platforms`, as the node says.
+    """
+    missing = [str(one) for one in lacks.get("missing", ())]
+    if not missing or wanted.wheels_folder is None:
+        return ""
+    # A lock has all there is to fetch; what else needs something itself brings it along.
+    found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
+    words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]
+    words += ["--python-version", str(lacks.get("python"))] if lacks.get("python") else []
+    words += [word for one in lacks.get("platforms", ()) for word in ("--platform", str(one))]
+    return (
+        f"Missing in {wanted.wheels_folder}: {listed(missing, most=len(missing))}. Where there is internet access, "
+        f"this fetches {'it' if len(missing) == 1 else 'them'}:\n    {shlex.join([*words, *missing])}"
+    )
+
+
+def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: str = "") -> NodeFailed:
+    """What went wrong on a node, in uv's own words, and the way on.
+
+    `lacks`: what `what_lacks` says.
+    """
     said = "\n".join(f"    {line}" for line in tail if line.strip())
     text = "\n".join(tail)
     if "os error 28" in text or "No space left" in text:
@@ -223,6 +289,8 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str]) -> NodeFa
         )
     # What fails before uv is at work says itself what to do.
     way_on = "" if step == PREPARING else f"\n  {fix_of(wanted, text)}"
+    if lacks:
+        way_on = f"\n  {lacks}"
     return EnvironmentFailed(
         f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}{way_on}"
     )
@@ -239,7 +307,7 @@ def fix_of(wanted: Wanted, text: str) -> str:
         host = re.search(r"https?://(?:[^/\s@]*@)?([^/\s)`]+)", text)
         return (
             f"The node does not get to {host[1] if host else 'the package index'}. Give it a way out, set "
-            "UV_DEFAULT_INDEX there to an index that it reaches, or send all wheels with --wheels DIR."
+            "UV_DEFAULT_INDEX here to an index that it reaches, or send all wheels with --wheels DIR."
         )
     if wanted.wheels:
         return (

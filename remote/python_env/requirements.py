@@ -4,15 +4,15 @@ import hashlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from inventories import deadline
-from remote.errors import RemoteError
+from remote.python_env import conda_file
+from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
+from remote.python_env.workspace import is_frame, workspace_above
 from remote.shared.wheels import record_digest
 
 FORMAT = 1
@@ -25,20 +25,38 @@ OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.M
 """Requirements that name a build of torch by themselves."""
 INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
 FOLDER = re.compile(r"^\s*(?:(?:-e|--editable)\b|\.|/|file:|[\w.\-]+(?:\[[^]]*\])?\s*@\s*file:)")
+LOCAL_PROJECT = re.compile(
+    r"\s*(?:(?:-e|--editable)[ =]*)?(\.{1,2}(?:/[\w./-]*)?)(?:\[([\w\s,.-]*)\])?\s*(?:\s#.*)?"
+)
+"""A line that installs a project from a folder beside, its extras in brackets."""
 COMMENT = re.compile(r"(^|\s)#.*$")
 
 PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 """Names of a lock file of any tool, as PEP 751 has them."""
-CONDA = re.compile(r"environment.*\.ya?ml")
 
-Kind = Literal["requirements", "project", "lock", "pylock"]
-LOCKS: tuple[Kind, ...] = ("lock", "pylock")
-Found = tuple[str, Kind, dict[str, str]]
-"""Where it is written, its kind, its files."""
+Kind = Literal["requirements", "project", "lock", "pylock", "conda"]
+EVERY = "*"
+"""All members of a workspace."""
+LOCKS: tuple[Kind, ...] = ("lock", "pylock", "conda")
+"""Those that say all that is installed, from where."""
 
 
-class BadRequirements(RemoteError):
-    """What is to be installed can't be read, or can't be installed on a node."""
+class Found(NamedTuple):
+    """What was found written down; its fields are those of Wanted."""
+
+    source: str
+    kind: Kind
+    files: dict[str, str]
+    python: str | None = None
+    package: str | None = None
+    projects: "tuple[NamedProject, ...]" = ()
+
+
+class NamedProject(NamedTuple):
+    """A project that a requirements file names by its folder."""
+
+    folder: Path
+    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +66,9 @@ class Wanted:
     source: str
     """Where it is written, for people: `requirements.txt`, `--pip`."""
     kind: Kind
-    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock; `pylock`: one."""
+    """`requirements`: the first file is one; `project`: a pyproject.toml; `lock`: with its uv.lock; `pylock`: one;
+    `conda`: an environment file.
+    """
     files: tuple[tuple[str, str], ...]
     """Relative path → text."""
     python: str | None = None
@@ -58,6 +78,10 @@ class Wanted:
     wheels_folder: Path | None = None
     always: tuple[str, ...] = ()
     """Requirements that are installed beside, unless a lock decides."""
+    projects: tuple[NamedProject, ...] = ()
+    """Projects that are to be installed from their folders."""
+    package: str | None = None
+    """Of a lock the member of its workspace that is meant, or EVERY. None: its own project."""
 
     @property
     def names_its_build(self) -> bool:
@@ -70,7 +94,7 @@ class Wanted:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a lock file says all that is installed."""
+        """Whether a file says all that is installed, and from where."""
         return self.kind in LOCKS
 
 
@@ -89,42 +113,40 @@ def wanted(
     These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
-    found: Found | None
-    python: str | None = None
-    files: dict[str, str]
     if requirements is not None:
-        (source, kind, files), python = _of_file(requirements, pip)
-        found = source, kind, files
-        always = (*always, *pip) if kind == "project" else always
+        found = _of_file(requirements, pip, member=folder)
+        if found.kind == "project":
+            always = (*always, *pip)
     elif pip:
         files = {"named.txt": _lines(pip)}
         _refuse_folders(files)
-        found = "--pip", "requirements", files
+        found = Found("--pip", "requirements", files)
     elif built_in:
-        found = BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())}
-    else:
-        found, python = _of_project(folder, folder if root is None else root)
-    if found is None:
-        if wheels is not None:
-            raise BadRequirements(
-                f"--wheels {wheels} says where to install from, but nothing says what: name it with --pip or "
-                "--requirements, or write a requirements.txt."
-            )
+        found = Found(BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())})
+    elif (of_project := _of_project(folder, folder if root is None else root)) is not None:
+        found = of_project
+    elif wheels is None:
         return None
-    source, kind, files = found
-    if wheels is not None and kind == "pylock":
+    else:
         raise BadRequirements(
-            f"{source} says where each file comes from, and --wheels says otherwise: leave out one of them, or name "
-            "a requirements.txt."
+            f"--wheels {wheels} says where to install from, but nothing says what: name it with --pip or "
+            "--requirements, or write a requirements.txt."
+        )
+    if wheels is not None and found.kind in ("pylock", "conda"):
+        raise BadRequirements(
+            f"{found.source} says where each file comes from, and --wheels says otherwise: leave out one of them, "
+            "or name a requirements.txt."
         )
     return Wanted(
-        source=source,
-        kind=kind,
-        files=tuple(files.items()),
-        python=python,
+        source=found.source,
+        kind=found.kind,
+        files=tuple(found.files.items()),
+        python=found.python,
         wheels=tuple(read_wheels(wheels).items()) if wheels else (),
         wheels_folder=wheels,
-        always=() if kind in LOCKS else tuple(always),
+        always=() if found.kind in LOCKS else tuple(always),
+        package=found.package,
+        projects=found.projects,
     )
 
 
@@ -165,67 +187,92 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
         "python": wanted.python,
         "wheels": sorted(wanted.wheels),
         **({"always": sorted(wanted.always)} if wanted.always else {}),
+        **({"package": wanted.package} if wanted.package else {}),
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _of_file(path: Path, pip: Sequence[str]) -> tuple[Found, str | None]:
-    """What a file names that a person gave, and the Python that it asks for; `pip`: what is named beside it."""
+def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None) -> Found:
+    """What a file names that a person gave; `pip`: what is named beside it; `member`: the folder it is wanted for."""
     name, folder = path.name, path.parent
-    if CONDA.fullmatch(name):
-        raise BadRequirements(
-            f"{path} is for conda, and the nodes install with uv. List what the script needs in a requirements.txt, "
-            "or name a Python on the nodes that has it: --python PATH."
-        )
+    if conda_file.NAME.fullmatch(name):
+        if pip:
+            raise BadRequirements(
+                f"{path} says all that is installed: leave out --pip, or list {pip[0]} under `pip:` in it."
+            )
+        return Found(str(path), "conda", {conda_file.PLAIN: conda_file.read_conda_file(path)})
     if name == "uv.lock" or PYLOCK.fullmatch(name):
         if pip:
             raise BadRequirements(
                 f"{path} says exactly what is installed: leave out --pip, or add {pip[0]} to the project and lock it "
                 "again."
             )
-        if name != "uv.lock":
-            return (str(path), "pylock", {"pylock.toml": _read(path)}), _toml(path).get("requires-python")
-        files = {name: _read(path), "pyproject.toml": _read(folder / "pyproject.toml")}
-        return (str(path), "lock", files), _python_of(folder / "pyproject.toml")
+        if name == "uv.lock":
+            return _of_lock(path, member or folder)
+        python = read_toml(path).get("requires-python")
+        return Found(str(path), "pylock", {"pylock.toml": read_text(path)}, python)
     if name == "pyproject.toml":
         _refuse_folders({"--pip": _lines(pip)})
-        return (str(path), "project", {name: _read(path)}), _python_of(path)
+        text = read_text(path)
+        return Found(str(path), "project", {name: text}, _python_of(read_toml(path)))
     beside = "named.txt" if name != "named.txt" else "named-too.txt"
     files = {beside: _lines([*pip, f"-r {name}"])} if pip else {}
-    return (str(path), "requirements", files | _with_includes(folder, name)), None
+    listed, projects = _without_projects(folder, _with_includes(folder, name))
+    return Found(str(path), "requirements", files | listed, projects=projects)
 
 
-def _python_of(pyproject: Path) -> str | None:
-    found: str | None = _toml(pyproject).get("project", {}).get("requires-python")
+def _of_lock(lock: Path, wanted_for: Path) -> Found:
+    """What a uv.lock has of the project around `wanted_for`: of a workspace that may be one of its members."""
+    folder = lock.parent.resolve()
+    files = {"uv.lock": read_text(lock), "pyproject.toml": read_text(folder / "pyproject.toml")}
+    own = read_toml(folder / "pyproject.toml")
+    for place in (wanted_for.resolve(), *wanted_for.resolve().parents):
+        if place == folder or not place.is_relative_to(folder):
+            break
+        document = read_toml(place / "pyproject.toml")
+        if "project" in document and workspace_above(place, folder) == folder:
+            files[(place / "pyproject.toml").relative_to(folder).as_posix()] = read_text(
+                place / "pyproject.toml"
+            )
+            return Found(str(lock), "lock", files, _python_of(document), document["project"]["name"])
+    return Found(str(lock), "lock", files, _python_of(own), EVERY if is_frame(folder) else None)
+
+
+def _python_of(document: Mapping[str, Any]) -> str | None:
+    found: str | None = document.get("project", {}).get("requires-python")
     return found
 
 
-def _of_project(folder: Path, root: Path) -> tuple[Found | None, str | None]:
-    """What the nearest files of a project name, and the Python they ask for."""
+def _of_project(folder: Path, root: Path) -> Found | None:
+    """What the nearest files of a project name."""
     for place in (folder, *folder.parents):
-        found, python = _of_folder(place)
+        found = _of_folder(place, root)
         if found is not None:
-            source, kind, files = found
-            return (Path(os.path.relpath(place / source, folder)).as_posix(), kind, files), python
+            source = Path(os.path.relpath(found.source, folder)).as_posix()
+            return found._replace(source=source)
         if place == root:
             break
-    return None, None
+    return None
 
 
-def _of_folder(folder: Path) -> tuple[Found | None, str | None]:
-    """What the files in a folder name, and the Python they ask for."""
-    project = _toml(folder / "pyproject.toml")
-    names = (
-        "uv.lock" if project else "",
-        "pylock.toml",
-        "requirements.txt",
-        "pyproject.toml" if project.get("project", {}).get("dependencies") else "",
+def _of_folder(folder: Path, root: Path) -> Found | None:
+    """What the files in a folder name; of a workspace's member, its workspace's lock."""
+    project = read_toml(folder / "pyproject.toml")
+    workspace = workspace_above(folder, root) if "project" in project else None
+    candidates = (
+        folder / "uv.lock" if project else None,
+        workspace / "uv.lock" if workspace else None,
+        folder / "pylock.toml",
+        folder / "requirements.txt",
+        folder / "pyproject.toml" if project.get("project", {}).get("dependencies") else None,
+        folder / "environment.yml",
+        folder / "environment.yaml",
     )
-    name = next((name for name in names if name and (folder / name).is_file()), None)
-    if name is None:
-        return None, None
-    (_, kind, files), python = _of_file(folder / name, ())
-    return (name, kind, files), python or project.get("project", {}).get("requires-python")
+    path = next((path for path in candidates if path is not None and path.is_file()), None)
+    if path is None:
+        return None
+    found = _of_file(path, member=folder)
+    return found._replace(python=found.python or _python_of(project))
 
 
 def _with_includes(root: Path, name: str) -> dict[str, str]:
@@ -236,7 +283,7 @@ def _with_includes(root: Path, name: str) -> dict[str, str]:
         name = ahead.pop(0)
         if name in files:
             continue
-        files[name] = _read(root / name)
+        files[name] = read_text(root / name)
         for line in files[name].splitlines():
             include = INCLUDE.match(line)
             if include is None or "://" in include[1]:
@@ -248,8 +295,27 @@ def _with_includes(root: Path, name: str) -> dict[str, str]:
                     "beside the file, or name all that is needed with --pip."
                 )
             ahead.append(str(target))
-    _refuse_folders(files)
     return files
+
+
+def _without_projects(
+    root: Path, files: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[NamedProject, ...]]:
+    """The files without the lines that install projects from folders, and these, which are installed another way."""
+    projects = []
+    texts = {}
+    for name, text in files.items():
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            found = LOCAL_PROJECT.fullmatch(line)
+            folder = (root / PurePosixPath(name).parent / found[1]).resolve() if found else root
+            if found and any((folder / file).is_file() for file in ("pyproject.toml", "setup.py")):
+                extras = tuple(one.strip() for one in (found[2] or "").split(",") if one.strip())
+                projects.append(NamedProject(folder, extras))
+                lines[number] = ""
+        texts[name] = "\n".join(lines)
+    _refuse_folders(texts)
+    return texts, tuple(projects)
 
 
 def _refuse_folders(files: Mapping[str, str]) -> None:
@@ -258,40 +324,22 @@ def _refuse_folders(files: Mapping[str, str]) -> None:
             if FOLDER.match(line):
                 raise BadRequirements(
                     f"{name}, line {number}: `{line.strip()}` is a folder of this computer, and the nodes install "
-                    "packages only. Take the line out: the project's own files are sent and can be imported "
-                    "anyway. Or name what is needed with --requirements FILE or --pip."
+                    "packages, and projects that have a pyproject.toml or a setup.py. Take the line out, or name "
+                    "what is needed with --requirements FILE or --pip."
                 )
 
 
 def _essence(name: str, text: str) -> list[str] | dict[str, Any]:
     """What counts in a file."""
     if name == "pyproject.toml":
-        document = tomllib.loads(text)
+        document = parse_toml(text)
         project = document.get("project", {})
         wish = {word: project.get(word) for word in ("dependencies", "requires-python")}
         return {**wish, "uv": document.get("tool", {}).get("uv")}
-    if name == "uv.lock":
+    if name in ("uv.lock", conda_file.PLAIN):
         return text.split()
     return [line for line in (COMMENT.sub("", line).strip() for line in text.splitlines()) if line]
 
 
 def _lines(words: Iterable[str]) -> str:
     return "".join(f"{word}\n" for word in words)
-
-
-def _read(path: Path) -> str:
-    try:
-        text = deadline.read(path).decode("utf-8")
-        return text.replace("\r\n", "\n").replace("\r", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    """A TOML document; empty where there is none."""
-    try:
-        return tomllib.loads(_read(path)) if path.is_file() else {}
-    except tomllib.TOMLDecodeError as error:
-        raise BadRequirements(
-            f"{path} can't be read: {error}. Mend it, or name what is needed with --pip."
-        ) from error

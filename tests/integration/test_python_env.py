@@ -3,13 +3,14 @@
 import hashlib
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,7 +22,7 @@ from support import Gpuctl, wait_for
 
 from inventories.disk.store import Store
 from remote.node.__main__ import FAILED
-from remote.node.environments import uv_tool
+from remote.node.environments import conda, uv_tool
 from remote.python_env import building
 from remote.python_env.building import Environment, EnvironmentFailed, ensure, ready_environments
 from remote.python_env.requirements import Wanted, key_of, wanted
@@ -245,11 +246,16 @@ def test_unsatisfiable_requirement_is_reported_with_advice(
     nodes: list[Node], wheels: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(EnvironmentFailed) as caught:
-        build(nodes[1], named("tiny>=7", wheels=wheels, root=tmp_path), Said())
+        build(nodes[1], named("tiny>=7", "gone==1.2", "torch", wheels=wheels, root=tmp_path), Said())
     text = " ".join(str(caught.value).split())
     assert text.startswith("default-1: the environment for --pip could not be built (uv pip install):")
-    assert re.search(r"only tiny(<7|==1\.0) is available", text)
-    assert f"Add what is missing to {wheels}" in text
+    assert f"Missing in {wheels}: gone==1.2 and tiny>=7. Where there is internet access" in text
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    assert (
+        f"pip download -d {wheels} --find-links {wheels} --only-binary :all: --python-version {version}"
+        in text
+    )
+    assert text.endswith("gone==1.2 'tiny>=7'")
 
 
 def test_missing_uv_is_reported_with_advice(
@@ -420,3 +426,37 @@ def test_concurrent_build_reports_waiting_for_the_first(
         thread.join(60)
     assert len(errors) == 2
     assert all("let go" in str(error) for error in errors)
+
+
+MICROMAMBA = """\
+#!/bin/sh
+# As `micromamba create --yes --prefix VENV --file FILE`: what it makes finds what this Python has.
+grep -q pytorch "$6" && {python} -m venv --without-pip "$4" || exit 1
+cd "$4"/lib/python3*/site-packages && mkdir torch-{torch}.dist-info
+echo "import site; site.addsitedir('{packages}')" > packages.pth
+"""
+
+
+@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+def test_train_makes_environment_of_condas_file_with_the_program_that_is_there(two_hosts: Gpuctl) -> None:
+    two_hosts.script("environment.yml", "name: mine\ndependencies:\n  - pytorch\n")
+    two_hosts.script("s.py", "import sys, torch\nprint('prefix', sys.prefix, flush=True)\n")
+    refused = two_hosts("train", "--requirements", "environment.yml", "s.py")
+    assert refused.status == 1
+    assert "none of micromamba, pixi, mamba and conda is on this node" in refused.err
+    folder = Store(two_hosts.home).cluster("default")
+    text = MICROMAMBA.format(
+        python=sys.executable, torch=version("torch"), packages=sysconfig.get_path("purelib")
+    )
+    for machine in folder.load().machines:
+        node = connect(machine, folder)
+        program = home_of(node) / ".local" / "bin" / "micromamba"
+        node.close()
+        program.parent.mkdir(parents=True)
+        program.write_text(text)
+        program.chmod(0o700)
+    done = two_hosts.ok("train", "--json", "--requirements", "environment.yml", "s.py")
+    assert done.err.count("environment of environment.yml: built in") == 2
+    log = (two_hosts.run_folder(done.json["run"]) / "logs" / "rank-1.log").read_text()
+    assert "prefix" in log
+    assert "/.gpuctl-node/envs/" in log

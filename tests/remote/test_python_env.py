@@ -9,7 +9,7 @@ from node_facts import facts
 
 from remote.checks.facts import Facts
 from remote.errors import DiskFull, PreflightFailed
-from remote.node.environments import wheel_files
+from remote.node.environments import missing_wheels, wheel_files
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
 from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
@@ -102,6 +102,27 @@ def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) ->
     assert nearest.source == "requirements.txt"
 
 
+def test_wanted_takes_the_lock_of_a_workspace_for_its_member(tmp_path: Path) -> None:
+    frame = "[tool.uv.workspace]\nmembers = ['libs/*']\nexclude = ['libs/apart']\n"
+    write(tmp_path, pyproject_toml=frame, uv_lock="version = 1\n", libs__one__pyproject_toml=PROJECT)
+    write(tmp_path, libs__apart__pyproject_toml=PROJECT)
+    (tmp_path / "libs" / "one" / "deep").mkdir()
+    member = wanted(tmp_path / "libs" / "one", root=tmp_path)
+    assert member == Wanted(
+        source="../../uv.lock", kind="lock", python=">=3.11", package="mine",
+        files=(("uv.lock", "version = 1\n"), ("pyproject.toml", frame), ("libs/one/pyproject.toml", PROJECT)),
+    )  # fmt: skip
+    named = wanted(tmp_path / "libs" / "one" / "deep", requirements=tmp_path / "uv.lock")
+    assert (named and named.package) == "mine"
+    assert building.commands(member, None)[1][-2:] == ["--package", "mine"]
+    whole = wanted(tmp_path, root=tmp_path)
+    assert whole is not None
+    assert building.commands(whole, None)[1][-1] == "--all-packages"
+    apart = wanted(tmp_path / "libs" / "apart", root=tmp_path)
+    assert (apart and apart.kind) == "project"
+    assert key_of(member, None) != key_of(whole, None)
+
+
 def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")
@@ -147,7 +168,7 @@ def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str
         (
             {},
             {"requirements": Path("environment.yml")},
-            "environment.yml is for conda, and the nodes install with uv",
+            "environment.yml can't be read",
         ),
         (
             {},
@@ -339,6 +360,8 @@ def test_building_request_constrains_a_later_node_to_the_same_packages() -> None
         *INSTALL, "--torch-backend", "auto", "--constraint", "constraints.txt", "-r", "requirements.txt",
     ]  # fmt: skip
     assert request["env"]["UV_CUDA_DRIVER_VERSION"] == "580.65.06"
+    assert request["instead"] == [*INSTALL, "--constraint", "constraints.txt", "-r", "requirements.txt"]
+    assert building.request(of("torch==2.6.0+cu124"), "cpu")["instead"] is None
     looks = [{"ready": None}, {"ready": {"packages": ["torch==2.13.0"]}}]
     assert building.packages_of(looks) == ("torch==2.13.0",)
 
@@ -374,3 +397,113 @@ def test_record_digest_identifies_a_wheel_by_content(tmp_path: Path) -> None:
     wheel(tmp_path / "c.whl", "two")
     one, same, other = (wheel_files.record_digest(tmp_path / f"{name}.whl") for name in "abc")
     assert one == same != other
+
+
+@pytest.mark.parametrize(
+    ("packages", "backend", "means"),
+    [
+        (("nvidia_cublas==13",), "cpu", "for CUDA, which runs on CPUs, too"),
+        (("nvidia_cublas==13",), "driver 525.60.13", "whose CUDA may be too new for the GPU driver there"),
+        ((), "driver 580.65.06", "which does not use GPUs"),
+    ],
+)
+def test_build_of_torch_from_another_index_is_told_with_what_it_means(
+    packages: tuple[str, ...], backend: str, means: str
+) -> None:
+    document = {
+        "key": "k",
+        "python": "/p",
+        "torch": "2.13.0",
+        "packages": packages,
+        "torch_index": "index.corp",
+    }
+    made = building.parse("n", {**document, "seconds": 1, "bytes": 1}, built=True)
+    assert building.which_build("n", made, backend) == (
+        "n: download.pytorch.org is not reached from there, so torch 2.13.0 came from index.corp: its default build, "
+        f"{means}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        (
+            "Because gone was not found in the provided package locations and you require gone==1.2,",
+            "gone==1.2",
+        ),
+        ("Because only small==0.5 is available and all versions of tiny depend on small>=1, we", "small>=1"),
+        ("Because only a-b[x]<2 is available and you require a-b[x]>=2, we can conclude", "a-b[x]>=2"),
+        ("Because plat==1.0 has no wheels with a matching Python implementation tag (e.g., `cp311`)", "plat"),
+        ("Because there is no version of tool==9 and you require tool==9, we can", "tool==9"),
+        ("error: No interpreter found", None),
+    ],
+)
+def test_missing_wheel_is_read_from_uvs_words(said: str, lacks: str | None) -> None:
+    found = missing_wheels.what_lacks(said)
+    assert (found and found[1]) == lacks
+
+
+def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    lacks = {"missing": ["einops>=0.8", "rich"], "python": "3.12.3", "platforms": ["manylinux2014_x86_64"]}
+    wish = of("rich", wheels=WHEELS, wheels_folder=Path("/w"))
+    told = building.what_lacks(wish, lacks)
+    assert told == (
+        "Missing in /w: einops>=0.8 and rich. Where there is internet access, this fetches them:\n"
+        "    pip download -d /w --find-links /w --only-binary :all: --python-version 3.12.3 --platform "
+        "manylinux2014_x86_64 'einops>=0.8' rich"
+    )
+    assert "--no-deps" in building.what_lacks(of("", kind="lock", wheels_folder=Path("/w")), lacks)
+    assert building.what_lacks(wish, {"missing": []}) == ""
+    assert told in str(building.failure("n", wish, "uv pip install", ["No solution found"], told))
+
+
+CONDA = """\
+name: mine
+prefix: /home/me/envs/mine
+channels: [conda-forge]
+dependencies:
+  - pytorch>=2.6
+  - pip:
+      - einops
+"""
+
+
+def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path: Path) -> None:
+    write(tmp_path, environment_yml=CONDA)
+    found = wanted(tmp_path, always=["torch"])
+    assert found is not None
+    assert (found.source, found.kind, found.always, found.names_its_build) == (
+        "environment.yml",
+        "conda",
+        (),
+        True,
+    )
+    assert found.files == (
+        ("environment.yml", "channels:\n- conda-forge\ndependencies:\n- pytorch>=2.6\n- pip:\n  - einops\n"),
+    )
+    asked = building.request(found, None)
+    assert (asked["conda"], asked["commands"], asked["instead"]) == ("environment.yml", [], None)
+    renamed = wanted(write(tmp_path, environment_yml=CONDA.replace("mine", "other")))
+    assert renamed is not None
+    assert key_of(renamed, None) == key_of(found, None)
+    write(tmp_path, requirements_txt="torch\n")
+    listed = wanted(tmp_path)
+    assert (listed and listed.kind) == "requirements"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("a: [", {}, r"it is no YAML \(line 2\)|it is no YAML \(line 1\)"),
+        ("name: x\n", {}, "lists no `dependencies`"),
+        (CONDA + "      - -e .\n", {}, "`-e .` among its pip packages is a file or folder of this computer"),
+        (CONDA, {"pip": ["rich"]}, "leave out --pip, or list rich under `pip:` in it"),
+        (CONDA, {"wheels": Path()}, "says where each file comes from, and --wheels says otherwise"),
+    ],
+)
+def test_conda_file_that_the_nodes_cannot_take_is_refused(
+    tmp_path: Path, text: str, options: Any, said: str
+) -> None:
+    (tmp_path / "environment.yml").write_text(text)
+    with pytest.raises(BadRequirements, match=said):
+        wanted(tmp_path, requirements=tmp_path / "environment.yml", **options)

@@ -1,12 +1,13 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from gpuctl.text import duration, plural
+from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.cluster.host_firewalls import crosses_a_network, open_firewall
+from gpuctl.workflow.environment.build import Build, install_project
 from gpuctl.workflow.training.earlier import aside_lines
 from gpuctl.workflow.training.request import Project
 from inventories.disk.store import ClusterFolder
@@ -14,11 +15,11 @@ from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
     from remote.checks.facts import Facts
+    from remote.checks.finding import Finding
     from remote.checks.gpu_use import Expected
     from remote.files.earlier import Aside, EarlierFiles
     from remote.files.sync import Synced
     from remote.files.tree import Tree
-    from remote.python_env.requirements import Wanted
     from remote.sessions.session import Node
 
 
@@ -31,7 +32,7 @@ class Prepared:
     code: Mapping[str, str]
     """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
     roots: Mapping[str, str]
-    """The folder on each node that was sent, which holds it; Empty likewise."""
+    """The folder on each node that was sent, which holds it. Empty likewise."""
     earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
     """What earlier runs left in that folder on each node. Empty: it was not looked at."""
     expected: "Expected | None" = None
@@ -68,7 +69,6 @@ def prepare(
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
-    wanted = project.wanted
     for name, why in project.tree.skipped.items():
         view.note(f"{name} is not sent: {why}")
     guarded = crosses_a_network(peers)
@@ -82,28 +82,32 @@ def prepare(
         return Prepared(facts=own, code={}, roots={}, expected=expected)
     gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
-    room = wanted is not None or all(preflight.has_room(found[name]) for name in nodes)
-    build = Build.of(everyone, found, wanted) if wanted is not None else None
+    build = Build.of(everyone, found, project.install)
+    room = build is not None or all(preflight.has_room(found[name]) for name in nodes)
 
-    def one(node: "Node") -> "tuple[Facts, Synced | None]":
+    def one(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":
         fact = found[node.name]
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
-        place = (project.tree, project.destination, project.folder)
-        return fact, send_code(view, node, *place, aside) if room else None
+        if not room:
+            return fact, None, ()
+        synced = send_code(view, node, project.tree, project.destination, project.folder, aside)
+        fact, findings = install_project(view, node, fact, project.install, synced.root)
+        return fact, synced, findings
 
-    both = values(fan_out(one, nodes))
+    done = values(fan_out(one, nodes))
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
-    ready = {name: fact for name, (fact, _) in both.items()}
-    for one_finding in finding.alike_together(compared.findings(ready)):
+    ready = {name: fact for name, (fact, _, _) in done.items()}
+    of_projects = [one for _, _, findings in done.values() for one in findings]
+    for one_finding in finding.alike_together([*of_projects, *compared.findings(ready)]):
         view.note(finding.sentence(one_finding))
-    done = {name: synced for name, (_, synced) in both.items() if synced is not None}
+    sent = {name: synced for name, (_, synced, _) in done.items() if synced is not None}
     prepared = Prepared(
         facts=ready,
-        code={name: folder_in(synced.root, project.folder) for name, synced in done.items()},
-        roots={name: synced.root for name, synced in done.items()},
-        earlier={name: synced.earlier for name, synced in done.items() if synced.earlier is not None},
+        code={name: folder_in(synced.root, project.folder) for name, synced in sent.items()},
+        roots={name: synced.root for name, synced in sent.items()},
+        earlier={name: synced.earlier for name, synced in sent.items() if synced.earlier is not None},
         expected=expected,
     )
     for line in aside_lines(inventory.cluster, aside, prepared.roots, prepared.earlier):
@@ -121,65 +125,6 @@ def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
         shape = SHAPES.get(machine.shape or inventory.shape or "")
         gpus[machine.name] = max(machine.gpus or 0, shape.gpus if shape else 0)
     return Expected(gpus=gpus, local=inventory.provider == "local")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """The environment of a run, the same on all of its nodes."""
-
-    wanted: "Wanted"
-    backend: str | None
-    """Which build of torch suits all nodes. None: what is wanted names its own."""
-    looks: Mapping[str, Mapping[str, Any]]
-    """What each node has of it."""
-    constraints: tuple[str, ...]
-    """Packages of a node that has it already: one that came later gets the same versions."""
-
-    @classmethod
-    def of(cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", wanted: "Wanted") -> Self:
-        """Decide on the build, and look what of it is there. Raises PreflightFailed where no build can be chosen."""
-        from remote.python_env.backend import backend_of
-        from remote.python_env.building import look, packages_of
-        from remote.sessions.fanout import fan_out, values
-
-        gpus = {name: fact.gpus for name, fact in facts.items()}
-        backend = None if wanted.names_its_build else backend_of(gpus)
-        looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
-        return cls(wanted=wanted, backend=backend, looks=looks, constraints=packages_of(looks.values()))
-
-    def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
-        """The node's facts with the environment's interpreter, built there if need be."""
-        from remote.checks.facts import with_environment
-        from remote.errors import PreflightFailed
-        from remote.files.tree import human_bytes
-        from remote.python_env.building import ensure
-
-        built = ensure(
-            node,
-            self.wanted,
-            facts_of_env=self.looks[node.name],
-            backend=self.backend,
-            constraints=self.constraints,
-            say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
-        )
-        if built.torch is None:
-            there = self.looks[node.name].get("interpreters")
-            image = f", or use what the image has: --python {there[0]['python']}" if there else ""
-            raise PreflightFailed(
-                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
-                f"(uv add torch){image}"
-            )
-        done = (
-            f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
-        )
-        view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
-        return with_environment(
-            facts,
-            python=built.python,
-            python_version=built.python_version,
-            torch=built.torch,
-            packages=built.packages,
-        )
 
 
 def send_code(

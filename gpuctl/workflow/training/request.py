@@ -4,7 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -13,16 +13,15 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.host_firewalls import owner_of
-from inventories.end_reasons import Reason
+from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
 from inventories.machine import Inventory, Machine
-from inventories.run import Result, RunOptions
+from inventories.run import RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree
     from remote.launchers.rank_command import Script
-    from remote.python_env.requirements import Wanted
 
 OnHang: TypeAlias = Literal["report", "stop", "restart"]
 """What is done with a run that hangs."""
@@ -53,6 +52,8 @@ class TrainRequest:
     requirements: Path | None = None
     wheels: Path | None = None
     """Folder of wheels to install from, instead of an index."""
+    install_project: bool = True
+    """True: where the script's project has a build system, it is installed, too."""
     skip_preflight: bool = False
     module: str | None = None
     words: tuple[str, ...] = ()
@@ -166,6 +167,7 @@ class TrainRequest:
             pip=self.pip,
             requirements=str(self.requirements.absolute()) if self.requirements else None,
             wheels=str(self.wheels.absolute()) if self.wheels else None,
+            install_project=self.install_project,
         )
 
 
@@ -201,8 +203,7 @@ class Project:
     """The folder on a node that takes them."""
     folder: str
     """The one in it in which the script runs: `.`, `sub/folder`."""
-    wanted: "Wanted | None"
-    """What is to be installed. None: the machines' interpreter is used as it is."""
+    install: ToInstall
     mode: str
     """The launcher's name."""
     most_nodes: int
@@ -216,13 +217,15 @@ class Project:
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
     """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
     script, tree, destination, folder = _what_to_run(app, request, inventory)
-    wanted = _what_to_install(request, tree.root, machines, app.output.say)
+    install = what_to_install(
+        request, tree, machines, app.output.say, same_machine=inventory.provider == "local"
+    )
     return Project(
         script=script,
         tree=tree,
         destination=destination,
         folder=folder,
-        wanted=wanted,
+        install=install,
         mode=request.mode,
         most_nodes=request.most_nodes,
         on_cpu=request.on_cpu,
@@ -274,66 +277,6 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
     else:
         script = replace(user_function(request.words[0], tree, folder), search=request.search)
     return script, tree, code_folder(root, owner_of(inventory)), folder.relative_to(root).as_posix()
-
-
-def _what_to_install(
-    request: TrainRequest, root: Path, machines: Sequence[Machine], say: Callable[[str], None]
-) -> "Wanted | None":
-    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
-    from remote.python_env.requirements import wanted
-
-    named = bool(request.pip or request.requirements or request.wheels)
-    if request.python and named:
-        raise Usage(
-            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
-            "--requirements and --wheels."
-        )
-    own = [machine for machine in machines if machine.python]
-    if not named and own:
-        if (
-            not request.built_in
-            and not request.python
-            and (note := _not_installed(request.folder, root, own[0]))
-        ):
-            say(note)
-        return None
-    return wanted(
-        request.folder,
-        root=root,
-        pip=request.pip,
-        requirements=request.requirements,
-        wheels=request.wheels,
-        built_in=request.built_in,
-        always=launcher_of(request.mode).requirements,
-    )
-
-
-def _not_installed(folder: Path, root: Path, machine: Machine) -> str:
-    """The sentence on what a project lists where a machine's own Python is used; empty where it lists nothing."""
-    from remote.python_env.requirements import wanted
-
-    listed = wanted(folder, root=root)
-    if listed is None:
-        return ""
-    return (
-        f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
-        f"{listed.source}` builds an environment with what it lists."
-    )
-
-
-def why_missing(app: App, result: Result) -> str:
-    """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
-    error = result.first_error
-    if error is None or error.reason is not Reason.MODULE_NOT_FOUND:
-        return ""
-    options = app.store.run(result.run).load_run().options
-    cluster = app.store.cluster(result.cluster)
-    if options is None or options.project is None or options.python or not cluster.exists():
-        return ""
-    if options.pip or options.requirements or options.wheels:
-        return ""
-    own = [machine for machine in cluster.load().machines if machine.python]
-    return _not_installed(Path(options.project), Path(options.root or options.project), own[0]) if own else ""
 
 
 def check_built_in(words: Sequence[str]) -> None:

@@ -140,6 +140,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         min_nodes=before.min_nodes if request.nnodes is None else request.min_nodes,
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
         device=request.device or before.device,
+        install_project=request.install_project and before.install_project,
     )
     # What a script that is named needs is known only where it is of the same project.
     if before.root and (request.built_in or request.folder.is_relative_to(before.root)):

@@ -62,16 +62,14 @@ class PlannedLaunch:
         """Return the lines for people."""
         from remote.files.tree import human_bytes
 
-        tree, wanted, run = self.project.tree, self.project.wanted, self.run
+        tree, install, run = self.project.tree, self.project.install, self.run
         files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"
         yield f"send {files}, of {tree.root} to {self.project.destination}"
         if self.project.folder != ".":
             yield f"run in its folder {self.project.folder}"
         for name, why in tree.skipped.items():
             yield f"not sent: {name}: {why}"
-        if wanted is not None:
-            where = "on each node, where it is not there, with its Python below"
-            yield f"build an environment of {wanted.source} {where}"
+        yield from install.lines()
         if self.point is not None:
             yield resume_line(self.point, run)
         yield f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)"
@@ -135,7 +133,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
             found,
             master=machines[0],
             mode=run.mode,
-            installed=project.wanted is None,
+            installed=project.install.wanted is None,
             env_names=request.env,
             expected=expected_gpus(inventory, on_cpu=project.on_cpu),
         ),

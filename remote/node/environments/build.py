@@ -14,13 +14,16 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import build_lock, images, uv_tool, wheel_files
+from remote.node.environments import build_lock, conda, images, missing_wheels, uv_tool, wheel_files
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
 from remote.shared.files import read_json, walk_files, write_json
 
 ENVIRONMENTS = NODE_HOME / FOLDER
+TORCH_INDEX = "download.pytorch.org"
+UNREACHED = ("Failed to fetch", "error sending request")
+"""What uv says of an index that it does not get to."""
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
 """What a login shell may set and would lead uv elsewhere."""
 
@@ -71,8 +74,11 @@ def mark_used(key: str) -> None:
 
 
 def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`environment`: key, files, wheels, commands, env, deadline_s. Says how it goes (`progress`), and in the end
-    `environment` with its record, or `failed` with the step and uv's last words.
+    """`environment`: key, files, wheels, commands, instead, env, indexes, deadline_s. Says how it goes (`progress`),
+    and in the end `environment` with its record, or `failed` with the step and uv's last words.
+
+    `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or None.
+    `instead`: the last command, for where PyTorch's own index is not reached; None: there is no other.
 
     When the other side goes away the build ends. With `look` it only says what is there (`looked`).
     """
@@ -88,6 +94,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         mark_used(key)
         frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
         return
+    uv_tool.set_indexes(request["indexes"], os.environ)
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home_of(key).with_suffix(".lock"), caller):
         record = ready(key)
@@ -101,7 +108,8 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         except (Failed, OSError, ValueError) as error:
             step = error.step if isinstance(error, Failed) else "preparing"
             tail = error.tail if isinstance(error, Failed) else [str(error)]
-            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail})
+            told = error.lacks if isinstance(error, Failed) else {}
+            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail, **told})
             return
     frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": True})
 
@@ -113,6 +121,8 @@ class Failed(Exception):
         super().__init__(step)
         self.step = step
         self.tail = tail
+        self.lacks = {}  # type: Dict[str, Any]
+        """Where wheels are missing: `missing`, and the `python` and the `platforms` that they are for."""
 
 
 def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
@@ -133,17 +143,21 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     wheels = home / "wheels" if request["wheels"] else None
     if wheels is not None:
         wheel_files.offer(request["wheels"], wheels)
-    uv = uv_tool.provide(wheels, caller.progress)
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
-    environment.update(uv_tool.of_this_node(), **request["env"])
-    for arguments in request["commands"]:
-        _uv(uv, arguments, folder, environment, caller)
+    environment = installers_environment(request["env"])
+    torch_index = None
+    if request["conda"]:
+        for argv in conda.commands(request["conda"], home):
+            run(argv, folder, conda.without_active(environment), caller)
+    else:
+        uv = uv_tool.provide(wheels, caller.progress)
+        torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
         "key": key,
         "python": str(home / "venv" / "bin" / "python"),
         "python_version": python_version(home / "venv"),
         "torch": next((line[len("torch==") :] for line in listed if line.startswith("torch==")), None),
+        "torch_index": torch_index,
         "packages": listed,
         "bytes": sum(status.st_size for _, status in walk_files(home)),
         "seconds": round(time.monotonic() - began, 3),
@@ -152,18 +166,66 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     return record
 
 
+def installers_environment(given: Dict[str, str]) -> Dict[str, str]:
+    """The variables that an installer is started with, those that are `given` among them."""
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
+    environment.update(uv_tool.of_this_node(), **given)
+    return environment
+
+
+def _install(
+    uv: str, request: Dict[str, Any], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
+) -> Optional[str]:
+    """Run uv's commands. The index that torch came from where PyTorch's own was not reached, else None."""
+    *before, last = request["commands"]
+    for arguments in before:
+        _uv(uv, arguments, folder, environment, caller)
+    try:
+        _uv(uv, last, folder, environment, caller)
+        return None
+    except Failed as error:
+        if request["wheels"]:
+            error.lacks = {
+                "missing": missing_wheels.missing(uv, last, folder, environment, caller),
+                "python": python_version(folder.parent / "venv"),
+                "platforms": missing_wheels.platforms(),
+            }
+        text = "\n".join(error.tail)
+        if not request["instead"] or TORCH_INDEX not in text or not any(word in text for word in UNREACHED):
+            raise
+    index = uv_tool.name_of_index()
+    caller.progress("{} is not reached: torch comes from {}".format(TORCH_INDEX, index))
+    _uv(uv, request["instead"], folder, environment, caller)
+    return index
+
+
 def _uv(
     uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
 ) -> None:
     """One command of uv. Raises Failed."""
-    code, tail = build_lock.run([uv, *arguments], folder, environment, caller)
+    run([uv, *arguments], folder, environment, caller)
+
+
+def run(
+    argv: List[str],
+    folder: Path,
+    environment: Dict[str, str],
+    caller: build_lock.Caller,
+    *,
+    quiet: bool = False,
+    keep: int = build_lock.TAIL_LINES,
+) -> None:
+    """Run a command of an installer in a folder, as `build_lock.run` does. Raises Failed."""
+    code, tail = build_lock.run(argv, folder, environment, caller, quiet=quiet, keep=keep)
     if code != 0:
-        step = "uv " + " ".join(word for word in arguments[:2] if not word.startswith("-"))
-        raise Failed(step, tail or ["exit status {}".format(code)])
+        words = [os.path.basename(argv[0]), *(word for word in argv[1:3] if not word.startswith("-"))]
+        raise Failed(" ".join(words), tail or ["exit status {}".format(code)])
 
 
 def python_version(venv: Path) -> Optional[str]:
-    """The version of an environment's Python, as uv writes it down; None where it did not."""
+    """The version of an environment's Python, as uv or conda writes it down; None where they did not."""
+    if not (venv / "pyvenv.cfg").exists():
+        return conda.python_version(venv)
     found = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
     return found.group(1) if found else None
 

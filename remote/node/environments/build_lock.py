@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import select
 import signal
 import socket
@@ -21,6 +22,8 @@ from remote.shared import frames
 BEAT_S = 5.0
 POLL_S = 0.2
 TAIL_LINES = 15
+LOGIN = re.compile(r"(\w://)[^/\s]+@")
+"""A name or a password in an address."""
 NOISE = ("Activate with:", "Using Python ", "Creating virtual environment", "+ ")
 """Beginnings of uv's lines that say nothing to somebody who did not type the command."""
 
@@ -99,8 +102,18 @@ def alone(path: Path, caller: Caller) -> Iterator[None]:
         yield
 
 
-def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller) -> Tuple[int, List[str]]:
-    """Run a command to its end, its words told line by line; its exit status and its last lines.
+def run(
+    argv: List[str],
+    cwd: Path,
+    environment: Dict[str, str],
+    caller: Caller,
+    *,
+    quiet: bool = False,
+    keep: int = TAIL_LINES,
+) -> Tuple[int, List[str]]:
+    """Run a command to its end, its words told line by line unless `quiet`; its exit status and its last lines.
+
+    `keep`: how many of these.
 
     It does not outlive this process, however that ends, nor the caller's connection.
     """
@@ -121,16 +134,17 @@ def run(argv: List[str], cwd: Path, environment: Dict[str, str], caller: Caller)
     try:
         while True:
             ready, _, _ = select.select([started.stdout], [], [], POLL_S)
-            caller.check("uv")
+            caller.check(os.path.basename(argv[0]))
             if not ready:
                 continue
             data = os.read(started.stdout.fileno(), 65536)
             *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
             for line in lines if data else [rest]:
-                text = line.decode(errors="replace").rstrip()
+                text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
-                    tail = [*tail, text][-TAIL_LINES:]
-                    caller.progress(text.strip())
+                    tail = [*tail, text][-keep:]
+                    if not quiet:
+                        caller.progress(text.strip())
             if not data:
                 return started.wait(), tail
     finally:

@@ -15,7 +15,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, MutableMapping, Optional, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.shared.constants import UV
@@ -45,6 +45,20 @@ WHEELS = {
 """The pinned version's wheel and its sha256, by system and machine."""
 DEFAULT_INDEX = "https://pypi.org/simple"
 INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+UV_TO_PIP = {
+    "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
+    "UV_INDEX_URL": "PIP_INDEX_URL",
+    "UV_EXTRA_INDEX_URL": "PIP_EXTRA_INDEX_URL",
+    "UV_INDEX": "PIP_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS": "PIP_FIND_LINKS",
+    "UV_INSECURE_HOST": "PIP_TRUSTED_HOST",
+}
+"""Variables of uv and what pip calls them; of two for one the first counts."""
+PIP_TO_UV = {
+    "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+}
 CERT_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 """Those that count more come later."""
@@ -179,6 +193,11 @@ def index_url(environment: Mapping[str, str], pip: Mapping[str, str]) -> str:
     return re.sub(r"^[\w.-]+=(?=https?:|file:)", "", next((one for one in named if one), DEFAULT_INDEX))
 
 
+def name_of_index() -> str:
+    """The package index of this node, as messages name it."""
+    return _host(index_url(os.environ, _pip_settings()))
+
+
 def uv_environment(environment: Mapping[str, str], pip: Mapping[str, str]) -> Dict[str, str]:
     """What uv, which does not read pip's settings, has to be told of them: the index and the certificates."""
     told = {}
@@ -195,6 +214,22 @@ def uv_environment(environment: Mapping[str, str], pip: Mapping[str, str]) -> Di
 def of_this_node() -> Dict[str, str]:
     """`uv_environment` of the node that this runs on."""
     return uv_environment(os.environ, _pip_settings())
+
+
+def set_indexes(given: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+    """Set up the indexes that a person uses elsewhere, in place of this node's own: for uv and for pip alike."""
+    if any(name in given for name in INDEX_VARIABLES):
+        for name in INDEX_VARIABLES:
+            environment.pop(name, None)
+    environment.update(given)
+    for names in (UV_TO_PIP, PIP_TO_UV):
+        for known, other in names.items():
+            if known in given and other not in given and other not in environment:
+                parts = re.split(r"[\s,]+", given[known].strip())
+                bare = [re.sub(r"^[\w.-]+=(?=https?:|file:)", "", part) for part in parts]
+                if other == "UV_FIND_LINKS":  # pip passes over folders that are not there, and uv does not
+                    bare = [place for place in bare if "://" in place or os.path.isdir(place)]
+                environment[other] = ("," if other == "UV_FIND_LINKS" else " ").join(bare)
 
 
 def _certificates(environment: Mapping[str, str], pip: Mapping[str, str]) -> Optional[str]:

@@ -14,7 +14,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from remote.node.environments import images, uv_tool
+from remote.node.environments import conda, images, uv_tool
+from remote.shared import frames
 
 ROOT = Path(__file__).parents[3]
 NAME, DIGEST = uv_tool.WHEELS.get((platform.system(), platform.machine()), ("", ""))
@@ -194,3 +195,119 @@ def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:
     assert look() == record
     (home / "ready.json").write_text('{"key": "k", "pyth')
     assert look() is None
+
+
+FAKE_UV = """\
+#!/bin/sh
+[ "$1" = --version ] && echo "uv 0.13.9" && exit
+[ "$1" = venv ] && mkdir -p ../venv/bin ../venv/lib/python3.11/site-packages/torch-2.13.0.dist-info && \
+    echo "version_info = 3.11.7" > ../venv/pyvenv.cfg && exit
+case "$*" in
+    *--torch-backend*)
+        echo "cause: Failed to fetch: https://download.pytorch.org/whl/cpu/torch/"
+        echo "cause: error sending request"
+        exit 2;;
+esac
+echo "resolved from $UV_DEFAULT_INDEX"
+"""
+
+
+FAKE_MICROMAMBA = """\
+#!/bin/sh
+echo "$0 $*" >&2
+venv=$4
+mkdir -p $venv/bin $venv/conda-meta $venv/lib/python3.12/site-packages/torch-2.13.0.dist-info
+cp "$6" $venv/made-of
+touch $venv/conda-meta/python-3.12.4-h99e_1_cpython.json
+ln -s /bin/true $venv/bin/python
+"""
+
+
+def answers_of(
+    home: Path, program: str = "uv", text: str = FAKE_UV, **changed: object
+) -> list[dict[str, object]]:
+    """What the node's part says of a build with a program that is there."""
+    (home / ".local" / "bin").mkdir(parents=True)
+    (home / ".local" / "bin" / program).write_text(text)
+    (home / ".local" / "bin" / program).chmod(0o700)
+    request = {
+        "key": "k", "conda": None, "wheels": {}, "env": {}, "deadline_s": 60.0,
+        "files": {"requirements.txt": "torch"},
+        "commands": [["venv"], ["pip", "install", "--torch-backend", "cpu"]], "instead": ["pip", "install"],
+        "indexes": {"PIP_INDEX_URL": "https://me:s@cret@index.corp/simple"}, **changed,
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-B", "-c", "from remote.node.__main__ import run; run(['environment'])"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+    ) as part:  # fmt: skip
+        assert part.stdin is not None
+        assert part.stdout is not None
+        part.stdin.write(frames.encode(request))
+        part.stdin.flush()
+        said = part.stdout.read().decode()  # the build would end with its standard input
+    assert "cret" not in said
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def test_torch_comes_from_the_nodes_index_where_pytorchs_is_not_reached(tmp_path: Path) -> None:
+    *said, last = answers_of(tmp_path)
+    texts = [one["text"] for one in said if one["t"] == frames.PROGRESS]
+    assert "download.pytorch.org is not reached: torch comes from index.corp" in texts
+    assert "resolved from https://index.corp/simple" in texts, "what addresses hold of logins is not told"
+    ready = last["ready"]
+    assert isinstance(ready, dict)
+    assert (ready["torch_index"], ready["torch"]) == ("index.corp", "2.13.0")
+
+
+def test_index_that_is_not_reached_fails_a_build_that_has_no_other(tmp_path: Path) -> None:
+    last = answers_of(tmp_path, instead=None)[-1]
+    assert (last["t"], last["step"]) == (frames.FAILED, "uv pip install")
+
+
+def of_conda(home: Path, program: str) -> dict[str, object]:
+    """The last word of the node's part on an environment file, where only this program is there."""
+    file = {"environment.yml": "dependencies: [pytorch]"}
+    return answers_of(home, program, FAKE_MICROMAMBA, conda="environment.yml", files=file, commands=[])[-1]
+
+
+@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+def test_environment_file_is_installed_by_the_program_of_condas_that_is_there(tmp_path: Path) -> None:
+    made = of_conda(tmp_path, "micromamba")["ready"]
+    assert isinstance(made, dict)
+    assert (made["torch"], made["python_version"]) == ("2.13.0", "3.12.4")
+    venv = Path(made["python"]).parents[1]
+    assert (venv / "made-of").read_text() == "dependencies: [pytorch]"
+
+
+@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+def test_environment_file_is_refused_with_the_way_on_where_no_program_is_there(tmp_path: Path) -> None:
+    failed = of_conda(tmp_path, "other")
+    assert failed["t"] == frames.FAILED
+    assert "none of micromamba, pixi, mamba and conda is on this node, and environment.yml needs" in str(
+        failed["tail"]
+    )
+    assert "gpuctl exec -- 'mkdir -p ~/.local && curl" in str(failed["tail"])
+
+
+@pytest.mark.skipif(conda.program() is not None, reason="needs a machine without conda")
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("micromamba", ["create --yes --prefix VENV --file environment.yml"]),
+        ("pixi", ["init --import environment.yml", "install"]),
+        ("conda", ["env create --prefix VENV --file environment.yml"]),
+    ],
+)
+def test_commands_of_condas_programs_are_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, lines: list[str]
+) -> None:
+    program = tmp_path / "bin" / kind
+    program.parent.mkdir()
+    program.write_text("")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = conda.commands("environment.yml", tmp_path)
+    texts = [" ".join(argv).replace(str(tmp_path / "venv"), "VENV") for argv in found]
+    assert texts == [f"{program} {line}" for line in lines]

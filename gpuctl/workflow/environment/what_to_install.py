@@ -1,0 +1,147 @@
+"""What is installed for a run's ranks: the packages that are asked for, and the project itself."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from inventories.end_reasons import Reason
+from inventories.machine import Machine
+from inventories.run import Result
+from remote.launchers import launcher_of
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.training.request import TrainRequest
+    from remote.files.tree import Tree
+    from remote.python_env.project import Dependencies, LocalProject
+    from remote.python_env.requirements import Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToInstall:
+    """What is installed for a run's ranks."""
+
+    wanted: "Wanted | None"
+    """The environment's packages. None: the machines' interpreter is used as it is."""
+    project: "LocalProject | None"
+    """The project itself, over that interpreter. None: it has no build system, or is not to be installed."""
+    dependencies: "Dependencies"
+    """What is done about the project's own requirements that are not there."""
+
+    indexes: Mapping[str, str] = field(repr=False)
+    """Variables of this computer that say where the nodes' installers find packages; they may hold passwords."""
+
+    def lines(self) -> Iterator[str]:
+        """What a dry run says of it."""
+        if self.wanted is not None:
+            where = "on each node, where it is not there, with its Python below"
+            yield f"build an environment of {self.wanted.source} {where}"
+        if self.project is not None:
+            needs = ", with what it needs and is not there" if self.dependencies == "install" else ""
+            where = "" if self.project.folder == "." else f" ({self.project.folder})"
+            yield f"the project {self.project.name}{where} is installed, editable{needs}; that Python stays as it is"
+        if self.indexes and (self.wanted or self.project):
+            yield f"what installs there is given this computer's {', '.join(sorted(self.indexes))}"
+
+
+def what_to_install(
+    request: "TrainRequest",
+    tree: "Tree",
+    machines: Sequence[Machine],
+    say: Callable[[str], None],
+    *,
+    same_machine: bool,
+) -> ToInstall:
+    """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
+
+    Raises Usage, BadRequirements.
+    """
+    from remote.python_env.index import carried
+    from remote.python_env.project import project_above, with_named
+
+    project = None
+    if request.install_project and not request.built_in:
+        project = project_above(request.folder, tree)
+    wanted = _packages(request, tree.root, machines, say, project)
+    named = wanted.projects if wanted is not None and request.install_project else ()
+    project = with_named(project, named, tree)
+    settled = (wanted is not None and not named) or request.python is not None
+    return ToInstall(
+        wanted=wanted,
+        project=project,
+        dependencies="tell" if settled else "install",
+        # With wheels nothing comes from elsewhere.
+        indexes={} if request.wheels else carried(os.environ, same_machine=same_machine),
+    )
+
+
+def _packages(
+    request: "TrainRequest",
+    root: Path,
+    machines: Sequence[Machine],
+    say: Callable[[str], None],
+    project: "LocalProject | None",
+) -> "Wanted | None":
+    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
+    from remote.python_env.requirements import wanted
+
+    named = bool(request.pip or request.requirements or request.wheels)
+    if request.python and named:
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
+        )
+    own = [machine for machine in machines if machine.python]
+    if not named and own:
+        if (
+            not request.built_in
+            and not request.python
+            and (note := _not_installed(request.folder, root, own[0], project))
+        ):
+            say(note)
+        return None
+    return wanted(
+        request.folder,
+        root=root,
+        pip=request.pip,
+        requirements=request.requirements,
+        wheels=request.wheels,
+        built_in=request.built_in,
+        always=launcher_of(request.mode).requirements,
+    )
+
+
+def _not_installed(folder: Path, root: Path, machine: Machine, project: "LocalProject | None" = None) -> str:
+    """The sentence on what is listed and not installed where a machine's own Python is used; empty: nothing is.
+
+    `project`: the one that is installed over that Python with what it needs.
+    """
+    from remote.python_env.requirements import wanted
+
+    listed = wanted(folder, root=root)
+    if listed is None:
+        return ""
+    if project is not None and listed.kind == "project" and listed.files[0] in project.files:
+        return ""
+    return (
+        f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
+        f"{listed.source}` builds an environment with what it lists."
+    )
+
+
+def why_missing(app: App, result: Result) -> str:
+    """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
+    error = result.first_error
+    if error is None or error.reason is not Reason.MODULE_NOT_FOUND:
+        return ""
+    options = app.store.run(result.run).load_run().options
+    cluster = app.store.cluster(result.cluster)
+    if options is None or options.project is None or options.python or not cluster.exists():
+        return ""
+    if options.pip or options.requirements or options.wheels:
+        return ""
+    own = [machine for machine in cluster.load().machines if machine.python]
+    return _not_installed(Path(options.project), Path(options.root or options.project), own[0]) if own else ""

@@ -1,0 +1,62 @@
+"""What the wheels that were sent lack, all of it: uv names one thing at a time, and is asked again without that."""
+
+import platform
+import re
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+from remote.node.environments import build_lock
+
+MOST = 300
+"""Things that are looked for."""
+LEFT_OUT = "left-out.txt"
+LACKS = (
+    r"([\w.-]+)(?:\[[^]]*\])?\S* was not found in the provided package locations",
+    r"(?i:there (?:is|are) no versions? of) ([\w.-]+)",
+    r"only ([\w.-]+)(?:\[[^]]*\])?[^\s,]* is available",
+    r"([\w.-]+)==\S+ has no (?:wheels with|usable wheels)",
+)
+"""How uv says that it does not have something, the name in brackets."""
+NAMED_GLIBCS = (17, 24, 27, 28, 31, 34, 35, 39)
+"""Minor versions of glibc 2 that wheels are built for."""
+
+
+def missing(
+    uv: str, arguments: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
+) -> List[str]:
+    """The requirements that no wheel meets, as they were asked for, of an installation that has failed.
+
+    What a missing package needs itself is not known. Empty where uv's words do not tell.
+    """
+    found = {}  # type: Dict[str, str]
+    while len(found) < MOST:
+        lines = ["{} ; python_version < '0'\n".format(name) for name in found]
+        (folder / LEFT_OUT).write_text("".join(lines), encoding="utf-8")
+        again = [uv, *arguments, "--dry-run", "--override", LEFT_OUT]
+        code, tail = build_lock.run(again, folder, environment, caller, quiet=True)
+        if code == 0:
+            break
+        lacks = what_lacks(" ".join(line.strip() for line in tail))
+        if lacks is None or lacks[0] in found:
+            break
+        found[lacks[0]] = lacks[1]
+    return sorted(found.values())
+
+
+def what_lacks(said: str) -> Optional[Tuple[str, str]]:
+    """The name and the requirement that uv's words are about; None where they are about something else."""
+    name = next((found.group(1) for found in (re.search(one, said) for one in LACKS) if found), None)
+    if name is None:
+        return None
+    asked = re.search(r"(?:require|depends? on) ({}(?![\w.-])[^\s]*)".format(re.escape(name)), said)
+    return name, asked.group(1).rstrip(",.") if asked else name
+
+
+def platforms() -> List[str]:
+    """The platforms whose wheels this node takes, as pip names them; the best first."""
+    machine, (libc, version) = platform.machine(), platform.libc_ver()
+    if libc != "glibc":
+        return []
+    minor = int(version.split(".")[1])
+    fitting = [one for one in reversed(NAMED_GLIBCS) if one <= minor]
+    return ["manylinux_2_{}_{}".format(one, machine) for one in fitting] + ["manylinux2014_" + machine]

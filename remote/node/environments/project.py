@@ -1,0 +1,212 @@
+"""A project installed on a node, editable, from where it lies: into an environment over another interpreter.
+
+The environment is a venv of its own that finds all that the interpreter below has. That one is never written to: it
+may be gpuctl's own, a system's, or one that other projects share. What can't be installed is found by its path, and
+told.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+
+from remote.node.environments import build, build_lock, uv_tool
+from remote.shared import frames
+from remote.shared.files import read_json, walk_files, write_json
+
+WITHIN = str(Path(__file__).with_name("within.py"))
+BELOW = """\
+import json, os, site
+places = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
+print(json.dumps([place for place in places if os.path.isdir(place)]))
+"""
+PROJECTS = "projects"
+"""In the folder of an environment of ours: the projects that are installed over it."""
+LAST_PATHS = "zzz_below.pth"
+"""Read after those of the project, which goes before what lies below."""
+ANSWER_S = 60.0
+MOST_WORDS = 60
+"""Lines that are kept of a build system's words: what is wrong may be followed by much advice."""
+DEFAULTS = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_RETRIES": "1",
+    "PIP_DEFAULT_TIMEOUT": "15",
+    # The repository's history is not here to tell a version from.
+    "SETUPTOOLS_SCM_PRETEND_VERSION": "0",
+}
+
+
+def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
+    """`project`: key, name, python (that below), folder, source, beside, extras, backend, backend_path,
+    build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
+
+    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
+    One with a problem is made anew the next time.
+    """
+    uv_tool.set_indexes(request["indexes"], os.environ)
+    home = home_of(str(request["key"]), str(request["python"]))
+    caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
+    with build_lock.alone(home.with_suffix(".lock"), caller):
+        record = read_json(home / "ready.json")
+        made = not os.access(str(record.get("python")), os.X_OK)
+        try:
+            if made:
+                record = install(home, request, caller)
+            (home / "used").touch()
+        except BrokenPipeError:
+            raise
+        except (build.Failed, OSError, ValueError, subprocess.SubprocessError) as error:
+            tail = error.tail if isinstance(error, build.Failed) else [str(error)]
+            frames.write(output, {"t": frames.FAILED, "step": "preparing", "tail": tail})
+            return
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": made})
+
+
+def home_of(key: str, python: str) -> Path:
+    """The folder of a project's environment: within the one of ours that it lies over, which it goes with."""
+    above = [path for path in Path(python).parents if path.parent == build.ENVIRONMENTS]
+    return above[0] / PROJECTS / key if above else build.home_of(key)
+
+
+def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
+    """Make the environment, install the project and, if that is asked for, what it needs and is not below.
+
+    Raises Failed, OSError, ValueError where there can be no environment; all else is the record's `problem`.
+    """
+    began = time.monotonic()
+    if home.exists():
+        shutil.rmtree(str(home))
+    home.mkdir(parents=True, mode=0o700)
+    environment = dict(DEFAULTS, **build.installers_environment({}))
+    python = _overlay(home, request["python"], environment, caller)
+    site = site_packages(home)
+    problem = None
+    try:
+        installer, flags = _installer(home, request, environment, caller)
+        caller.progress("installing the project {}".format(request["name"]))
+        quiet = ["--quiet", "--no-deps", *flags]
+        folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
+        # In the project's folder installers find its settings.
+        argv = [*installer, *quiet, *folders]
+        build.run(argv, Path(request["folder"]), environment, caller, quiet=True, keep=MOST_WORDS)
+    except (build.Failed, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        problem = error.tail if isinstance(error, build.Failed) else [str(error)]
+        (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
+    wish = ["finish", request["name"], *request["extras"]]
+    told = _ask(python, wish, environment)
+    if problem is None and not told["understood"] and request["dependencies"] == "install":
+        with contextlib.suppress(build.Failed):  # then names are all that is compared
+            build.run([*installer, "packaging"], home, environment, caller)
+            told = _ask(python, wish, environment)
+    addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
+    if problem is None and addable and request["dependencies"] == "install":
+        problem = _add(addable, told["names"], installer, home, request, environment, caller)
+        told = _ask(python, wish, environment)
+    record = {
+        "key": request["key"],
+        "python": python,
+        "problem": problem,
+        "lacking": told["lacking"],
+        "packages": build.packages(home / "venv"),
+        "bytes": sum(status.st_size for _, status in walk_files(home)),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    if problem is None:
+        write_json(home / "ready.json", record)
+    return record
+
+
+def site_packages(home: Path) -> Path:
+    """Where the environment's own packages are."""
+    return next((home / "venv").glob("lib/python3*/site-packages"))
+
+
+def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_lock.Caller) -> str:
+    """An environment that finds what an interpreter has; its own interpreter's path."""
+    venv = home / "venv"
+    build.run([below, "-I", "-m", "venv", "--without-pip", str(venv)], home, environment, caller)
+    places = json.loads(_output([below, "-c", BELOW], environment))
+    lines = ["import site; site.addsitedir({!r})".format(place) for place in places]
+    (site_packages(home) / LAST_PATHS).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return str(venv / "bin" / "python")
+
+
+def _installer(
+    home: Path, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
+) -> Tuple[List[str], List[str]]:
+    """The command that installs, and its flags for the project: pip of the interpreter below, else uv.
+
+    Where the project's build system is there, too, no index is asked for it. Over an environment that was made of
+    wheels nothing comes from an index.
+    """
+    python = str(home / "venv" / "bin" / "python")
+    wheels = home.parents[1] / "wheels"  # of the environment below, where that is one of ours
+    sent = wheels if home.parent.name == PROJECTS and wheels.is_dir() else None
+    from_where = [] if sent is None else ["--no-index", "--find-links", str(sent)]
+    needed = {name: request[name] for name in ("backend", "backend_path", "build_requires")}
+    able = _ask(python, ["able", json.dumps(needed)], environment)
+    flags = ["--no-build-isolation"] if able["builds"] else []
+    if able["pip"]:
+        return [python, "-m", "pip", "install", *from_where], flags
+    uv = uv_tool.provide(sent, caller.progress)
+    return [uv, "pip", "install", "--python", python, *from_where], flags
+
+
+def _add(
+    lacking: List[str],
+    names: List[str],
+    installer: List[str],
+    home: Path,
+    request: Dict[str, Any],
+    environment: Dict[str, str],
+    caller: build_lock.Caller,
+) -> "List[str] | None":
+    """Install what the project needs and is not below; what an installer said where it could not, else None."""
+    caller.progress("installing {}".format(", ".join(lacking)))
+    beside = []
+    if installer[1] == "pip":
+        # uv does not see what lies below, and would bring all of that again.
+        file = home / "below.txt"
+        there = [name for name in names if _name(name) not in map(_name, lacking)]
+        file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in there))
+        beside = ["--override", str(file)]
+    try:
+        build.run([*installer, *beside, *lacking], Path(request["folder"]), environment, caller)
+    except build.Failed as error:
+        return error.tail
+    return None
+
+
+def _name(requirement: str) -> str:
+    """The name of a package, in one of the ways that it can be written."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
+
+
+def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:
+    """What `within.py` says in the environment."""
+    found: Dict[str, Any] = json.loads(_output([python, "-I", WITHIN, *arguments], environment))
+    return found
+
+
+def _output(argv: List[str], environment: Dict[str, str]) -> str:
+    done = subprocess.run(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=ANSWER_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
+        raise OSError("{} failed: {}".format(argv[0], said[-1]))
+    return done.stdout.decode().strip().splitlines()[-1]

@@ -1,0 +1,149 @@
+"""What a project's environment can say of itself; run by its interpreter, which may be any Python from 3.8 on.
+
+    python -I within.py able BUILD_SYSTEM       can it build the project without an index, and has it pip?
+    python -I within.py finish PROJECT EXTRA…   take over the commands of what lies below; what is lacking?
+
+The answer is one line of JSON. It imports nothing of ours.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import sysconfig
+from importlib import metadata
+from typing import Any, Dict, List, Tuple
+
+PACKAGING = (
+    "packaging",
+    "pip._vendor.packaging",
+    "setuptools._vendor.packaging",
+    "setuptools.extern.packaging",
+)
+"""Where the library that understands requirements may be."""
+OLDEST_PIP, OLDEST_SETUPTOOLS, WITHOUT_WHEEL = (21, 3), (64, 0), (70, 1)
+"""The first that install editable projects of any build system; and the one from which `wheel` is not needed."""
+COMMAND = """\
+#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+import sys
+import sysconfig
+from {module} import {first}
+sys.exit({attr}())
+"""
+
+
+def main(arguments: List[str]) -> None:
+    """Print the answer."""
+    if arguments[0] == "able":
+        answer = able(**json.loads(arguments[1]))
+    else:
+        _own_commands()
+        names = {name for name in (one.metadata["Name"] for one in metadata.distributions()) if name}
+        lacks = lacking_in(purelib(), arguments[1], arguments[2:])
+        answer = {"lacking": lacks, "names": sorted(names), "understood": _requirements_library() is not None}
+    print(json.dumps(answer))
+
+
+def able(backend: str, backend_path: List[str], build_requires: List[str]) -> Dict[str, Any]:
+    """Whether the project's build system is there, and a pip that installs editable projects."""
+    setuptools = version_of("setuptools")
+    needed = [one for one in build_requires if not (_name(one) == "wheel" and setuptools >= WITHOUT_WHEEL)]
+    own = bool(backend_path) or importlib.util.find_spec(backend.partition(".")[0]) is not None
+    if backend.startswith("setuptools") and setuptools < OLDEST_SETUPTOOLS:
+        own = False
+    return {"builds": own and not lacking(needed), "pip": version_of("pip") >= OLDEST_PIP}
+
+
+def version_of(name: str) -> Tuple[int, ...]:
+    """The first two numbers of a package's version; empty, which is less than any, where it is not there."""
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", metadata.version(name))[:2])
+    except metadata.PackageNotFoundError:
+        return ()
+
+
+def purelib() -> str:
+    """Where the environment's own packages are."""
+    return sysconfig.get_path("purelib")
+
+
+def lacking_in(folder: str, project: str, extras: List[str]) -> List[str]:
+    """What the packages in a folder need and is not there; of one, the project, with these extras."""
+    found = {}  # type: Dict[str, None]
+    for package in metadata.distributions(path=[folder]):
+        own = extras if _plain(package.metadata["Name"]) == _plain(project) else []
+        for extra in ["", *own]:
+            found.update(dict.fromkeys(lacking(package.requires or [], extra)))
+    return [one.partition(";")[0].strip() for one in found]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def lacking(requirements: List[str], extra: str = "") -> List[str]:
+    """Those of the requirements that are not met, as they are written."""
+    library = _requirements_library()
+    return [one for one in requirements if not (_is_met(one, extra, library) if library else _is_there(one))]
+
+
+def _requirements_library() -> Any:  # noqa: ANN401 - one of several copies of it
+    for place in PACKAGING:
+        try:
+            return importlib.import_module(place + ".requirements")
+        except ImportError:
+            continue
+    return None
+
+
+def _is_met(text: str, extra: str, library: Any) -> bool:  # noqa: ANN401
+    wanted = library.Requirement(text)
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+        return True
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if wanted.url is None and not wanted.specifier.contains(found.version, prereleases=True):
+        return False
+    of_extras = [one for one in found.requires or () if "extra" in one.partition(";")[2]]
+    return not any(lacking(of_extras, one) for one in wanted.extras)
+
+
+def _is_there(text: str) -> bool:
+    """Whether a package of that name is there; all that can be told without the library."""
+    return "extra" in text.partition(";")[2] or version_of(_name(text)) != ()
+
+
+def _name(text: str) -> str:
+    return re.split(r"[^\w.-]", text.strip())[0]
+
+
+def _own_commands() -> None:
+    """Give the environment the commands of the packages below, which would start the interpreter below."""
+    folder = os.path.join(sys.prefix, "bin")
+    for package in metadata.distributions():
+        for entry in package.entry_points:
+            path = os.path.join(folder, entry.name)
+            module, _, attr = entry.value.partition("[")[0].strip().partition(":")
+            named = entry.group == "console_scripts" and os.path.basename(entry.name) == entry.name
+            if not named or os.path.exists(path) or not attr:
+                continue
+            first = attr.partition(".")[0]
+            with open(path, "w") as file:
+                file.write(
+                    COMMAND.format(python=_quoted(sys.executable), module=module, first=first, attr=attr)
+                )
+            os.chmod(path, 0o700)
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["$`\\])', r"\\\1", text) + '"'
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,50 @@
+"""Which package indexes a person has set up here: carried to the nodes' installers. Pure.
+
+The values may hold passwords. They go to a node over the connection's standard input, are set for its installers
+alone, and are in no log, no command line, and no file.
+"""
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+NAMES = frozenset({
+    "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
+    "UV_INSECURE_HOST", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST",
+})  # fmt: skip
+LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(?:USERNAME|PASSWORD)")
+"""A login of an index that uv knows by name."""
+PLACES = NAMES - {"UV_INDEX_STRATEGY", "UV_INSECURE_HOST", "PIP_NO_INDEX", "PIP_TRUSTED_HOST"}
+"""Those whose values are addresses, and folders."""
+
+
+def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, str]:
+    """The variables that the nodes' installers are given, of those of this computer.
+
+    Of lists only the addresses that a node can have: a folder or a server of this computer is none, unless the nodes
+    are hosts on this machine.
+    """
+    given = {}
+    for name, value in environment.items():
+        if name not in NAMES and not LOGIN.fullmatch(name):
+            continue
+        if name in PLACES and not same_machine:
+            separator = "," if name == "UV_FIND_LINKS" else " "
+            value = separator.join(one for one in re.split(r"[\s,]+", value) if _is_elsewhere(one))
+        if value:
+            given[name] = value
+    if "PIP_NO_INDEX" in given and not same_machine and "PIP_FIND_LINKS" not in given:
+        del given["PIP_NO_INDEX"]
+    return given
+
+
+def _is_elsewhere(place: str) -> bool:
+    """Whether an index, which may have a name in front, is at an address that other machines can reach, too."""
+    parts = urlsplit(re.sub(r"^[\w.-]+=(?=https?:)", "", place))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return False
+    try:
+        return not ip_address(parts.hostname).is_loopback
+    except ValueError:
+        return parts.hostname != "localhost"

@@ -1,0 +1,295 @@
+"""The project that a script is part of: whether it can be installed, and its installation on a node.
+
+It is installed editable, from the place where it lies on the node, into an environment of its own that lies over the
+interpreter which the ranks would use. That interpreter is never changed.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from remote.checks.facts import Facts, over
+from remote.checks.finding import Finding, listed
+from remote.errors import BadAnswer, NodeFailed
+from remote.files.sync import folder_in
+from remote.files.tree import Tree
+from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
+from remote.python_env.project_files import BadRequirements, read_text, read_toml
+from remote.python_env.requirements import NamedProject
+from remote.python_env.workspace import local_sources
+from remote.sessions.limits import Bounds
+from remote.sessions.session import Node
+from remote.shared import frames
+
+FORMAT = 1
+"""Part of every key. To be raised when a project is to be installed in another way."""
+FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+"""What decides how a project is installed."""
+LEGACY = "setuptools.build_meta:__legacy__"
+"""The back end where none is named (PEP 517)."""
+SETUP_CALL = re.compile(r"^\s*(?:setuptools\.|distutils\.core\.)?setup\(", re.MULTILINE)
+
+INDEX_NEEDED = re.compile(
+    r"No matching distribution|Could not find a version|Failed to fetch|error sending request|No solution found"
+    r"|uv is not on"
+)
+"""What installers say where they don't get a package."""
+FOUND_BY_PATH = ", its modules are found by their path alone"
+
+Dependencies = Literal["install", "tell"]
+"""What is done about dependencies of the project that the interpreter lacks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalProject:
+    """A project with a build system, as its files on this computer describe it."""
+
+    name: str
+    folder: str
+    """Relative to the folder that is sent; `.`: that folder itself."""
+    backend: str
+    """`module` or `module:object`, as PEP 517 has it."""
+    backend_path: tuple[str, ...]
+    build_requires: tuple[str, ...]
+    """What the back end needs."""
+    source: str
+    """The folder in it from which its modules are imported: `src`, or `.`."""
+    files: tuple[tuple[str, str], ...]
+    """FILES that there are: name → text."""
+    beside: tuple[str, ...] = ()
+    """Folders of projects that it needs and that are sent with it, relative as `folder` is."""
+    extras: tuple[str, ...] = ()
+    """Of its optional dependencies those that are wanted."""
+    not_from_index: tuple[str, ...] = ()
+    """Names of what it has from folders, sent or not: an index may have something else of that name."""
+
+    def key(self, place: str, facts: Facts, dependencies: Dependencies) -> str:
+        """What its environment is called on a node, where it lies at `place`."""
+        document = {
+            "format": FORMAT,
+            "files": self.files,
+            **({"beside": self.beside} if self.beside else {}),
+            **({"extras": self.extras} if self.extras else {}),
+            "place": place,
+            "over": [facts.python, facts.python_version],
+            "dependencies": dependencies,
+        }
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def project_above(folder: Path, tree: Tree) -> LocalProject | None:
+    """The nearest project at or above `folder`, within what is sent, that has a build system. None: there is none.
+
+    Raises BadRequirements where its files can't be read.
+    """
+    for place in (folder, *folder.parents):
+        if not place.is_relative_to(tree.root):
+            return None
+        if (found := _project_in(place, tree)) is not None:
+            return found
+    return None
+
+
+def with_named(
+    project: LocalProject | None, named: Sequence[NamedProject], tree: Tree
+) -> LocalProject | None:
+    """The project, with those beside it that a requirements file names; of none around the script the first of them.
+
+    Raises BadRequirements for one that is not sent, or has no build system.
+    """
+    for folder, extras in named:
+        found = _project_in(folder, tree, is_named=True) if folder.is_relative_to(tree.root) else None
+        if found is None:
+            raise BadRequirements(
+                f"{folder} is among the requirements and is not sent to the nodes: take the line out, or send a "
+                "folder that holds it, with --root."
+            )
+        if project is None or project.folder == found.folder:
+            project = replace(project or found, extras=extras)
+        elif found.folder not in project.beside:
+            project = replace(project, beside=(*project.beside, found.folder))
+    return project
+
+
+def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalProject | None:
+    """The project of a folder; None: there is none. `is_named`: a person says that it is to be installed."""
+    relative = folder.relative_to(tree.root)
+    there = [name for name in FILES if (relative / name).as_posix() in tree.entries]
+    if not there:
+        return None
+    document = read_toml(folder / "pyproject.toml") if "pyproject.toml" in there else {}
+    source = "src" if any(_is_below(name, relative / "src") for name in tree.entries) else "."
+    texts = {name: read_text(folder / name) for name in there}
+    if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
+        return None
+    build = document.get("build-system", {})
+    named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
+    sources = local_sources(folder, tree.root)
+    return LocalProject(
+        name=str(named or folder.name),
+        folder=relative.as_posix(),
+        backend=build.get("build-backend", LEGACY),
+        backend_path=tuple(build.get("backend-path", ())),
+        build_requires=tuple(map(str, build.get("requires", ("setuptools",)))),
+        source=source,
+        files=tuple(texts.items()),
+        beside=tuple(filter(None, (_sent(place, tree) for place in sources.values()))),
+        not_from_index=tuple(sources),
+    )
+
+
+def _sent(folder: Path, tree: Tree) -> str:
+    """A project's folder relative to what is sent; empty where it is not sent with its files."""
+    if not folder.is_relative_to(tree.root):
+        return ""
+    relative = folder.relative_to(tree.root)
+    return relative.as_posix() if any((relative / name).as_posix() in tree.entries for name in FILES) else ""
+
+
+def _is_below(name: str, folder: Path) -> bool:
+    return name.startswith(f"{folder.as_posix()}/") and name.endswith(".py")
+
+
+def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bool:
+    """Whether a project is to be installed: as uv and Poetry decide it, and where setuptools knows what to take."""
+    tool = document.get("tool", {})
+    said = tool.get("uv", {}).get("package")
+    if said is not None:
+        return bool(said)
+    if tool.get("poetry", {}).get("package-mode") is False:
+        return False
+    if "build-system" in document or SETUP_CALL.search(setup):
+        return True
+    return "name" in document.get("project", {}) and (has_src or "setuptools" in tool)
+
+
+def request(
+    project: LocalProject, root: str, facts: Facts, dependencies: Dependencies, indexes: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a node is asked for that has what was sent at `root`."""
+    place = folder_in(root, project.folder)
+    return {
+        "key": project.key(place, facts, dependencies),
+        "name": project.name,
+        "python": facts.python,
+        "folder": place,
+        "beside": [folder_in(root, one) for one in project.beside],
+        "extras": list(project.extras),
+        "not_from_index": list(project.not_from_index),
+        "source": folder_in(place, project.source),
+        "backend": project.backend.partition(":")[0],
+        "backend_path": list(project.backend_path),
+        "build_requires": list(project.build_requires),
+        "dependencies": dependencies,
+        "indexes": dict(indexes),
+        "deadline_s": BUILD_DEADLINE_S,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A project's environment on a node."""
+
+    facts: Facts
+    """The node's, with the environment's interpreter."""
+    problem: str | None
+    """Why the project could not be installed; its modules are found all the same. None: it is installed."""
+    lacking: tuple[str, ...]
+    """Its requirements that are not met there."""
+    made: bool
+    """Whether it was made now; else it was there."""
+    seconds: float
+
+
+def install(
+    node: Node,
+    project: LocalProject,
+    root: str,
+    facts: Facts,
+    dependencies: Dependencies,
+    *,
+    indexes: Mapping[str, str],
+    say: Say,
+) -> Installed:
+    """Have the project installed over the interpreter of `facts`. Blocks for as long as that takes.
+
+    `root`: where on the node what was sent lies. `indexes`: as `carried` has them. Raises NodeFailed where no
+    environment could be made, ConnectionLost, BadAnswer.
+    """
+    answer: Mapping[str, Any] | None = None
+    asked = request(project, root, facts, dependencies, indexes)
+    with node.stream("project", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
+        for header, _ in talk.frames():
+            kind = header.get("t")
+            if kind == frames.PROGRESS:
+                say(f"{header.get('text')}")
+            elif kind == frames.FAILED:
+                raise NodeFailed(f"{node.name}: {_last_words(header.get('tail', ()))}")
+            elif kind == frames.ENVIRONMENT:
+                answer = header
+    if answer is None:
+        raise BadAnswer(f"{node.name}: ended before the project {project.name} was installed.")
+    return parse(node.name, answer, facts)
+
+
+def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
+    """What a node says of a project's environment; `facts`: of what lies below. Raises BadAnswer."""
+    try:
+        record = answer["ready"]
+        problem = record["problem"]
+        return Installed(
+            facts=over(facts, python=str(record["python"]), packages=tuple(map(str, record["packages"]))),
+            problem=None if problem is None else _last_words(problem),
+            lacking=tuple(map(str, record["lacking"])),
+            made=answer.get("built") is True,
+            seconds=float(record["seconds"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"{name}: what it says of the project can't be read: {error!r}.") from error
+
+
+def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]:
+    """What a person is to know of a project's environment on a node."""
+    found = []
+    if done.problem is not None:
+        found.append(not_installed(project, name, done.problem, by_path=True))
+    if done.lacking:
+        below = done.facts.python_below
+        found.append(
+            Finding(
+                node=name,
+                problem=f"the project {project.name} needs {listed(list(done.lacking))}, which {below} does not have",
+                fix="add it to what is installed, such as by "
+                + " ".join(f"--pip {shlex.quote(one)}" for one in done.lacking),
+                fatal=False,
+            )
+        )
+    return found
+
+
+def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) -> Finding:
+    """The finding for a project that is not installed. `by_path`: whether its modules are found all the same."""
+    mend = "mend that"
+    if INDEX_NEEDED.search(why):
+        mend = (
+            f"what builds it ({', '.join(project.build_requires)}) can't be fetched: set UV_DEFAULT_INDEX here to an "
+            "index that the node reaches, have it in the Python that the ranks use"
+        )
+    return Finding(
+        node=name,
+        problem=f"the project {project.name} is not installed{FOUND_BY_PATH if by_path else ''}: {why}",
+        fix=f"{mend}, or leave the project out with --no-install-project",
+        fatal=False,
+    )
+
+
+def _last_words(lines: "list[str] | tuple[str, ...]") -> str:
+    """What an installer said is wrong, on one line."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
+    return (errors or said or ["it did not say why"])[-1].rstrip(".")

@@ -1,0 +1,39 @@
+"""Files of a project, read: what can't be read is told with its path."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from inventories import deadline
+from remote.errors import RemoteError
+
+
+class BadRequirements(RemoteError):
+    """What is to be installed can't be read, or can't be installed on a node."""
+
+
+def read_text(path: Path) -> str:
+    """A file's text, with plain line ends. Raises BadRequirements."""
+    try:
+        text = deadline.read(path).decode("utf-8")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
+
+
+@lru_cache(maxsize=64)
+def parse_toml(text: str) -> Mapping[str, Any]:
+    """A TOML document. The same files are asked about several times, and each is parsed once."""
+    return tomllib.loads(text)
+
+
+def read_toml(path: Path) -> Mapping[str, Any]:
+    """A TOML document; empty where there is none. Raises BadRequirements."""
+    try:
+        return parse_toml(read_text(path)) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequirements(
+            f"{path} can't be read: {error}. Mend it, or name what is needed with --pip."
+        ) from error

@@ -1,0 +1,78 @@
+"""Projects that belong together, as uv and Poetry have it: a workspace's members, and sources that are folders."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from remote.python_env.project_files import read_toml
+
+
+def workspace_above(folder: Path, root: Path) -> Path | None:
+    """The folder of the workspace that has `folder` as a member or as its own; `root`: how far up to look."""
+    for place in (folder, *folder.parents):
+        table = _table(read_toml(place / "pyproject.toml"))
+        if table is not None and (place == folder or _has_member(table, folder.relative_to(place))):
+            return place
+        if place == root:
+            break
+    return None
+
+
+def is_frame(folder: Path) -> bool:
+    """Whether a folder is no project itself, but a workspace around its members."""
+    document = read_toml(folder / "pyproject.toml")
+    return "project" not in document and _table(document) is not None
+
+
+def local_sources(folder: Path, root: Path) -> dict[str, Path]:
+    """Name → folder, which may not be there, of what a project needs and has in a folder, and of what those need."""
+    found: dict[str, Path] = {}
+    ahead = [folder]
+    while ahead:
+        for name, place in _sources(ahead.pop(), root):
+            if name not in found and place != folder:
+                found[name] = place
+                ahead.append(place)
+    return found
+
+
+def _sources(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    document = read_toml(folder / "pyproject.toml")
+    tool = document.get("tool", {})
+    sources = {**tool.get("poetry", {}).get("dependencies", {}), **tool.get("uv", {}).get("sources", {})}
+    workspace = workspace_above(folder, root)
+    for name, source in sources.items():
+        if not isinstance(source, Mapping):
+            continue
+        if "path" in source:
+            yield name, (folder / source["path"]).resolve()
+        elif source.get("workspace") and workspace is not None:
+            members = _members(workspace)
+            yield name, members.get(_normal(name), workspace / name)
+
+
+def _members(workspace: Path) -> dict[str, Path]:
+    """The projects of a workspace, by their names."""
+    table = _table(read_toml(workspace / "pyproject.toml")) or {}
+    patterns = [str(pattern).strip("/") for pattern in table.get("members", ())]
+    places = [place for pattern in patterns for place in sorted(workspace.glob(pattern))]
+    members = [place for place in places if _has_member(table, place.relative_to(workspace))]
+    names = {place: read_toml(place / "pyproject.toml").get("project", {}).get("name") for place in members}
+    return {_normal(name): place for place, name in names.items() if name}
+
+
+def _table(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = document.get("tool", {}).get("uv", {}).get("workspace")
+    return found
+
+
+def _has_member(table: Mapping[str, Any], path: PurePath) -> bool:
+    def among(key: str) -> bool:
+        patterns = [PurePath(str(pattern).strip("/")) for pattern in table.get(key, ())]
+        return any(len(one.parts) == len(path.parts) and path.match(str(one)) for one in patterns)
+
+    return among("members") and not among("exclude")
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")

@@ -1,0 +1,69 @@
+"""A project with a build system, installed on local hosts over the interpreter that they use."""
+
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+PYPROJECT = """\
+[build-system]
+requires = ["{requires}"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "mine"
+version = "0.3"
+[project.scripts]
+mine-says = "mine.words:say"
+"""
+MAIN = """\
+import shutil, subprocess, sys
+from importlib.metadata import version
+import mine.words
+print("main", version("mine"), mine.words.__file__, sys.prefix, shutil.which("torchrun"), flush=True)
+subprocess.run(["mine-says"], check=True)
+"""
+
+
+@pytest.fixture
+def project(cluster: Gpuctl) -> Gpuctl:
+    cluster.script("pyproject.toml", PYPROJECT.format(requires="setuptools>=64"))
+    cluster.script("src/mine/__init__.py", "")
+    cluster.script("src/mine/words.py", "def say():\n    print('said', flush=True)\n")
+    cluster.script("src/mine/__main__.py", MAIN)
+    return cluster
+
+
+def test_project_with_src_layout_runs_as_a_module_and_is_installed_once(project: Gpuctl) -> None:
+    planned = project.ok("train", "--dry-run", "-m", "mine").err
+    assert "the project mine is installed, editable" in planned
+    first = project.ok("train", "--json", "-m", "mine")
+    assert first.err.count("project mine: installed in") == 2
+    log = (project.run_folder(first.json["run"]) / "logs" / "rank-1.log").read_text()
+    main, said = [line for line in log.splitlines() if line.startswith(("main", "said"))]
+    _, version, file, prefix, torchrun = main.split()
+    assert (version, said) == ("0.3", "said")
+    assert "/.gpuctl-node/code/" in file
+    assert "/.gpuctl-node/envs/" in prefix
+    assert torchrun.startswith(prefix), "programs of what lies below start the interpreter above it"
+    assert run([sys.executable, "-c", "import mine"], check=False, capture_output=True).returncode == 1
+
+    again = project.ok("train", "-m", "mine")
+    assert again.err.count("project mine: ready") == 2
+    without = project("train", "--no-install-project", "-m", "mine")
+    assert without.status == 1
+    assert "No module named mine" in without.err
+
+
+def test_project_that_cannot_be_installed_is_found_by_its_path_and_told(project: Gpuctl) -> None:
+    project.script("pyproject.toml", PYPROJECT.format(requires="no-such-build-system>=1"))
+    project.script("s.py", "import mine.words\nmine.words.say()\n")
+    done = project.ok(
+        "train", "--json", "s.py", env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(Path("/none"))}
+    )
+    assert "the project mine is not installed, its modules are found by their path alone: " in done.err
+    assert "what builds it (no-such-build-system>=1) can't be fetched: set UV_DEFAULT_INDEX here" in done.err
+    assert "said" in (project.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()
