@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from gpuctl.job_file.command import job_file_options
 from gpuctl.options import (
     TAIL,
     App,
@@ -50,6 +51,7 @@ from gpuctl.options import (
 @env_option
 @python_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]...")
+@job_file_options("environment", "")
 def command(
     app: App,
     layouts: str | None,
@@ -75,6 +77,8 @@ def command(
 
     A forecast is a range. At its fast end the ranks average the gradients during the backward pass, at its slow end
     only after it.
+
+    The project's gpuctl.yaml says which variables and which Python to use, where no option does.
 
     After Ctrl-C, what was measured so far is shown.
     """

@@ -1,0 +1,47 @@
+"""Where the file of a project's job is, `gpuctl.yaml`, and which cluster it is about.
+
+What else is in it says the options of commands: the command line reads that.
+"""
+
+import os
+from pathlib import Path
+
+from inventories.errors import InvalidInput
+from inventories.validate import CLUSTER, check_cluster_name, holds_job
+from inventories.yaml_source import read
+
+NAME = "gpuctl.yaml"
+
+
+def find() -> Path | None:
+    """The nearest gpuctl.yaml at or above the current folder in its git repository; outside of one, the folder's own.
+
+    As seen from the folder: `../gpuctl.yaml`. None: there is no such file. The repository of a person's home is no
+    project: of it only the folder itself is looked at.
+    """
+    try:
+        here = Path.cwd()
+    except OSError:  # the current folder has been deleted
+        return None
+    above = [here, *here.parents]
+    depth = next((depth for depth, one in enumerate(above) if os.path.lexists(one / ".git")), 0)
+    if Path(os.path.realpath(os.path.expanduser("~"))).is_relative_to(above[depth]):  # noqa: PTH111 - never raises
+        depth = 0
+    found = (one / NAME for one in above[: depth + 1] if os.path.lexists(one / NAME))
+    path = next(found, None)
+    return None if path is None else Path(os.path.relpath(path, here))
+
+
+def cluster_of(path: Path) -> str | None:
+    """The name of the cluster that a job's file is about; None: it names none.
+
+    Raises InvalidInput where that can't be known. Nothing else in the file is looked at.
+    """
+    try:
+        source = read(path)
+        name = source.data.get(CLUSTER) if isinstance(source.data, dict) else None
+        if holds_job(source.data):
+            name = source.data[CLUSTER].get(CLUSTER)
+        return None if name is None else check_cluster_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error} Until then, say which cluster is meant: --cluster NAME.") from error
