@@ -25,6 +25,7 @@ SECTIONS = (
         "Training",
         (
             ("train", "Run a script, a module or the built-in job on the cluster."),
+            ("init", "Write a gpuctl.yaml for this project: what is run, and what it needs."),
             ("logs", "Show a run's logs, or follow them."),
             ("why", "Say why a run makes no progress: which rank the others wait for."),
             ("stop", "Stop a run on every node."),

@@ -223,8 +223,9 @@ class _Reader:
         }
 
         def refused(*keys: Key) -> str | None:
+            options: Any = {key.field: given[key] for key in keys}
             try:
-                train_request(words, {key.field: given[key] for key in keys})  # type: ignore[misc]
+                train_request(words, options)
             except GpuctlError as error:
                 return str(error)
             return None
