@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from gpuctl.job_file.keys import INSTALLED, RUN
 from gpuctl.options import App
@@ -37,6 +38,7 @@ def job_file_options(*sections: str) -> Callable[[F], Callable[..., Any]]:
             metavar="FILE|none",
             expose_value=False,
             callback=_take_file,
+            shell_complete=lambda _context, _parameter, incomplete: [CompletionItem(incomplete, type="file")],
             help="Read the job from this file (default: the project's gpuctl.yaml). none: from no file.",
         )(with_job)
 
