@@ -59,7 +59,7 @@ COMMANDS = {name: help_line for _, commands in SECTIONS for name, help_line in c
 """Command's name → its help in one line."""
 
 GLOBAL_OPTIONS = (
-    (("--cluster",), "NAME", "Name of the cluster (default: default)."),
+    (("--cluster",), "NAME", "Name of the cluster (default: that of gpuctl.yaml, or default)."),
     (("--json",), "", "Print one JSON document on stdout and nothing else."),
     (("-y", "--yes"), "", "Answer every question with yes, but accept no terms."),
     (("-v", "--verbose"), "", "Print more, and the traceback of an error."),

@@ -15,7 +15,7 @@ from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import check_driver
 from inventories.setup_steps import SetupStep, read_setup
-from inventories.spec import LEAST_TTL_S, Spec
+from inventories.spec import DEFAULT_CLUSTER, LEAST_TTL_S, Spec
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000
@@ -140,14 +140,15 @@ def spec_keys() -> dict[str, str]:
     return top | {_SETUP: _SETUP} | nested
 
 
-def read_spec(path: Path) -> Spec:
+def read_spec(path: Path, *, default: str = DEFAULT_CLUSTER) -> Spec:
     """The spec file of `gpuctl up -f`, or the spec within a job's file: what its `cluster` holds.
 
-    Raises InvalidInput with a line for each problem in it.
+    `default`: the cluster's name, where the file has none. Raises InvalidInput with a line for each problem in it.
     """
     source = read(path)
     problems = Problems(path)
-    spec = spec_at(source, (CLUSTER,) if holds_job(source.data) else (), problems)
+    at = (CLUSTER,) if holds_job(source.data) else ()
+    spec = spec_at(source, at, problems, default=default)
     problems.raise_if_any()
     return spec
 
@@ -157,12 +158,12 @@ def holds_job(data: object) -> bool:
     return isinstance(data, dict) and isinstance(data.get(CLUSTER), dict)
 
 
-def spec_at(source: Source, at: Keys, problems: Problems) -> Spec:
+def spec_at(source: Source, at: Keys, problems: Problems, *, default: str = DEFAULT_CLUSTER) -> Spec:
     """The spec that the keys `at` lead to. What is wrong is added to `problems`."""
     values = _values(source, at, (), problems)
     if "hosts" in values:
         values["hosts"] = source.path.absolute().parent / values["hosts"]
-    return Spec(**values)
+    return Spec(**{CLUSTER: default, **values})
 
 
 def _values(source: Source, at: Keys, within: Keys, problems: Problems) -> dict[str, Any]:

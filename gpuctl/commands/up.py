@@ -150,6 +150,7 @@ def command(
             "accept_terms": accept_terms,
             "public_ip": not no_public_ip,
         },
+        default=app.options.cluster,
     )
     if dry_run:
         _show_plan(app, request)

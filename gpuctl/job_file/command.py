@@ -78,30 +78,38 @@ def _take_file(context: click.Context, _parameter: click.Parameter, file: str | 
 
 def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> dict[str, Any]:
     """The command's arguments, with what the file says in place of what was not typed."""
-    runs = RUN in sections
-    named = given.get("module") is not None or (given["words"] and not given["words"][0].startswith("-"))
+    more: dict[str, Any] = {"job": None} if RUN in sections else {}
     if app.job_path is None:
-        return given | ({"job": None} if runs else {})
+        return given | more
     from gpuctl.job_file.read import read_job
 
     job = read_job(app.job_path)
-    says = runs and not named and not given["resume_from"]
-    if says and given["resume"] and not (job.script or job.module):
-        says = False  # of the built-in job, or of the script that ran last, the latest run's arguments hold
-    built_in = not named and not (says and (job.script or job.module))
-    left_out = _left_out(given, built_in=built_in)
+    named = given.get("module") is not None or bool(given["words"] and not given["words"][0].startswith("-"))
+    says_what_runs = RUN in sections and not named and not _continues_another(given, job)
+    left_out = _left_out(given, built_in=not named and not (says_what_runs and (job.script or job.module)))
+    if not says_what_runs:
+        left_out |= {"module"}
     found = {
         key: value
         for key, value in job.options.items()
         if key.section in sections and key.field in given and key.field not in left_out
     }
-    if not says:
-        found = {key: value for key, value in found.items() if key.field != "module"}
-    used = {key.path[0] for key in found} | ({RUN} if says and (job.script or job.arguments) else set())
+    used = {key.path[0] for key in found}
+    if says_what_runs:
+        more = {"job": job}
+        used |= {RUN} if job.script or job.arguments else set()
     if used:
         app.output.say(f"from {job.path}: {', '.join(sorted(used))}")
-    merged = {key.field: _merged(key.option, given[key.field], value) for key, value in found.items()}
-    return given | merged | ({"job": job if says else None} if runs else {})
+    return (
+        given
+        | {key.field: _merged(key.option, given[key.field], value) for key, value in found.items()}
+        | more
+    )
+
+
+def _continues_another(given: Mapping[str, Any], job: "Job") -> bool:
+    """Whether an earlier run says what is run: one that was named, or the latest where the file names no script."""
+    return bool(given["resume_from"] or (given["resume"] and not (job.script or job.module)))
 
 
 def _left_out(given: Mapping[str, Any], *, built_in: bool) -> set[str]:

@@ -188,15 +188,20 @@ def test_other_commands_need_only_the_name_of_the_cluster(
         (("--count", "3", "--dry-run"), "cluster blue"),
         (("-f", "gpuctl.yaml", "--cluster", "red", "--dry-run"), "cluster red"),
         (("--provider", "local", "--dry-run"), "cluster blue"),
+        (("-f", "spec.yaml", "--dry-run"), "cluster blue"),
+        (("-f", "named.yaml", "--dry-run"), "cluster green"),
     ],
 )
 def test_up_takes_the_cluster_of_the_file_unless_a_shape_is_typed(
     project: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], title: str
 ) -> None:
+    (project / "spec.yaml").write_text("{provider: local, count: 3}")
+    (project / "named.yaml").write_text("{cluster: green, provider: local, count: 3}")
     assert cli.main(["up", *words]) == 0
     out, err = capsys.readouterr()
     assert title in out
-    assert out.count("SSH server") == (3 if "3" in words else 1 if "--provider" in words else 2)
+    three = {"3", "spec.yaml", "named.yaml"} & set(words)
+    assert out.count("SSH server") == (3 if three else 1 if "--provider" in words else 2)
     assert ("from gpuctl.yaml: cluster" in err) == ("-f" not in words and "--provider" not in words)
 
 

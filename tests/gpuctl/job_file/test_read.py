@@ -1,13 +1,19 @@
 """What a job's file says, and what is wrong with one."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from gpuctl.job_file.keys import option_keys
 from gpuctl.job_file.read import Job, read_job
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
+from inventories.validate import spec_keys
 
 FULL = """
 cluster:
@@ -160,3 +166,22 @@ def test_read_job_names_all_problems_in_the_order_of_the_file(project: Path) -> 
         "gpuctl.yaml:3: key 'run.scrip'",
         "gpuctl.yaml:5: key 'cluster.cuont'",
     ]
+
+
+WORDS = sorted(
+    {part for key in option_keys() for part in key.path}
+    | {part for key in spec_keys() for part in key.split(".")}
+    | {"script", "arguments", "run", "fab", "A"}
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("x" * 5000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=3), VALUES, max_size=4))
+def test_read_job_takes_or_refuses_whatever_is_written(project: Path, data: dict[str, Any]) -> None:
+    with suppress(InvalidInput):
+        read(project, yaml.safe_dump(data))
