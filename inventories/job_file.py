@@ -16,20 +16,26 @@ NAME = "gpuctl.yaml"
 def find() -> Path | None:
     """The nearest gpuctl.yaml at or above the current folder in its git repository; outside of one, the folder's own.
 
-    As seen from the folder: `../gpuctl.yaml`. None: there is no such file. The repository of a person's home is no
-    project: of it only the folder itself is looked at.
+    As seen from the folder: `../gpuctl.yaml`. None: there is no such file.
     """
     try:
         here = Path.cwd()
     except OSError:  # the current folder has been deleted
         return None
-    above = [here, *here.parents]
-    depth = next((depth for depth, one in enumerate(above) if os.path.lexists(one / ".git")), 0)
-    if Path(os.path.realpath(os.path.expanduser("~"))).is_relative_to(above[depth]):  # noqa: PTH111 - never raises
-        depth = 0
-    found = (one / NAME for one in above[: depth + 1] if os.path.lexists(one / NAME))
-    path = next(found, None)
+    top = repository_above(here) or here
+    within = (one for one in (here, *here.parents) if one.is_relative_to(top))
+    path = next((one / NAME for one in within if os.path.lexists(one / NAME)), None)
     return None if path is None else Path(os.path.relpath(path, here))
+
+
+def repository_above(folder: Path) -> Path | None:
+    """The git repository that a folder is in; None: it is in none.
+
+    One that holds the user's home is for their settings, and no project's.
+    """
+    top = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - never raises
+    return None if top is None or home.is_relative_to(top) else top
 
 
 def cluster_of(path: Path) -> str | None:

@@ -26,10 +26,13 @@ def command(app: App, schema: bool, script: str | None) -> None:
         return
     from gpuctl.job_file.propose import propose, write
 
+    above = app.job_path
     proposal = propose(Path.cwd(), app.store, script=script)
     write(proposal)
     for line in proposal.told():
         app.output.say(line)
+    if above is not None:
+        app.output.say(f"note: {above} no longer holds in this folder")
     app.output.say(f"wrote {proposal.path.name}. Try it: gpuctl train --dry-run")
     if app.options.json:
         app.output.json(proposal.document())

@@ -14,6 +14,7 @@ from gpuctl.job_file.keys import INSTALLED, RUN
 from gpuctl.options import App
 
 if TYPE_CHECKING:
+    from gpuctl.job_file.keys import Key
     from gpuctl.job_file.read import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,7 +100,7 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
         more = {"job": job}
         used |= {RUN} if job.script or job.arguments else set()
     if used:
-        app.output.say(f"from {job.path}: {', '.join(sorted(used))}")
+        app.output.say(f"from {job.path}: {', '.join(sorted(used))}{_taken_from_here(found)}")
     return (
         given
         | {key.field: _merged(key.option, given[key.field], value) for key, value in found.items()}
@@ -130,6 +131,12 @@ def _typed(given: Mapping[str, Any]) -> set[str]:
     """Names of the options that somebody typed."""
     source = click.get_current_context().get_parameter_source
     return {name for name in given if source(name) not in (None, ParameterSource.DEFAULT)}
+
+
+def _taken_from_here(found: Mapping["Key", Any]) -> str:
+    """The end of the line on the file, where it asks for variables of this computer: some may be secrets."""
+    names = [word for key, value in found.items() if key.field == "env" for word in value if "=" not in word]
+    return f"; {', '.join(names)} with the value here" if names else ""
 
 
 def _merged(option: click.Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own

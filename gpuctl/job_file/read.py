@@ -13,6 +13,7 @@ from gpuctl.errors import GpuctlError
 from gpuctl.job_file.keys import ARGUMENTS, OTHER_WORDS, RUN, SCRIPT, Key, option_keys
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
+from inventories.job_file import repository_above
 from inventories.spec import Spec
 from inventories.validate import CLUSTER, check_cluster_name, spec_at, spec_keys
 from inventories.yaml_source import Keys, Problems, Source, read, shown
@@ -65,6 +66,7 @@ class _Reader:
         self._source = source
         self._problems = problems
         self._folder = _folder_of(source.path)
+        self._repository = repository_above(self._folder)
         self._keys = {key.path: key for key in option_keys()}
 
     def job(self) -> Job:
@@ -153,7 +155,10 @@ class _Reader:
                 raise InvalidInput(f"{shown(value)} can't be used: it should be true or false.")
             return value
         if isinstance(kind, click.Path):
-            return Path(_converted(key, str(self._path(at))))
+            path = Path(_converted(key, str(self._path(at))))
+            if key.field != "wheels":
+                self._check_inside(path)
+            return path
         if isinstance(kind, click.IntRange | click.types.IntParamType):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InvalidInput(f"{shown(value)} can't be used: it should be a whole number.")
@@ -174,7 +179,18 @@ class _Reader:
         path = self._path(at)
         if not os.path.isfile(path):  # noqa: PTH113 - never raises
             raise InvalidInput(f"there is no file {path}.")
+        self._check_inside(path)
         return path
+
+    def _check_inside(self, path: Path) -> None:
+        """Raise InvalidInput for what is not the project's: a file of others does not say what of yours is sent."""
+        if self._repository is None:
+            return
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._repository)):
+            raise InvalidInput(
+                f"{path} leads out of {self._repository}, the project's repository. Copy what the script needs into "
+                "it, or type the path as an option of the command."
+            )
 
     def _items(self, at: Keys) -> list[Keys]:
         """Where the items of a list are; one that stands alone is a list, too."""

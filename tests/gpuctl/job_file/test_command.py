@@ -119,12 +119,16 @@ def test_a_typed_python_and_typed_requirements_exclude_the_files(project: Path, 
     assert (request.python, request.pip) == (None, ("einops",))
 
 
-def test_variable_without_value_takes_the_one_from_here(
-    project: Path, requested: Requested, monkeypatch: pytest.MonkeyPatch
+def test_variable_without_value_takes_the_one_from_here_and_is_told(
+    project: Path,
+    requested: Requested,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (project / "gpuctl.yaml").write_text("environment: {variables: {MY_TOKEN: }}\nrun: {script: my.py}")
     monkeypatch.setenv("MY_TOKEN", "of here")
     assert requested("train", cluster="default").env == {"MY_TOKEN": "of here"}
+    assert "from gpuctl.yaml: environment, run; MY_TOKEN with the value here\n" in capsys.readouterr().err
 
 
 def test_file_none_and_another_file_take_the_place_of_the_projects(

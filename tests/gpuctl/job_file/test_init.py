@@ -206,3 +206,14 @@ def test_init_refuses_a_script_that_is_not_there(project: Path, capsys: pytest.C
     assert cli.main(["init", "gone.py"]) == 2
     assert "There is no script gone.py." in capsys.readouterr().err
     assert not (project / "gpuctl.yaml").exists()
+
+
+def test_init_in_a_folder_of_the_project_tells_of_the_file_above(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "gpuctl.yaml").write_text("")
+    put(project, sub__train=TRAINS)
+    monkeypatch.chdir(project / "sub")
+    assert cli.main(["init"]) == 0
+    assert "note: ../gpuctl.yaml no longer holds in this folder\n" in capsys.readouterr().err
+    assert read_job(project / "sub" / "gpuctl.yaml").script == project / "sub" / "train.py"

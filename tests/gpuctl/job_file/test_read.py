@@ -168,6 +168,20 @@ def test_read_job_names_all_problems_in_the_order_of_the_file(project: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["include: [data, ../x]", "root: ..", "environment: {requirements: ../x}", "run: {script: ../x}"]
+)
+def test_read_job_refuses_paths_out_of_the_repository(project: Path, text: str) -> None:
+    inner = project / "inner"
+    (inner / ".git").mkdir(parents=True)
+    (project / "x").write_text("")
+    assert f"leads out of {inner}, the project's repository. Copy what the script needs" in refusal(
+        inner, text
+    )
+    (project / "wheels").mkdir()
+    assert options_of(read(inner, "environment: {wheels: ../wheels}")) == {"wheels": inner / "../wheels"}
+
+
 WORDS = sorted(
     {part for key in option_keys() for part in key.path}
     | {part for key in spec_keys() for part in key.split(".")}
