@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from inventories.errors import InvalidInput
+from inventories.spec import DEFAULT_CLUSTER
 from inventories.validate import CLUSTER, check_cluster_name, holds_job
 from inventories.yaml_source import read
 
@@ -51,3 +52,11 @@ def cluster_of(path: Path) -> str | None:
         return None if name is None else check_cluster_name(name)
     except InvalidInput as error:
         raise InvalidInput(f"{error} Until then, say which cluster is meant: --cluster NAME.") from error
+
+
+def describes(path: Path, cluster: str) -> bool:
+    """Whether `gpuctl up` makes the cluster of that name from a job's file; False where that can't be read."""
+    try:
+        return holds_job(read(path).data) and (cluster_of(path) or DEFAULT_CLUSTER) == cluster
+    except InvalidInput:
+        return False

@@ -33,7 +33,8 @@ SPEC_INTRODUCTION = """# Spec file
 {note}
 `gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option on
 the command line wins over the file. A mistake in the file is reported with its line and what is allowed.
-`inventories/samples/` in the project's folder has samples with comments.
+`inventories/samples/` in the project's folder has samples with comments. `cluster:` in a
+[gpuctl.yaml](../gpuctl-yaml.md) takes the same keys.
 
 ```yaml title="cluster.yaml"
 cluster: a10

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from gpuctl.job_file.keys import INSTALLED, RUN
+from gpuctl.job_file.keys import RUN
 from gpuctl.options import App
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gpuctl.job_file.read import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
+INSTALL = frozenset({"pip", "requirements", "wheels"})
+"""Options that exclude --python, with which nothing is installed."""
 NONE = "none"
 """In place of a file, or of a pattern: there is none."""
 
@@ -119,8 +121,8 @@ def _left_out(given: Mapping[str, Any], *, built_in: bool) -> set[str]:
     if given.get("resume_from"):  # all but the values of variables is that run's
         return {name for name in given if name != "env"}
     if "python" in _typed(given):
-        left_out |= INSTALLED - {"python"}
-    if _typed(given) & (INSTALLED - {"python"}):
+        left_out |= INSTALL
+    if INSTALL & _typed(given):
         left_out |= {"python"}
     if built_in:  # it brings its own code
         left_out |= {"include", "root"}

@@ -1,6 +1,6 @@
 """The keys of a job's file, made from the options of `gpuctl train`: what is an option there is a key here."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -56,7 +56,7 @@ class Key:
         return "N" in (self.option.metavar or "").replace(":", "|").split("|")
 
 
-def names_of(decorators: Iterable[Callable[..., Any]]) -> frozenset[str]:
+def names_of(*decorators: Callable[..., Any]) -> frozenset[str]:
     """The names of the options that these give a command."""
 
     def nothing() -> None:
@@ -67,15 +67,11 @@ def names_of(decorators: Iterable[Callable[..., Any]]) -> frozenset[str]:
     return frozenset(param.name for param in nothing.__click_params__)  # type: ignore[attr-defined]
 
 
-INSTALLED = names_of((install_options,))
-"""Options on what the ranks find installed."""
-
-
 @cache
 def option_keys() -> tuple[Key, ...]:
     """Every key that says what an option of `gpuctl train` says, in that order."""
-    environment = INSTALLED | names_of((env_option,))
-    top = names_of((project_options,)) | {"bring"}
+    environment = names_of(install_options, env_option)
+    top = names_of(project_options) | {"bring"}
     train: click.Command = import_module(root_help.module_of("train")).command
     keys = []
     for option in train.params:

@@ -179,6 +179,9 @@ def test_other_commands_need_only_the_name_of_the_cluster(
     (project / "gpuctl.yaml").write_text("cluster: {cluster: blue, cuont: 2}\ninclde: x\n")
     assert cli.main(["status"]) == 2
     assert "There is no cluster blue." in capsys.readouterr().err
+    (project / "gpuctl.yaml").write_text("cluster: {count: 2}")
+    assert cli.main(["status"]) == 2
+    assert capsys.readouterr().err.endswith("Create it first, as gpuctl.yaml says: gpuctl up\n")
     (project / "gpuctl.yaml").write_text("cluster: {cluster: [")
     assert cli.main(["down", "--yes"]) == 2
     assert "Until then, say which cluster is meant: --cluster NAME." in capsys.readouterr().err
