@@ -54,6 +54,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
 
     monkeypatch.setattr("gpuctl.library.training.train", train)
     monkeypatch.setattr("gpuctl.workflow.benchmarks.tune.tune", train)
+    monkeypatch.setattr("gpuctl.workflow.benchmarks.bench.bench", train)
 
     def request(*words: str, cluster: str = "blue") -> TrainRequest:
         assert cli.main(words) == 1
@@ -162,6 +163,12 @@ def test_tune_takes_environment_and_include_alone(project: Path, requested: Requ
     assert (request.words, request.nnodes, request.device) == (("my.py:objective",), None, None)
     assert (request.env, request.include) == ({"A": "1", "B": "2"}, (project / "data",))
     assert requested("tune", "--param", "lr=uniform(0,1)").include == ()
+
+
+def test_bench_takes_variables_and_python(project: Path, requested: Requested) -> None:
+    (project / "gpuctl.yaml").write_text("environment: {python: /opt/python3, variables: {A: 1}}\nroot: .")
+    request = requested("bench", "--env", "B=2", cluster="default")
+    assert (request.env, request.python) == ({"A": "1", "B": "2"}, "/opt/python3")
 
 
 @pytest.mark.parametrize("words", [("train",), ("train", "my.py"), ("tune",), ("up",)])
