@@ -59,8 +59,11 @@ def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
 def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
     """The names of the cluster's machines."""
     from inventories.disk.store import Store
+    from inventories.job_file import cluster_of, find
 
-    for machine in Store.default().cluster(_told(context, "cluster") or "default").load().machines:
+    job = find()
+    name = _told(context, "cluster") or (cluster_of(job) if job else None) or "default"
+    for machine in Store.default().cluster(name).load().machines:
         yield machine.name, f"rank {machine.rank}"
 
 

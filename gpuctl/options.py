@@ -159,6 +159,23 @@ class App:
 
         return Store.default()
 
+    @functools.cached_property
+    def job_path(self) -> Path | None:
+        """The project's gpuctl.yaml, or the file that was named in its place; None: there is none."""
+        from inventories.job_file import find
+
+        return find()
+
+    def take_cluster_of_job(self) -> None:
+        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput."""
+        if self.cluster_named or self.job_path is None:
+            return
+        from inventories.job_file import cluster_of
+
+        if name := cluster_of(self.job_path):
+            self.options = replace(self.options, cluster=name)
+            self.__dict__.pop("output", None)
+
 
 def common_options(function: Callable[..., Any], *, about: About = "one") -> Callable[..., Any]:
     """Give a command the global options; `function` gets an `App` in their place, as its first argument.
@@ -173,6 +190,8 @@ def common_options(function: Callable[..., Any], *, about: About = "one") -> Cal
         app.give(**{name: kwargs.pop(name) for name in Options.__dataclass_fields__})
         if about == "none" and app.cluster_named:
             raise Usage(f"{context.command_path} is about no cluster: leave out --cluster.")
+        if about == "one":
+            app.take_cluster_of_job()
         return function(app, **kwargs)
 
     # click shows the last in this list first: the global options come after the command's own.

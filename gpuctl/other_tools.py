@@ -45,8 +45,6 @@ SENTENCES: Mapping[str, str] = {
         ("cp", "scp", "copy"),
         "Copy files to the nodes: gpuctl push FILE; from the nodes: gpuctl pull FILE",
     ),
-    "init": "Nothing has to be set up. A first cluster, on this machine: gpuctl up --provider local --count 2; "
-    "what rented machines need: gpuctl doctor",
     "job": "Start a run: gpuctl train my.py; list them: gpuctl runs; follow one: gpuctl logs -f; "
     "end one: gpuctl stop",
     **dict.fromkeys(

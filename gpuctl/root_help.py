@@ -25,6 +25,7 @@ SECTIONS = (
         "Training",
         (
             ("train", "Run a script, a module or the built-in job on the cluster."),
+            ("init", "Write a gpuctl.yaml for this project: what is run, and what it needs."),
             ("logs", "Show a run's logs, or follow them."),
             ("why", "Say why a run makes no progress: which rank the others wait for."),
             ("stop", "Stop a run on every node."),
@@ -58,7 +59,7 @@ COMMANDS = {name: help_line for _, commands in SECTIONS for name, help_line in c
 """Command's name → its help in one line."""
 
 GLOBAL_OPTIONS = (
-    (("--cluster",), "NAME", "Name of the cluster (default: default)."),
+    (("--cluster",), "NAME", "Name of the cluster (default: that of gpuctl.yaml, or default)."),
     (("--json",), "", "Print one JSON document on stdout and nothing else."),
     (("-y", "--yes"), "", "Answer every question with yes, but accept no terms."),
     (("-v", "--verbose"), "", "Print more, and the traceback of an error."),

@@ -15,7 +15,7 @@ from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import check_driver
 from inventories.setup_steps import SetupStep, read_setup
-from inventories.spec import LEAST_TTL_S, Spec
+from inventories.spec import DEFAULT_CLUSTER, LEAST_TTL_S, Spec
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000
@@ -140,25 +140,42 @@ def spec_keys() -> dict[str, str]:
     return top | {_SETUP: _SETUP} | nested
 
 
-def read_spec(path: Path) -> Spec:
-    """The spec file of `gpuctl up -f`. Raises InvalidInput with a line for each problem in it."""
+def read_spec(path: Path, *, default: str = DEFAULT_CLUSTER) -> Spec:
+    """The spec file of `gpuctl up -f`, or the spec within a job's file: what its `cluster` holds.
+
+    `default`: the cluster's name, where the file has none. Raises InvalidInput with a line for each problem in it.
+    """
     source = read(path)
     problems = Problems(path)
-    values = _values(source, (), problems)
+    at = (CLUSTER,) if holds_job(source.data) else ()
+    spec = spec_at(source, at, problems, default=default)
     problems.raise_if_any()
+    return spec
+
+
+def holds_job(data: object) -> bool:
+    """Whether a file's values are a job's, whose `cluster` holds keys, and not a spec's."""
+    return isinstance(data, dict) and isinstance(data.get(CLUSTER), dict)
+
+
+def spec_at(source: Source, at: Keys, problems: Problems, *, default: str = DEFAULT_CLUSTER) -> Spec:
+    """The spec that the keys `at` lead to. What is wrong is added to `problems`."""
+    values = _values(source, at, (), problems)
     if "hosts" in values:
-        values["hosts"] = path.absolute().parent / values["hosts"]
-    return Spec(**values)
+        values["hosts"] = source.path.absolute().parent / values["hosts"]
+    return Spec(**{CLUSTER: default, **values})
 
 
-def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
-    """Field of Spec → value, out of the mapping at `keys`. What is wrong is added to `problems`."""
-    mapping = source.data
-    for key in keys:
-        mapping = mapping[key]
-    known = _NETWORK_KEYS if keys else _SPEC_KEYS
-    allowed = ", ".join(known if keys else [*_SPEC_KEYS, _SETUP, _NETWORK])
-    what = f"key '{_NETWORK}'" if keys else "the spec"
+def _values(source: Source, at: Keys, within: Keys, problems: Problems) -> dict[str, Any]:
+    """Field of Spec → value, out of the mapping at `within` of the spec, which is at `at`.
+
+    What is wrong is added to `problems`.
+    """
+    keys = (*at, *within)
+    mapping = source.value(*keys)
+    known = _NETWORK_KEYS if within else _SPEC_KEYS
+    allowed = ", ".join(known if within else [*_SPEC_KEYS, _SETUP, _NETWORK])
+    what = f"key '{'.'.join(map(str, keys))}'" if keys else "the spec"
     if not isinstance(mapping, dict):
         found = "is empty" if mapping is None else f"holds {shown(mapping)}"
         text = f"{what} {found}; it should be keys with values. Allowed: {allowed}."
@@ -167,10 +184,10 @@ def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in mapping.items():
         line, name = source.line(*keys, key), ".".join(map(str, (*keys, key)))
-        if not keys and key == _NETWORK:
-            values |= _values(source, (_NETWORK,), problems)
-        elif not keys and key == _SETUP:
-            values[_SETUP] = _setup(source, value, problems)
+        if not within and key == _NETWORK:
+            values |= _values(source, at, (_NETWORK,), problems)
+        elif not within and key == _SETUP:
+            values[_SETUP] = _setup(source, at, value, problems)
         elif key in known:
             field, check = known[key]
             try:
@@ -178,13 +195,13 @@ def _values(source: Source, keys: Keys, problems: Problems) -> dict[str, Any]:
             except InvalidInput as error:
                 problems.add(line, f"key '{name}': {error}")
         else:
-            problems.add(line, f"key '{name}' is not known{_hint(key, keys)} Allowed: {allowed}.")
+            problems.add(line, f"key '{name}' is not known{_hint(key, within)} Allowed: {allowed}.")
     return values
 
 
-def _setup(source: Source, value: object, problems: Problems) -> tuple[SetupStep, ...]:
-    def add(at: Keys, text: str) -> None:
-        problems.add(source.line(_SETUP, *at), f"key '{_SETUP}': {text}")
+def _setup(source: Source, at: Keys, value: object, problems: Problems) -> tuple[SetupStep, ...]:
+    def add(item: Keys, text: str) -> None:
+        problems.add(source.line(*at, _SETUP, *item), f"key '{'.'.join(map(str, (*at, _SETUP)))}': {text}")
 
     return read_setup(value, add, source.path.absolute().parent)
 
@@ -244,6 +261,8 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Key of the file → field of Spec, and its check."""
 
+CLUSTER = "cluster"
+"""A cluster's name in a spec; in a job's file the key that holds the spec."""
 _NETWORK = "network"
 """The one key that holds keys of its own."""
 _SETUP = "setup"

@@ -39,6 +39,8 @@ class Source:
     path: Path
     data: Any
     lines: dict[Keys, int] = field(repr=False)
+    texts: dict[Keys, str] = field(repr=False)
+    """Numbers and booleans as they are written: `1.10`, `1e+4`, `yes`."""
     ended: bool
     """Whether the document has an explicit end, `...`."""
 
@@ -47,6 +49,18 @@ class Source:
         while keys not in self.lines:
             keys = keys[:-1]
         return self.lines[keys]
+
+    def text(self, *keys: str | int) -> str | None:
+        """A value as it is written: text, a number, a word such as `true`; None where it is null, or has parts."""
+        value = self.value(*keys)
+        return value if isinstance(value, str) or value is None else self.texts.get(keys)
+
+    def value(self, *keys: str | int) -> Any:  # noqa: ANN401 - whatever was written
+        """What `keys` lead to."""
+        value = self.data
+        for key in keys:
+            value = value[key]
+        return value
 
 
 class Problems:
@@ -85,7 +99,7 @@ def read(path: Path, *, foreign_tags: bool = False) -> Source:
     builder = _Builder(path, foreign_tags=foreign_tags)
     data = None if root is None else builder.value(root, ())
     builder.problems.raise_if_any()
-    return Source(path=path, data=data, lines={(): 1} | builder.lines, ended=ended)
+    return Source(path=path, data=data, lines={(): 1} | builder.lines, texts=builder.texts, ended=ended)
 
 
 def shown(value: object) -> str:
@@ -163,6 +177,7 @@ class _Builder:
     def __init__(self, path: Path, *, foreign_tags: bool) -> None:
         self.problems = Problems(path)
         self.lines: dict[Keys, int] = {}
+        self.texts: dict[Keys, str] = {}
         self._foreign_tags = foreign_tags
         self._construct = yaml.constructor.SafeConstructor()
 
@@ -178,6 +193,7 @@ class _Builder:
         if isinstance(node, yaml.ScalarNode) and kind in ("str", "timestamp", "value"):
             return node.value
         if isinstance(node, yaml.ScalarNode) and kind in ("int", "float", "bool", "null"):
+            self.texts[keys] = node.value
             return self._number(node, kind)
         if self._foreign_tags:
             return Foreign(node.tag)

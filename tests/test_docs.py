@@ -117,7 +117,7 @@ def test_reference_pages_are_current() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     settings = (ROOT / "zensical.toml").read_text()
     pages = [
-        page.relative_to(ROOT / "docs") for page in (*PAGES[1:], *(ROOT / "docs" / "reference").iterdir())
+        page.relative_to(ROOT / "docs") for page in (*PAGES[1:], *(ROOT / "docs" / "reference").glob("*.md"))
     ]
     assert [str(page) for page in pages if f'"{page}"' not in settings] == []
 

@@ -4,12 +4,12 @@
     python tools/reference.py --check    exit with 1 where a page there is not current
 
 The commands come from the command line itself, the keys of a spec file from `inventories`, the built-in job's options
-from `train`.
+from `train`, the schema of gpuctl.yaml from both that it is made of.
 """
 
 import argparse
-import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,8 @@ from typing import Any
 import click
 
 from gpuctl import root_help
-from inventories import spec
+from gpuctl.job_file.schema import schema, spec_meanings, spec_types
+from inventories.setup_steps import SetupStep
 from inventories.validate import spec_keys
 from train.command_line import option_groups
 
@@ -32,7 +33,8 @@ SPEC_INTRODUCTION = """# Spec file
 {note}
 `gpuctl up -f SPEC.yaml` reads from a YAML file what the cluster is to be. Every key may be left out. An option on
 the command line wins over the file. A mistake in the file is reported with its line and what is allowed.
-`inventories/samples/` in the project's folder has samples with comments.
+`inventories/samples/` in the project's folder has samples with comments. `cluster:` in a
+[gpuctl.yaml](../gpuctl-yaml.md) takes the same keys.
 
 ```yaml title="cluster.yaml"
 cluster: a10
@@ -73,7 +75,7 @@ def commands_page() -> str:
 
 def spec_page() -> str:
     """The page about the keys of a spec file."""
-    fields = _fields(spec)
+    fields = _fields()
     rows = [(f"`{key}`", _option_of(key), *fields[field]) for key, field in spec_keys().items()]
     header = ("key", "option", "value", "meaning")
     return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(header, rows), ""])
@@ -146,33 +148,25 @@ def _help(text: str) -> Iterator[str]:
             yield _escaped(" ".join(paragraph.split())) + "\n"
 
 
-def _fields(module: object) -> dict[str, tuple[str, str]]:
-    """Field of Spec → what a value is, and its docstring, which stands under it."""
-    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
-    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Spec"]
-    found = {}
-    for field, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            text = ""
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                text = inspect.cleandoc(str(following.value.value))
-            kind = ast.unparse(field.annotation).removesuffix(" | None")
-            value = "duration" if field.target.id == "ttl_s" else _KINDS[kind]
-            found[field.target.id] = (value, _escaped(" ".join(text.split())))
-    return found
+def _fields() -> dict[str, tuple[str, str]]:
+    """Field of Spec → what a value is, and what it means."""
+    return {
+        name: ("duration" if name == "ttl_s" else _KINDS[kind], _escaped(spec_meanings()[name]))
+        for name, kind in spec_types().items()
+    }
 
 
 _OTHER_NAMES = {"max_cost_usd": "--max-cost", "network.public_ip": "--no-public-ip"}
 """Key of a spec file → the option of `gpuctl up` that has another name."""
 _KINDS = {
-    "str": "text",
-    "int": "whole number",
-    "float": "number",
-    "bool": "true or false",
-    "Path": "path, from the file's folder",
-    "tuple[SetupStep, ...]": "list of shell lines, and of `fab: TASK`",
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    Path: "path, from the file's folder",
+    tuple[SetupStep, ...]: "list of shell lines, and of `fab: TASK`",
 }
-"""Annotation of a field → what a person writes."""
+"""Type of a field → what a person writes."""
 
 
 def _escaped(text: str) -> str:
@@ -194,6 +188,7 @@ def main(words: list[str]) -> int:
     """Write the pages, or compare them with `--check`; the exit status."""
     stale = []
     pages = {"commands.md": commands_page(), "spec.md": spec_page(), "built-in-job.md": job_page()}
+    pages["gpuctl.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     for name, text in pages.items():
         path = PAGES / name
         if not path.exists() or path.read_text() != text:

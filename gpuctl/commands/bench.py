@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from gpuctl.job_file.command import job_file_options
 from gpuctl.options import (
     TAIL,
     App,
@@ -56,6 +57,7 @@ from gpuctl.options import (
     "-m", "--module", metavar="MODULE", help="Measure a module; the arguments after it are passed to it."
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+@job_file_options("environment", "")
 def command(
     app: App,
     layouts: str | None,
@@ -94,6 +96,8 @@ def command(
 
     A forecast is a range. At its fast end the ranks average the gradients during the backward pass, at its slow end
     only after it. If one can't be given, the exit status is 4.
+
+    The project's gpuctl.yaml says what is installed and sent, where no option does.
 
     After Ctrl-C, what was measured so far is shown.
     """

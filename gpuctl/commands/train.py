@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from gpuctl import completions
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Interrupted
+from gpuctl.job_file.command import job_file_options
 from gpuctl.options import (
     TAIL,
     App,
@@ -29,6 +30,7 @@ from gpuctl.options import (
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
+    from gpuctl.job_file.read import Job
     from gpuctl.workflow.training.request import OnHang
     from inventories.run import Result
 OURS = frozenset({
@@ -131,6 +133,7 @@ OURS = frozenset({
     metavar="[SCRIPT] [ARGS]...",
     shell_complete=lambda _context, _parameter, incomplete: [CompletionItem(incomplete, type="file")],
 )
+@job_file_options("environment", "", "run")
 def command(
     app: App,
     mode: str | None,
@@ -158,6 +161,7 @@ def command(
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],
+    job: "Job | None",
 ) -> int:
     """Run a script, a module or the built-in job on the cluster.
 
@@ -168,6 +172,10 @@ def command(
     gpuctl train -m pkg.mod --lr 0.1           your module
     gpuctl train --nproc-per-node 2 my.py      two processes on each node
     gpuctl train --mode ray [drive.py]         on a Ray cluster: the built-in job, or your driver
+
+    A gpuctl.yaml in the current folder, or above it in the git repository, says what was not typed: the script and
+    its arguments, what it needs, how it is started. `gpuctl init` writes one. Options on the command line win over
+    it; repeatable ones, and arguments after --, are added to it. -f none leaves it out.
 
     The git repository of the current folder is copied to the nodes, with its submodules, without what .gitignore
     names. The script runs in the copy of the current folder. Outside a repository, the current folder is copied.
@@ -205,13 +213,15 @@ def command(
 
     Ctrl-C stops the run on every node. A second Ctrl-C ends the command without waiting until the run has stopped.
     """
+    from gpuctl.job_file.command import what_runs
     from gpuctl.library.options import train_request
     from gpuctl.library.training import train
     from gpuctl.workflow.training.request import built_in_help
     from inventories.run import Result
 
+    all_words, project = what_runs(words, job)
     request = train_request(
-        words,
+        all_words,
         {
             "mode": mode,
             "nnodes": nnodes,
@@ -224,6 +234,7 @@ def command(
             "requirements": requirements,
             "wheels": wheels,
             "install_project": install_project,
+            "project": project,
             "root": root,
             "include": include,
             "bring": bring,
@@ -241,10 +252,10 @@ def command(
     )
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    taken = OURS & set(words if module else words[1:])
+    taken = OURS & set(words if module or all_words != words else words[1:])
     before = "train " if module is None else f"train -m {module} "
     if dry_run is None and not request.built_in:
-        refuse_late_dry_run(words[0] if module is None else f"-m {module}", words)
+        refuse_late_dry_run(all_words[0] if module is None else f"-m {module}", words)
     if note := None if request.built_in else json_note(app, before, "script", words):
         app.output.say(note)
         taken -= {"--json"}

@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from gpuctl.job_file.command import job_file_options
 from gpuctl.options import (
     TAIL,
     App,
@@ -73,6 +74,7 @@ from gpuctl.options import (
 @install_options
 @project_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
+@job_file_options("environment", "")
 def command(
     app: App,
     params: tuple[str, ...],
@@ -105,6 +107,8 @@ def command(
     FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH) or choice(A,B,…). randint never gives HIGH
     itself: randint(1,4) gives 1, 2 or 3. Put FROM in quotes: brackets have a meaning in shells. The built-in job
     takes each NAME as its option. A function gets all of them as a dict, and reports with ray.tune.report.
+
+    The project's gpuctl.yaml says what is installed, set and sent, where no option does. Its script is not used.
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """

@@ -125,12 +125,16 @@ def command(
     gpuctl up --count 3 --dry-run              show the plan and its price
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
-    Options marked (clouds) work with oci and aws only.
+    Without -f, --provider, --shape and --hosts, the project's gpuctl.yaml says what its cluster is to be. Other
+    options win over it. Options marked (clouds) work with oci and aws only.
     """
+    from gpuctl.job_file.command import file_with_cluster
     from gpuctl.library import functions
     from gpuctl.library.options import up_request
 
     named = file is None or _names_a_cluster(click.get_current_context())
+    if not any((file, asked["provider"], asked["shape"], asked["hosts"])):
+        file = file_with_cluster(app)
     request = up_request(
         app.options.cluster if named else None,
         {
@@ -146,6 +150,7 @@ def command(
             "accept_terms": accept_terms,
             "public_ip": not no_public_ip,
         },
+        default=app.options.cluster,
     )
     if dry_run:
         _show_plan(app, request)

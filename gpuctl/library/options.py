@@ -14,7 +14,7 @@ from gpuctl.workflow.cluster.up import HostKeys
 from gpuctl.workflow.training.earlier import check_earlier
 from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
-from inventories.spec import Spec
+from inventories.spec import DEFAULT_CLUSTER, Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
 from remote.launchers import LAUNCHERS
 
@@ -161,8 +161,8 @@ SPEC_FIELDS = (
 """Options that are fields of the spec, by the same name."""
 
 
-def up_request(cluster: str | None, options: UpOptions) -> UpRequest:
-    """What these options ask for. `cluster`: None: the spec file's, else the default one.
+def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAULT_CLUSTER) -> UpRequest:
+    """What these options ask for. `cluster`: None: the spec file's, else the `default` one.
 
     Raises InvalidInput and Usage for what can't be.
     """
@@ -170,7 +170,7 @@ def up_request(cluster: str | None, options: UpOptions) -> UpRequest:
 
     _refuse_unknown("up", options, UpOptions)
     file = options.get("file")
-    spec = read_spec(Path(file)) if file is not None else Spec()
+    spec = Spec(cluster=default) if file is None else read_spec(Path(file), default=default)
     asked: dict[str, Any] = {name: options.get(name) for name in SPEC_FIELDS}
     if asked["hosts"] is not None:
         asked["hosts"] = Path(asked["hosts"])

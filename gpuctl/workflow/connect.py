@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from inventories.disk.store import ClusterFolder
 from inventories.errors import NotFound
+from inventories.job_file import describes, find
 from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 def load_inventory(folder: ClusterFolder) -> Inventory:
     """The cluster's inventory. Raises NotFound with the way to make one."""
     if not folder.exists():
+        job = find()
+        if job is not None and describes(job, folder.name):
+            raise NotFound(f"There is no cluster {folder.name}. Create it first, as {job} says: gpuctl up")
         raise NotFound(
             f"There is no cluster {folder.name}. Create one first: gpuctl up --provider local --count 2"
             + (f" --cluster {folder.name}" if folder.name != "default" else "")

@@ -79,7 +79,7 @@ def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
     assert complete("gpuctl results 20261121", tmp_path)[0] == runs[1::-1]
 
 
-def test_completion_offers_nodes_of_the_cluster(tmp_path: Path) -> None:
+def test_completion_offers_nodes_of_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for cluster in ("default", "red"):
         machine = Machine(
             name=f"{cluster}-0",
@@ -105,6 +105,9 @@ def test_completion_offers_nodes_of_the_cluster(tmp_path: Path) -> None:
     for command in ("exec", "push", "pull", "top"):
         assert complete(f"gpuctl {command} --cluster red --rank ", tmp_path)[0] == ["red-0", "red-1"]
     assert complete("gpuctl --cluster red ssh red-1", tmp_path)[0] == ["red-1"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpuctl.yaml").write_text("cluster: red")
+    assert complete("gpuctl ssh ", tmp_path)[0] == ["red-0", "red-1"], "the project's cluster"
 
 
 def test_completion_offers_the_tasks_of_the_fabfile_and_runs_none(

@@ -125,10 +125,6 @@ def test_other_tools_options_suggest_gpuctl_line(
         ),
         ("down -a", "down does not take -a. "),
         ("stop -a", "stop does not take -a. gpuctl runs lists them, gpuctl stop RUN ends one"),
-        (
-            "init",
-            "gpuctl has no 'init'. Nothing has to be set up. A first cluster, on this machine: gpuctl up ",
-        ),
         ("job submit", "gpuctl has no 'job'. Start a run: gpuctl train my.py; "),
         ("fleet", "gpuctl has no 'fleet'. Create machines: gpuctl up; "),
         ("up my --bogus", "No such option '--bogus'."),

@@ -1,0 +1,224 @@
+"""Look at a project for `gpuctl init`: which script it trains with, and what that needs. Changes nothing."""
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from gpuctl.errors import Usage
+from remote.errors import RemoteError
+from remote.files.tree import SECRETS, Tree, read_tree
+
+MOST_SCRIPTS = 1000
+LARGEST_SCRIPT = 1 << 20
+MOST_NAMES = 2000
+LONGEST_NAME = 200
+_MAIN = re.compile(r"""^if\s+__name__\s*==\s*["']__main__["']""", re.MULTILINE)
+_RAY = re.compile(r"\bray\.init\(|\bTorchTrainer\(|\btune\.Tuner\(")
+_SIGNS = (
+    (re.compile(r"\binit_process_group\("), 8, "it has init_process_group"),
+    (_RAY, 7, "it is a driver of Ray's"),
+    (re.compile(r"\b(DistributedDataParallel|FullyShardedDataParallel|fully_shard)\b"), 6, "it uses {0}"),
+    (re.compile(r"\b(Accelerator|deepspeed\.initialize|Fabric)\("), 6, "it uses {0}"),
+    (re.compile(r"\b(Trainer|SFTTrainer|Seq2SeqTrainer)\("), 5, "it has a {0}"),
+    (re.compile(r"\.backward\(\)"), 4, "it has backward()"),
+    (_MAIN, 1, "it has __main__"),
+)
+"""What scripts that train have, how much it counts, and how that is told."""
+_NAMES = (("train", 3), ("finetune", 2), ("pretrain", 2), ("main", 1), ("run", 1))
+_NO_SCRIPT = re.compile(
+    r"(^|/)(tests?|docs?|build|dist|examples?/tests?)/|(^|/)(test_[^/]*|[^/]*_test|conftest|setup)\.py$"
+)
+_WRITTEN = re.compile(
+    r"outputs?|out|runs?|logs?|results?|artifacts?|checkpoints?|ckpts?|saved?|wandb|mlruns|lightning_logs"
+    r"|__pycache__|\..*"
+)
+"""Names of what scripts write, and not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is to be run, and why."""
+
+    path: str
+    """From the folder, with `/`."""
+    reason: str
+    module: str | None = None
+    """Its name, where it has to be run as one."""
+    ray: bool = False
+    """True: it is a driver of Ray's."""
+    others: tuple[str, ...] = ()
+    """Scripts that were nearly chosen, the likeliest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A file or folder that git ignores and the script names."""
+
+    path: str
+    """From the folder, with `/`."""
+    bytes: int | None
+    """None: more than is sent without asking."""
+
+
+def find_entry(folder: Path, tree: Tree, named: str | None) -> Entry | None:
+    """The script that a person named, else the likeliest one in the folder; None: there is none. Raises Usage."""
+    if named is not None:
+        path = Path(os.path.normpath(folder / named))
+        if not path.is_file():
+            raise Usage(f"There is no script {named}.")
+        if not path.is_relative_to(folder):
+            raise Usage(f"{named} is outside {folder}. Type this in the folder that holds it.")
+        return _entry(folder, path.relative_to(folder).as_posix(), _text(path) or "", "you named it")
+    scored = []
+    for name in _scripts(folder, tree):
+        text = _text(folder / name)
+        score, reason = _score(name, text) if text else (0, "")
+        if text and score > 0:
+            scored.append((-score, name, reason, text))
+    if not scored:
+        return None
+    scored.sort()
+    score, name, reason, text = scored[0]
+    if -score <= 1 and len(scored) > 1:  # nothing tells one from the others
+        return None
+    return _entry(folder, name, text, reason, others=tuple(other for _, other, _, _ in scored[1:6]))
+
+
+def find_data(folder: Path, tree: Tree, script: str) -> list[Data]:
+    """What the script names in plain text that is there and is not sent, as git ignores it."""
+    found: dict[str, Data] = {}
+    beside = (folder / script).parent
+    names = _paths_in(_text(folder / script) or "")
+    for path in (Path(os.path.normpath(place / name)) for place in (folder, beside) for name in names):
+        if not path.is_relative_to(tree.root) or path == tree.root or not os.path.lexists(path):
+            continue
+        inner = _largest_unsent(path.relative_to(tree.root), tree)
+        if inner is None or any(part in SECRETS or _WRITTEN.fullmatch(part) for part in inner.parts):
+            continue
+        shown = Path(os.path.relpath(tree.root / inner, folder)).as_posix()
+        if shown not in found and shown.isprintable():
+            found[shown] = Data(path=shown, bytes=_size(tree, tree.root / inner))
+    return [one for name, one in sorted(found.items()) if one.bytes != 0]
+
+
+def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
+    """The file that lists what is to be installed, and whether a run finds it by itself."""
+    from remote.python_env.requirements import wanted
+
+    try:
+        listed = wanted(folder, root=root)
+    except RemoteError:  # a run says what is wrong with it
+        listed = None
+    if listed is not None:
+        return listed.source, True
+    found = sorted(path for path in folder.glob("requirements*/*.txt") if path.is_file())
+    found = sorted(path for path in folder.glob("*requirements*.txt") if path.is_file()) or found
+    return (found[0].relative_to(folder).as_posix() if len(found) == 1 else None), False
+
+
+def _scripts(folder: Path, tree: Tree) -> Iterator[str]:
+    """The Python files in the folder that are sent and may be scripts, the highest first."""
+    inner = folder.relative_to(tree.root).as_posix()
+    prefix = "" if inner == "." else f"{inner}/"
+    names = [
+        name.removeprefix(prefix) for name in tree.entries if name.endswith(".py") and name.startswith(prefix)
+    ]
+    kept = sorted((name for name in names if not _NO_SCRIPT.search(name)), key=lambda name: name.count("/"))
+    yield from kept[:MOST_SCRIPTS]
+
+
+def _score(name: str, text: str) -> tuple[int, str]:
+    """How likely a file is the script, and the best sign of that; 0: it is none."""
+    if not (_MAIN.search(text) or _does_something(text)):
+        return 0, ""
+    signs = [
+        (points, told.format(*match.groups()))
+        for sign, points, told in _SIGNS
+        if (match := sign.search(text))
+    ]
+    stem = PurePosixPath(name).stem.lower()
+    liked = max((points for begin, points in _NAMES if stem.startswith(begin)), default=0)
+    return max(1, 2 * sum(points for points, _ in signs) + 2 * liked - name.count("/")), (
+        signs[0][1] if signs else "it is the likeliest script"
+    )
+
+
+def _does_something(text: str) -> bool:
+    """Whether a module does more at its top than to define: a script without `__main__`."""
+    module = _parsed(text)
+    if module is None:
+        return False
+    return any(
+        isinstance(one, ast.For | ast.While | ast.With)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call))
+        for one in module.body
+    )
+
+
+def _entry(folder: Path, name: str, text: str, reason: str, others: Sequence[str] = ()) -> Entry:
+    module = _parsed(text)
+    relative = module is not None and any(
+        isinstance(one, ast.ImportFrom) and one.level > 0 for one in ast.walk(module)
+    )
+    dotted = None
+    if relative and "/" in name:
+        in_src = name.startswith("src/") and (folder / "pyproject.toml").exists()
+        dotted = name.removeprefix("src/" if in_src else "").removesuffix(".py").replace("/", ".")
+        dotted = dotted.removesuffix(".__main__")
+        reason = f"{reason}; as a module, for its relative imports"
+    return Entry(path=name, reason=reason, module=dotted, ray=bool(_RAY.search(text)), others=tuple(others))
+
+
+def _paths_in(text: str) -> list[str]:
+    """Texts in a script's code that may be relative paths."""
+    module = _parsed(text)
+    if module is None:
+        return []
+    texts = (
+        one.value for one in ast.walk(module) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )
+    may_be = (
+        text
+        for text in texts
+        if 1 < len(text) <= LONGEST_NAME and text.isprintable() and not text.startswith(("/", "-", "~"))
+    )
+    return list(dict.fromkeys(may_be))[:MOST_NAMES]
+
+
+def _largest_unsent(inner: Path, tree: Tree) -> Path | None:
+    """The path, or the highest folder above it of which nothing is sent; None: it is sent, or part of it."""
+    for path in (*reversed(inner.parents[:-1]), inner):
+        name = path.as_posix()
+        if name in tree.entries:
+            return None
+        if not any(entry.startswith(f"{name}/") for entry in tree.entries):
+            return path
+    return None
+
+
+def _size(tree: Tree, path: Path) -> int | None:
+    """Bytes that sending it would add; None: with it, it would be too much."""
+    try:
+        return read_tree(tree.root, include=[path]).total_bytes - tree.total_bytes
+    except RemoteError:
+        return None
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of an older Python, or no Python
+        return None
+
+
+def _text(path: Path) -> str | None:
+    """A script's text; None: it is no text, or too large for a script."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SCRIPT + 1)
+        return None if len(data) > LARGEST_SCRIPT else data.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
