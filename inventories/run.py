@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inventories.disk import codec
-from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
+from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
 from inventories.hang import Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 
@@ -222,6 +222,8 @@ class FirstError:
     """Those that others waited for until they gave up, as far as it is known."""
     detail: str = ""
     """Words of others in the message: the script's, a library's, the system's, SSH's."""
+    cause: Cause | None = None
+    """What is behind the reason. None: it is not known, or the reason says it all."""
 
     @property
     def waited_for(self) -> bool:
@@ -333,6 +335,8 @@ class RankRecord:
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""
     ended: Ended | None = None
     """What its watcher knows of its end beside that. None: nothing."""
+    facts: EndFacts | None = None
+    """What its watcher saw around its end. None: it ended well, or an older gpuctl started it."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
     metrics_began_at: float | None = None

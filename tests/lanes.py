@@ -99,6 +99,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/transport/login.py",
         "inventories/bastion.py",
     ),
+    "integration/test_first_lines.py": (
+        "gpuctl/run_results/",
+        "remote/node/runs/end_facts.py",
+        "remote/end_sentences.py",
+        "remote/node/hangs/rank_hook/",
+    ),
     "integration/test_hangs.py": ("gpuctl/hangs/", "remote/node/hangs/", "remote/runs/rank_activity.py"),
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),

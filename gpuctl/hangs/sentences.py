@@ -137,10 +137,7 @@ def _others(waiting: Sequence[Rank], finding: Finding) -> str:
 
 def _at(frame: Frame | None) -> str:
     """`load_batch, data.py:41`."""
-    if frame is None:
-        return "a place that is not known"
-    where = f"{frame.file}:{frame.line}"
-    return where if frame.function == "<module>" else f"{frame.function}, {where}"
+    return "a place that is not known" if frame is None else frame.place
 
 
 def _line(ranks: Sequence[Rank]) -> str:

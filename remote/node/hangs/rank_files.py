@@ -8,6 +8,8 @@ from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
+STACKS = ".stacks"
+"""What a rank's process writes of its threads, on request and when it crashes."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
 

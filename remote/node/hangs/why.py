@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node.hangs import thread_signal, worker_server
 from remote.node.hangs.proc import cpu_seconds, descendants, read_of, state_of
-from remote.node.hangs.rank_files import rank_files
+from remote.node.hangs.rank_files import STACKS, rank_files
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
@@ -99,10 +99,10 @@ def _ask(told: Dict[str, Any], pid: int, files: str) -> None:
             told["stacks"], told["stacks_by"] = stacks.decode(errors="replace"), "server"
         told["collectives"] = worker_server.collectives(socket)
     if not told["stacks"]:
-        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + ".stacks"), "signal"
+        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + STACKS), "signal"
     for child in told["children"][:MOST_CHILDREN_ASKED]:
         if child["state"] and child["state"] not in STOPPED:
-            child["stacks"] = stacks_by_signal(child["pid"], files + ".stacks")
+            child["stacks"] = stacks_by_signal(child["pid"], files + STACKS)
 
 
 def process_of(record: Dict[str, Any]) -> Optional[int]:
