@@ -19,8 +19,10 @@ LEAST_HUNG_S = 10.0
 LEAST_SLOW_S = 1.0
 TIMES_HUNG, TIMES_SLOW = 20, 4
 """As many times the usual interval between two collectives."""
-BUSY_CPU, TIMES_BUSY = 0.5, 4
-"""Who uses so much of a CPU gets so many times the time."""
+BUSY, BUSY_BYTES_PER_S, TIMES_BUSY = 0.5, 1e6, 4
+"""Who keeps a CPU busy for so much of the time, or reads and writes so much, gets so many times the time."""
+SHARE_WAITED = 0.5
+"""Of the allowed time: who hangs has waited in one collective for as long at least."""
 STOPPED_STATES = ("T", "t")
 
 
@@ -80,6 +82,14 @@ class Rank:
     def holds_lock(self) -> bool:
         """Whether it is in C code that does not let go of Python's lock: its server could not tell its stacks."""
         return self.told is not None and self.told.server is False and self.told.stacks_by == "signal"
+
+    @property
+    def works(self) -> bool:
+        """Whether it computes, reads or writes."""
+        told = self.told
+        return told is not None and (
+            (told.busy or 0) >= BUSY or (told.io_bytes_per_s or 0) >= BUSY_BYTES_PER_S
+        )
 
     @property
     def waits_for_data(self) -> bool:
@@ -145,17 +155,18 @@ class Finding:
 
 
 def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
-    """Return whether a run hangs that was silent for `silent_s`, where its past allows `allowed_s`.
+    """Return whether a run hangs of which a node was silent for `silent_s`, where its past allows `allowed_s`.
 
-    It does not while no rank waits for another: it compiles, evaluates or saves. One that is waited for and has a CPU
-    at work may do so alone, and gets more time.
+    It does not while no rank waits for another: it compiles, evaluates or saves. Nor while who waits has done so for
+    a moment only: then other nodes go on. One that is waited for and works may do so alone, and gets more time.
     """
     if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN):
         return False
+    waited_s = allowed_s if finding.since_s is None else finding.since_s
+    if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:
+        return False
     alone = finding.kind in (Kind.NEVER_ENTERED, Kind.BY_STACKS) and finding.culprits
-    works = alone and all(
-        rank.told is not None and (rank.told.cpu or 0) >= BUSY_CPU for rank in finding.culprits
-    )
+    works = alone and all(rank.works for rank in finding.culprits)
     return silent_s >= allowed_s * (TIMES_BUSY if works else 1)
 
 
@@ -176,7 +187,7 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
         shared |= {"since_s": stuck.since_s, "usual_s": stuck.usual_s}
     for kind, culprits in (
         (Kind.STOPPED, tuple(rank for rank in everyone if rank.stopped)),
-        (Kind.GONE, _gone(everyone)),
+        (Kind.GONE, _gone(everyone) if waiting else ()),
         (Kind.DEAD_WORKER, tuple(rank for rank in everyone if rank.dead_child is not None)),
     ):
         if culprits:

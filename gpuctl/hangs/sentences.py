@@ -176,7 +176,17 @@ def _doing(rank: Rank) -> str:
     if not rank.frames:
         channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
         return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
-    return f"it is in {_at(rank.at)}"
+    return f"it is in {_at(rank.at)}{_work(rank)}"
+
+
+def _work(rank: Rank) -> str:
+    """`, at work (98 % of a CPU)`; empty of one that only waits."""
+    told = rank.told
+    if told is None or not rank.works:
+        return ""
+    does = [f"{told.cpu:.0%} of a CPU".replace("%", " %")] if (told.cpu or 0) >= 0.1 else []
+    does += [f"{told.io_bytes_per_s / 1e6:.0f} MB/s"] if (told.io_bytes_per_s or 0) >= 1e6 else []
+    return f", at work ({', '.join(does)})" if does else ", at work"
 
 
 def _busy_worker(rank: Rank) -> str:
@@ -227,10 +237,21 @@ def _different(finding: Finding) -> str:
 
 
 def _all_inside(finding: Finding) -> str:
-    return (
-        f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so what they "
-        "send does not arrive (a link that was dropped, a firewall), or the data is large"
-    )
+    lost = "what they send does not arrive (a link that was dropped, a firewall), or the data is large"
+    if len(finding.waiting) < len(finding.ranks) and any(_is_past(rank, finding) for rank in finding.ranks):
+        still = "is" if len(finding.waiting) == 1 else "are"
+        return (
+            f"{_named(finding.waiting)} {still} in {_number(finding)}, which the others have left{_for(finding)}; "
+            f"none is missing, so {lost}"
+        )
+    return f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so {lost}"
+
+
+def _is_past(rank: Rank, finding: Finding) -> bool:
+    """Whether a rank has left the collective in which others wait."""
+    one = finding.collective
+    last = None if one is None else rank.last(one.group)
+    return one is not None and last is not None and (last.sequence, last.over) > (one.sequence, False)
 
 
 def _not_asked(finding: Finding) -> str:

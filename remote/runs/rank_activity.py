@@ -61,6 +61,11 @@ class RankActivity:
     state: str | None = None
     """The kernel's letter for its process. None: it is gone."""
     cpu: float | None = None
+    """The share of a CPU that it and the processes that it started used."""
+    busy: float | None = None
+    """The same, with the time for which they waited for a CPU."""
+    io_bytes_per_s: float | None = None
+    """What they read and wrote, also over the network."""
     wait_channel: str = ""
     """Where in the kernel it sleeps."""
     children: tuple[ChildActivity, ...] = ()
