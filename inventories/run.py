@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from inventories.disk import codec
 from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
-from inventories.hang import Hang
+from inventories.hang import Hang, OnHang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
@@ -55,6 +55,10 @@ class RunOptions:
     pip: tuple[str, ...] = ()
     requirements: str | None = None
     wheels: str | None = None
+    hang_after: str | None = None
+    """Seconds without progress after which it counted as hung, or `off`. None: by its own past."""
+    on_hang: OnHang | None = None
+    """None: not said."""
 
 
 @dataclass(frozen=True, kw_only=True)

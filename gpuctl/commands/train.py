@@ -29,7 +29,7 @@ from gpuctl.options import (
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.training.request import OnHang
+    from inventories.hang import OnHang
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -102,7 +102,6 @@ OURS = frozenset({
 @click.option(
     "--on-hang",
     type=click.Choice(("report", "stop", "restart")),
-    default="report",
     help="What to do if the run hangs, once the cause is told (default: report).",
 )
 @click.option(
@@ -141,7 +140,7 @@ def command(
     resume_from: str | None,
     max_restarts: int,
     hang_after: str | None,
-    on_hang: "OnHang",
+    on_hang: "OnHang | None",
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],

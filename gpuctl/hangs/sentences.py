@@ -173,6 +173,8 @@ def _doing(rank: Rank) -> str:
         return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
     if rank.waits_for_data:
         return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
+    if not rank.frames and rank.told.state is None:
+        return "where it was is not known"
     if not rank.frames:
         channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
         return f"where it is can't be told: its process is in state {rank.told.state}{channel}"

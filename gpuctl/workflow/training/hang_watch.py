@@ -95,26 +95,45 @@ def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
 def keep(folder: RunFolder, hang: Hang) -> None:
     """Keep it as `hang.json`, and each rank's stacks as a text of its own."""
     private_dir(folder.path / "stacks")
-    for rank in hang.ranks:
+    for rank in filter(lambda rank: rank.stacks, hang.ranks):
         write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
     write_atomic(folder.hang_path, dump(hang))
 
 
 def kept(folder: RunFolder) -> Hang | None:
-    """Return what was found out last, by a command here or by the nodes' watches; None: nothing was."""
-    from remote.runs.run_files import read_hang_reports
-
+    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; None: nothing was."""
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
+    if known is not None and known.verdict == "hung":
+        return known
     run = folder.load_run()
-    reports = read_hang_reports(folder, run.nodes)
-    if not reports or (known is not None and known.verdict == "hung"):
+    hang = _of_reports(run, folder) or _of_dumps(run, folder)
+    if hang is None:
         return known
-    finding = compare(ranks_of(run, {one.rank: one for report in reports.values() for one in report.ranks}))
-    if not any(blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()):
-        return known
-    at = max(one.now for report in reports.values() for one in report.ranks)
-    hang = hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)
     keep(folder, hang)
     return hang
+
+
+def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
+    """What the nodes' watches have written."""
+    from remote.runs.run_files import read_hang_reports
+
+    reports = read_hang_reports(folder, run.nodes)
+    finding = compare(ranks_of(run, {one.rank: one for report in reports.values() for one in report.ranks}))
+    if not any(blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()):
+        return None
+    at = max(one.now for report in reports.values() for one in report.ranks)
+    return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)
+
+
+def _of_dumps(run: Run, folder: RunFolder) -> Hang | None:
+    """What torch wrote when a collective of NCCL's took longer than its timeout."""
+    from remote.runs.run_files import read_dumps
+
+    dumps = read_dumps(folder, run.nodes)
+    finding = compare(ranks_of(run, dumps))
+    if not finding.waiting:
+        return None
+    at = max(one.now for one in dumps.values())
+    return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Dict, Mapping
 
 from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
-from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS, RANK_DUMP
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
 STACKS = ".stacks"
@@ -34,7 +34,7 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
         # Python's lock for ever.
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_INCLUDE_STACK_TRACE": "False",
-        "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / HANGS / "nccl-"),
+        "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / RANK_DUMP.format("")),
     }
     given = {name: value for name, value in recorder.items() if name not in environment}
     given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
