@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import Any
 
 from gpuctl.hangs.lateness import Late, latest
-from gpuctl.hangs.stacks import Frame, collective, in_project, main_thread, waits_for_data
+from gpuctl.hangs.stacks import Frame, collective, in_project, script_thread, waits_for_data
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
 LEAST_HUNG_S = 10.0
@@ -39,6 +39,8 @@ class Kind(StrEnum):
     BY_STACKS = "by stacks"
     NOT_BEGUN = "not begun"
     WORKS = "works"
+    DRIVER = "driver"
+    """It is a driver of Ray's: what the workers do that it has Ray start is not known."""
     UNKNOWN = "unknown"
 
 
@@ -59,8 +61,8 @@ class Rank:
 
     @property
     def frames(self) -> list[Frame]:
-        """Its main thread's, the innermost first."""
-        return [] if self.told is None else main_thread(self.told.stacks)
+        """Of the thread that runs the script, the innermost first."""
+        return [] if self.told is None else script_thread(self.told.stacks, self.told.code)
 
     @property
     def at(self) -> Frame | None:
@@ -160,7 +162,7 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
     It does not while no rank waits for another: it compiles, evaluates or saves. Nor while who waits has done so for
     a moment only: then other nodes go on. One that is waited for and works may do so alone, and gets more time.
     """
-    if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN):
+    if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN, Kind.DRIVER):
         return False
     waited_s = allowed_s if finding.since_s is None else finding.since_s
     if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:

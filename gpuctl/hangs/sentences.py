@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from gpuctl.hangs.compare import Finding, Kind, Rank
+from gpuctl.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
 from gpuctl.hangs.lateness import Late
 from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
@@ -187,7 +187,8 @@ def _work(rank: Rank) -> str:
     if told is None or not rank.works:
         return ""
     does = [f"{told.cpu:.0%} of a CPU".replace("%", " %")] if (told.cpu or 0) >= 0.1 else []
-    does += [f"{told.io_bytes_per_s / 1e6:.0f} MB/s"] if (told.io_bytes_per_s or 0) >= 1e6 else []
+    moved = told.io_bytes_per_s or 0
+    does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
     return f", at work ({', '.join(does)})" if does else ", at work"
 
 
@@ -297,6 +298,14 @@ def _works(finding: Finding) -> str:
     return f"no rank waits in a collective; {_all_doing(finding.ranks)}"
 
 
+def _driver(finding: Finding) -> str:
+    (rank, *_) = finding.ranks
+    return (
+        "what the script's Ray workers do is not known here, as Ray starts them; of the script itself, on "
+        f"{rank.node}, {_doing(rank)}. `ray stack`, with py-spy on a node, shows its workers"
+    )
+
+
 def _not_begun(_: Finding) -> str:
     return "no rank has begun"
 
@@ -314,6 +323,7 @@ _SENTENCES = {
     Kind.NOT_ASKED: _not_asked,
     Kind.ALL_INSIDE: _all_inside,
     Kind.BY_STACKS: _by_stacks,
+    Kind.DRIVER: _driver,
     Kind.NOT_BEGUN: _not_begun,
     Kind.WORKS: _works,
     Kind.UNKNOWN: _unknown,

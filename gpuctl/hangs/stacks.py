@@ -46,6 +46,19 @@ def main_thread(text: str) -> list[Frame]:
     return next(reversed(threads(text)), [])
 
 
+def script_thread(text: str, code: str) -> list[Frame]:
+    """Return the frames of the thread that runs the script: the main one, unless another is in the files sent.
+
+    Ray and some trainers run it in a thread beside the main one.
+    """
+    main = main_thread(text)
+    sent = f"{code}/"
+    if not code or any(frame.file.startswith(sent) for frame in main):
+        return main
+    others = (frames for frames in threads(text) if any(frame.file.startswith(sent) for frame in frames))
+    return next(others, main)
+
+
 def in_project(frames: list[Frame], code: str) -> Frame | None:
     """Return the innermost frame in the files that were sent, their folder left out of its path.
 

@@ -1,11 +1,12 @@
 """What is done when a run that is followed hangs: its nodes are asked, the cause is told and kept, the run ended."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from gpuctl.hangs.compare import Rank, blocks, compare
+from gpuctl.hangs.compare import Kind, Rank, blocks, compare
 from gpuctl.hangs.sentences import hang_of
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
@@ -13,6 +14,7 @@ from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.hang import Hang
 from inventories.machine import Machine
 from inventories.run import Run
+from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
     from remote.runs.observer import Observer
@@ -75,6 +77,8 @@ def ask(
 
     told = ask_nodes(run, machines, cluster)
     finding = compare(ranks_of(run, {one.rank: one for node in told for one in node.ranks}))
+    if drives_itself(run.mode, built_in=run.built_in):
+        finding = replace(finding, kind=Kind.DRIVER)
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
     errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)

@@ -23,11 +23,20 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
     """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
     stays. Makes the folder of its files.
     """
+    given = recorder_environment(environment, run_dir)
+    if not given:
+        return {}
+    paths = environment.get("PYTHONPATH")
+    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
+    given[HOOK_VARIABLE] = rank_files(run_dir, rank)
+    return given
+
+
+def recorder_environment(environment: Mapping[str, str], run_dir: Path) -> Dict[str, str]:
+    """Return what makes torch's flight recorder record; nothing where the run is not watched. Makes the folder."""
     if environment.get(HANG_AFTER_VARIABLE) == HANG_OFF:
         return {}
     (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
-    files = rank_files(run_dir, rank)
-    paths = environment.get("PYTHONPATH")
     recorder = {
         RECORDED: "2000",
         # NCCL's own watch writes the recorder's content at its timeout. With stacks in it, it could wait for
@@ -36,7 +45,9 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
         "TORCH_INCLUDE_STACK_TRACE": "False",
         "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / RANK_DUMP.format("")),
     }
-    given = {name: value for name, value in recorder.items() if name not in environment}
-    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
-    given[HOOK_VARIABLE] = files
-    return given
+    return {name: value for name, value in recorder.items() if name not in environment}
+
+
+def hook_for_ranks(run_dir: Path) -> Dict[str, str]:
+    """Return where ranks that others start find the hook's module, and their files, with `{}` for the rank."""
+    return {"module": HOOK_FOLDER + "/sitecustomize.py", "files": str(run_dir / HANGS / "rank-{}")}

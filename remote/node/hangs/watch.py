@@ -33,6 +33,8 @@ ASK_S = 10.0
 """The flight recorder is asked at most so often, and only while the metrics are silent."""
 STEPS_KEPT = 512
 NICENESS = 10
+WATCHED = HANGS + "/watched"
+"""In the run's folder: the claim to watch it, with the watch's pid."""
 
 
 class Progress:
@@ -92,7 +94,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
         return
     try:
         (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
-        os.close(os.open(str(run_dir / HANGS / "watched"), os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(str(run_dir / WATCHED), os.O_CREAT | os.O_EXCL, 0o600))
         process.detach(lambda: Watch(run_dir, float(after) if after else None).keep_on(supervisor))
     except OSError:
         return
@@ -111,6 +113,7 @@ class Watch:
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
         """Watch until the supervisor has ended."""
         os.nice(NICENESS)
+        (self._run_dir / WATCHED).write_text(str(os.getpid()))
         while process.lives_on(supervisor["pid"], supervisor["birth"], self._tick_s):
             self.look(time.monotonic())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from remote.node import end_reasons
-from remote.node.hangs.rank_files import STACKS, rank_files
+from remote.node.hangs.rank_files import STACKS, hook_for_ranks, rank_files, recorder_environment
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.end_facts import EndFacts
@@ -48,7 +48,9 @@ def main(arguments: List[str]) -> int:
     ray = Ray(run_dir.name)
     try:
         signal.signal(signal.SIGTERM, _raise_stopped)
-        write_json(run_dir / PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
+        recorder = recorder_environment(os.environ, run_dir)
+        place = {"cwd": cwd, "env": dict(given, **nccl, **recorder)}  # type: Dict[str, Any]
+        write_json(run_dir / PLACE, dict(place, hook=hook_for_ranks(run_dir)) if recorder else place)
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from remote.node.runs import nccl_log
 
@@ -129,7 +129,7 @@ def kills_in(file: Path) -> Optional[int]:
 
 def memory_limit(group: Optional[Path]) -> Optional[int]:
     """The least that this group and those above it may use, where that is less than the machine has."""
-    limits = []  # type: List[int]
+    limits: List[int] = []
     while group is not None and group != CGROUPS.parent:
         for name in ("memory.max", "memory.limit_in_bytes"):
             try:
@@ -154,7 +154,7 @@ def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
 
 def kernel_log() -> str:
     """The kernel's log as far as this user may read it: one record a line, with microseconds since the boot."""
-    found = []  # type: List[bytes]
+    found: List[bytes] = []
     try:
         handle = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

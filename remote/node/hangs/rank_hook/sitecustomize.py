@@ -31,11 +31,16 @@ def _begin() -> None:
         del os.environ["PYTHONPATH"]
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
     if files is not None:
-        for work in (_register_signal, _start_server_later):
-            try:
-                work(files)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
-                _note(files, error)
+        begin(files)
+
+
+def begin(files: str) -> None:
+    """Have this process tell what it is doing. Also called in a process that others have started."""
+    for work in (_register_signal, _start_server_later):
+        try:
+            work(files)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
+            _note(files, error)
 
 
 def _note(files: str, problem: object) -> None:
@@ -68,6 +73,9 @@ def _start_server_later(files: str) -> None:
     """Start torch's worker server when `torch.distributed` has been imported, by whoever does so."""
     import importlib.util
 
+    if "torch.distributed" in sys.modules:
+        _start_server(files)
+        return
     process = os.getpid()
 
     class Finder:
