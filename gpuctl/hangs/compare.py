@@ -159,14 +159,17 @@ class Finding:
 def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
     """Return whether a run hangs of which a node was silent for `silent_s`, where its past allows `allowed_s`.
 
-    It does not while no rank waits for another: it compiles, evaluates or saves. Nor while who waits has done so for
-    a moment only: then other nodes go on. One that is waited for and works may do so alone, and gets more time.
+    It does not while no rank waits for another: it compiles, evaluates or saves. Nor while other nodes go on: their
+    ranks write, or who waits has done so for a moment only. One that is waited for and works may do so alone, and
+    gets more time.
     """
     if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN, Kind.DRIVER):
         return False
     waited_s = allowed_s if finding.since_s is None else finding.since_s
     if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:
         return False
+    written = [rank.told.wrote_s for rank in finding.ranks if rank.told and rank.told.wrote_s is not None]
+    silent_s = min([silent_s, *written])
     alone = finding.kind in (Kind.NEVER_ENTERED, Kind.BY_STACKS) and finding.culprits
     works = alone and all(rank.works for rank in finding.culprits)
     return silent_s >= allowed_s * (TIMES_BUSY if works else 1)

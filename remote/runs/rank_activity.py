@@ -8,7 +8,7 @@ from inventories.disk.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.run import RankRecord, Run, RunNode
 from remote.errors import BadAnswer
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
@@ -66,6 +66,8 @@ class RankActivity:
     """The same, with the time for which they waited for a CPU."""
     io_bytes_per_s: float | None = None
     """What they read and wrote, also over the network."""
+    wrote_s: float | None = None
+    """How long ago it wrote into its log or its metrics. None: never."""
     wait_channel: str = ""
     """Where in the kernel it sleeps."""
     children: tuple[ChildActivity, ...] = ()
@@ -78,6 +80,12 @@ class RankActivity:
     """The last ones of each process group, oldest first."""
     code: str = ""
     """The node's folder of what was sent."""
+
+
+def ended_activity(record: RankRecord) -> RankActivity:
+    """What is left to tell of a rank that has ended."""
+    now = record.ended_at or record.started_at
+    return RankActivity(rank=record.rank, now=now, began_at=record.started_at, ended=True)
 
 
 @dataclass(frozen=True, kw_only=True)

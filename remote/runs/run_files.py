@@ -99,12 +99,16 @@ class RunFiles:
         """The paths of the node's rank records."""
         return sorted(self._records)
 
-    def hang_report(self, body: bytes) -> HangReport:
-        """Keep the node's report that its ranks make no progress."""
-        report = hang_report(self._node.name, body)
+    def hang_report(self, body: bytes) -> HangReport | None:
+        """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it."""
         folder = self._folder.path / constants.HANGS
+        path = folder / f"{self._node.name}.json"
+        if not body:
+            path.unlink(missing_ok=True)
+            return None
+        report = hang_report(self._node.name, body)
         folder.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(folder / f"{self._node.name}.json", body)
+        write_atomic(path, body)
         return report
 
     def keep_checkpoints(self) -> None:

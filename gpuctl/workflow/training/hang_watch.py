@@ -44,9 +44,17 @@ class HangWatch:
         self._asking: Thread | None = None
         self._told = ""
 
-    def reported(self, report: "HangReport") -> None:
-        """Take a node's report; returns at once. The nodes report at about the same time, and are asked once."""
-        if self._asking is None or not self._asking.is_alive():
+    def reported(self, report: "HangReport | None") -> None:
+        """Take a node's report; returns at once. The nodes report at about the same time, and are asked once.
+
+        None: its ranks make progress, so that what was told is over.
+        """
+        if report is None:
+            if self._told:
+                self._told = ""
+                self._folder.hang_path.unlink(missing_ok=True)
+                self._observer.note("the run goes on")
+        elif self._asking is None or not self._asking.is_alive():
             self._asking = Thread(target=self._ask, args=(report,), daemon=True, name="ask of a hang")
             self._asking.start()
 
@@ -98,10 +106,14 @@ def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
 
 def keep(folder: RunFolder, hang: Hang) -> None:
     """Keep it as `hang.json`, and each rank's stacks as a text of its own."""
+    _keep_stacks(folder, hang)
+    write_atomic(folder.hang_path, dump(hang))
+
+
+def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
     private_dir(folder.path / "stacks")
     for rank in filter(lambda rank: rank.stacks, hang.ranks):
         write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
-    write_atomic(folder.hang_path, dump(hang))
 
 
 def kept(folder: RunFolder) -> Hang | None:
@@ -113,22 +125,32 @@ def kept(folder: RunFolder) -> Hang | None:
         return known
     run = folder.load_run()
     hang = _of_reports(run, folder) or _of_dumps(run, folder)
-    if hang is None:
-        return known
-    keep(folder, hang)
-    return hang
+    if hang is not None:
+        _keep_stacks(folder, hang)
+    return hang or known
 
 
 def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
-    """What the nodes' watches have written."""
-    from remote.runs.run_files import read_hang_reports
+    """What the nodes' watches have written. None while one of them has nothing to report: there the run goes on."""
+    from remote.runs.rank_activity import ended_activity
+    from remote.runs.run_files import read_hang_reports, read_rank_records
 
     reports = read_hang_reports(folder, run.nodes)
-    finding = compare(ranks_of(run, {one.rank: one for report in reports.values() for one in report.ranks}))
-    if not any(blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()):
+    told = {one.rank: one for report in reports.values() for one in report.ranks}
+    if not told:
         return None
-    at = max(one.now for report in reports.values() for one in report.ranks)
-    return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)
+    last = max(one.now for one in told.values())
+    records = read_rank_records(folder, run.nodes)
+    for record in (record for name, found in records.items() if name not in reports for record in found):
+        if record.ended_at is None or record.ended_at > last:
+            return None
+        told[record.rank] = ended_activity(record)
+    finding = compare(ranks_of(run, told))
+    if len(told) < run.world_size or not any(
+        blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()
+    ):
+        return None
+    return hang_of(run.run, finding, at=datetime.fromtimestamp(last, UTC), hung=True)
 
 
 def _of_dumps(run: Run, folder: RunFolder) -> Hang | None:

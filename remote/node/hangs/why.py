@@ -16,7 +16,7 @@ from remote.node.hangs.rank_files import STACKS, rank_files
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
-from remote.shared.constants import CODE, RANK_RECORD
+from remote.shared.constants import CODE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import read_json
 
 CPU_S = 1.0
@@ -64,6 +64,7 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         "cpu": None,
         "busy": None,
         "io_bytes_per_s": None,
+        "wrote_s": wrote_s(run_dir, rank),
         "wait_channel": "",
         "children": [],
         "stacks": "",
@@ -91,6 +92,20 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         # A process that ended meanwhile has taken its part along.
         told[name] = round(max(0.0, value - before[name]) / took, 3)
     return told
+
+
+def wrote_s(run_dir: Path, rank: int) -> Optional[float]:
+    """How long ago a rank wrote into its log or its metrics; None where it never did."""
+    sizes = [_status(run_dir / name.format(rank)) for name in (RANK_LOG, RANK_METRICS)]
+    times = [status.st_mtime for status in sizes if status is not None and status.st_size]
+    return max(0.0, time.time() - max(times)) if times else None
+
+
+def _status(path: Path) -> Optional[os.stat_result]:
+    try:
+        return os.lstat(str(path))
+    except OSError:
+        return None
 
 
 def _work_of(tree: List[int]) -> Dict[str, float]:

@@ -279,6 +279,11 @@ def test_moment_of_waiting_is_no_hang_however_long_another_node_is_silent() -> N
     assert blocks(compare((waits(0, ago_s=0.1), STOPPED)), 500, 120)
 
 
+def test_run_of_which_any_rank_writes_does_not_hang() -> None:
+    assert not blocks(compare((waits(0), loads(1, wrote_s=3))), 500, 120)
+    assert blocks(compare((waits(0), loads(1, wrote_s=130))), 500, 120)
+
+
 def test_work_of_a_rank_that_is_waited_for_is_told() -> None:
     sentence = said(waits(0), loads(1, cpu=0.98, busy=1.0, io_bytes_per_s=12e6)).sentence
     assert "it is in load_batch, data.py:41, at work (98 % of a CPU, 12 MB/s), for" in sentence

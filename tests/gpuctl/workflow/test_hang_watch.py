@@ -65,6 +65,28 @@ def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder
     assert (folder.path / "stacks" / "rank-1.txt").read_text() == LOADS
 
 
+def test_report_of_one_node_alone_is_no_hang(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False))
+    assert kept(folder) is None, "the other node's watch has nothing to report: there the run goes on"
+
+
+def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False))
+    record = {"rank": 1, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 900.0, "exit_code": 0}
+    files = RunFiles(folder, folder.load_run().nodes[1], folder.path / "incoming")
+    files.record("ranks/rank-1.json", json.dumps(record).encode())
+    hang = kept(folder)
+    assert hang is not None
+    assert hang.sentence.startswith("The run hangs: the process of rank 1 on b has ended; rank 0 waits in")
+
+
+def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False), report(1, over=True))
+    assert kept(folder) is not None
+    bring(folder, b"")
+    assert kept(folder) is None
+
+
 def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=True), report(1, over=True))
     assert kept(folder) is None
