@@ -84,7 +84,7 @@ class Cause(StrEnum):
     """The kernel killed it, or a process of it, for want of memory."""
     GPU_MEMORY = "gpu_memory"
     SILENT = "silent"
-    """Its log tells of no error."""
+    """Its log has no traceback, and its last line tells of no error."""
     DEVICE_ASSERT = "device_assert"
     """A check in a kernel failed."""
     ILLEGAL_ACCESS = "illegal_access"

@@ -39,8 +39,9 @@ def sentence(ended: Ended) -> str:
         case Reason.SIGNAL if ended.place:
             return f"{exit_text(ended)} in C code that was called from {ended.place}"
         case Reason.SIGNAL | Reason.EXIT_CODE if ended.cause is Cause.SILENT:
-            last = f", which ends with: {ended.detail}" if ended.detail else ""
-            return f"{exit_text(ended)} without an error in its log{last}"
+            if not ended.detail:
+                return f"{exit_text(ended)} without a word in its log"
+            return f"{exit_text(ended)} without a traceback; its log ends with: {ended.detail}"
         case Reason.SHARED_MEMORY_FULL:
             return f"{_with_words(exit_text(ended), ended)}; {_shared_memory(ended.facts)}"
         case Reason.NCCL_ERROR:

@@ -61,7 +61,7 @@ def test_crash_names_the_line_in_the_script(cluster: Gpuctl) -> None:
 
 def test_silent_end_is_said_to_be_one(cluster: Gpuctl) -> None:
     error = first_line(cluster, "exit")
-    assert error["message"] == "exit status 3 without an error in its log, which ends with: epoch 3"
+    assert error["message"] == "exit status 3 without a traceback; its log ends with: epoch 3"
     assert (error["reason"], error["cause"]) == ("exit_code", "silent")
 
 

@@ -55,7 +55,7 @@ SENTENCES: list[tuple[Ended, str]] = [
     ),
     (
         Ended(reason=R.EXIT_CODE, exit_code=3, cause=Cause.SILENT, detail="epoch 3"),
-        "exit status 3 without an error in its log, which ends with: epoch 3",
+        "exit status 3 without a traceback; its log ends with: epoch 3",
     ),
     (
         Ended(reason=R.SHARED_MEMORY_FULL, exit_code=-7, facts=EndFacts(shm_bytes=67_108_864)),

@@ -458,8 +458,8 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
 @pytest.mark.parametrize(
     ("code", "tail", "message"),
     [
-        (3, "", "exit status 3 without an error in its log"),
-        (1, "one\ntwo\n\n", "exit status 1 without an error in its log, which ends with: two"),
+        (3, "", "exit status 3 without a word in its log"),
+        (1, "one\ntwo\n\n", "exit status 1 without a traceback; its log ends with: two"),
         (
             1,
             BOOM + "[rank0]:[W121 10:00:00] destroy_process_group() was not called\n",
@@ -479,8 +479,8 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
             "torch's gloo was still at it when Python ended: end the script with os._exit(0)",
         ),
         (-15, "some line", "killed by SIGTERM"),
-        (-99, "", "killed by signal 99 without an error in its log"),
-        (200, "", "exit status 200 without an error in its log"),
+        (-99, "", "killed by signal 99 without a word in its log"),
+        (200, "", "exit status 200 without a word in its log"),
     ],
 )
 def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:

@@ -169,7 +169,7 @@ def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
     assert found.first_error == FirstError(
         rank=1,
         node="node-0",
-        message="exit status 3 without an error in its log",
+        message="exit status 3 without a word in its log",
         reason=Reason.EXIT_CODE,
         cause=Cause.SILENT,
     )
