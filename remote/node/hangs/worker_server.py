@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from remote.shared.flight_recorder import MOST_TRACE_BYTES, in_trace
 
+_CREATED = re.compile(rb'"time_created_ns": ?([0-9]{1,19})\b')
+_UNDER_WAY = re.compile(rb'"retired": ?false')
 ANSWER_S = 3.0
 """For an answer: stacks need Python's lock, which C code may hold; the flight recorder needs none."""
 
@@ -40,6 +43,27 @@ def ask(path: str, what: str, most_bytes: int) -> Optional[bytes]:
         os.close(folder)
     head, _, body = answer.partition(b"\r\n\r\n")
     return body if head.startswith(b"HTTP/1.1 200") else None
+
+
+class Pulse(NamedTuple):
+    """What shows that a rank goes on."""
+
+    entered: List[float]
+    """When it came to its last collectives, Unix seconds, oldest first."""
+    under_way: int
+    """How many of them are not known to be over."""
+
+
+def pulse(path: str) -> Optional[Pulse]:
+    """Return a rank's pulse; None where its flight recorder is silent.
+
+    It is looked for in the text: to read all of it as JSON would cost more than the rest of the watch.
+    """
+    body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
+    if body is None:
+        return None
+    entered = sorted(int(found) / 1e9 for found in _CREATED.findall(body))
+    return Pulse(entered=entered, under_way=len(_UNDER_WAY.findall(body)))
 
 
 def collectives(path: str) -> List[Dict[str, Any]]:
