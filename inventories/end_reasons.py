@@ -5,6 +5,7 @@ Records hold these values. Sentences are made of them where they are shown (`rem
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Reason(StrEnum):
@@ -120,8 +121,10 @@ class EndFacts:
     killed_process: str = ""
     killed_bytes: int | None = None
     """What that process had, by the kernel's log."""
+    used_up: Literal["group", "node"] | None = None
+    """Whose memory was, by the kernel's log: that of a control group (a container, a session), or the node's."""
     memory_limit_bytes: int | None = None
-    """Of its container or session. None: it has all of the node's."""
+    """Of its control group. None: it has all of the node's, or it is not known."""
     memory_bytes: int | None = None
     """The node's."""
     shm_bytes: int | None = None

@@ -102,14 +102,20 @@ def _who_killed(ended: Ended) -> str:
 def _memory_kill(ended: Ended) -> str:
     facts = ended.facts or EndFacts()
     had = f", which had {_gb(facts.killed_bytes)}," if facts.killed_bytes else ""
-    limit = facts.memory_limit_bytes
-    if limit:
-        full = f"its container or session may have {_gb(limit)} of memory and had used them up"
-    else:
-        has = f" of {_gb(facts.memory_bytes)}" if facts.memory_bytes else ""
-        full = f"the node's memory{has} was used up"
-    killed = f"the kernel killed {facts.killed_process or 'a process of it'}{had} as {full}"
+    killed = f"the kernel killed {facts.killed_process or 'a process of it'}{had}{_used_up(facts)}"
     return f"out of memory: {killed} ({_with_words(exit_text(ended), ended)})"
+
+
+def _used_up(facts: EndFacts) -> str:
+    limit = facts.memory_limit_bytes
+    if facts.used_up == "node":
+        has = f" of {_gb(facts.memory_bytes)}" if facts.memory_bytes else ""
+        return f" as the node's memory{has} was used up"
+    if limit:
+        return f" as its container or session may have {_gb(limit)} of memory and had used them up"
+    if facts.used_up == "group":
+        return " as its container or session had used up the memory that it may have"
+    return " for want of memory"
 
 
 def _shared_memory(facts: EndFacts | None) -> str:

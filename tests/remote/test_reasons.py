@@ -39,7 +39,7 @@ SENTENCES: list[tuple[Ended, str]] = [
             exit_code=1,
             cause=Cause.KERNEL_KILL,
             detail="worker killed",
-            facts=EndFacts(memory_bytes=16_000_000_000),
+            facts=EndFacts(used_up="node", memory_bytes=16_000_000_000),
         ),
         "out of memory: the kernel killed a process of it as the node's memory of 16.0 GB was used up (exit status "
         "1: worker killed)",

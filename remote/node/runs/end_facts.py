@@ -21,6 +21,7 @@ MOST_STACKS_BYTES = 64 * 1024
 KEPT_STACKS_BYTES = 8 * 1024
 
 _KILLED = re.compile(r"[Kk]illed process (\d+) \(([^)]*)\)(?:.*?anon-rss:(\d+)kB)?")
+_LIMIT = re.compile(r"memory: usage \d+kB, limit (\d+)kB")
 _CRASH = b"Fatal Python error:"
 
 
@@ -47,10 +48,8 @@ class EndFacts:
         self._look()
         on_machine = kills_in(PROC / "vmstat")
         killed = self._kill_at is not None or on_machine != self._on_machine
-        process, size, own = (
-            killed_process(kernel_log(), self._pid, self._began) if killed else ("", None, False)
-        )
-        if own and self._kill_at is None:
+        kill = last_kill(kernel_log(), self._pid, self._began) if killed else {}
+        if kill.pop("pid", None) == self._pid and self._kill_at is None:
             self._kill_at = time.time()
         facts = {
             "no_memory_kill": on_machine is not None and not killed,
@@ -59,7 +58,7 @@ class EndFacts:
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         }  # type: Dict[str, Any]
         if self._kill_at is not None:
-            facts.update(killed_process=process, killed_bytes=size)
+            facts.update(kill)
         if self._shm is not None:
             facts.update(shm_bytes=self._shm[0], shm_least_free_bytes=self._shm[1])
         said, warning = nccl_log.network(nccl_file)
@@ -172,17 +171,30 @@ def kernel_log() -> str:
     return b"".join(found).decode(errors="replace")
 
 
-def killed_process(log: str, pid: int, since: float) -> Tuple[str, Optional[int], bool]:
-    """Name and bytes of the process that the kernel killed, and whether it is this one; else the last since then."""
-    found = ("", None, False)  # type: Tuple[str, Optional[int], bool]
+def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
+    """What the kernel says of the process that it killed for want of memory: this one, else the last since then."""
+    found: Dict[str, Any] = {}
+    limit: Optional[int] = None
     for line in log.splitlines():
         head, _, text = line.partition(";")
         fields = head.split(",")
-        killed = _KILLED.search(text)
-        if not killed or len(fields) < 3 or int(fields[2]) / 1e6 < since - LOOK_S:
+        if len(fields) < 3 or not fields[2].isdecimal() or int(fields[2]) / 1e6 < since - LOOK_S:
             continue
-        found = (killed[2], int(killed[3]) * 1024 if killed[3] else None, int(killed[1]) == pid)
-        if found[2]:
+        limited, killed = _LIMIT.match(text), _KILLED.search(text)
+        if limited:
+            limit = int(limited[1]) * 1024
+        if not killed:
+            continue
+        group = text.startswith("Memory cgroup")
+        found = {
+            "pid": int(killed[1]),
+            "killed_process": killed[2],
+            "killed_bytes": int(killed[3]) * 1024 if killed[3] else None,
+            "used_up": "group" if group else "node",
+        }
+        if group and limit is not None:
+            found["memory_limit_bytes"] = limit
+        if found["pid"] == pid:
             break
     return found
 

@@ -8,6 +8,7 @@ import pytest
 from remote.node.runs import end_facts, nccl_log
 
 LOG = """6,10,900000,-;Killed process 5 (old) total-vm:9kB, anon-rss:1kB, file-rss:0kB
+6,11,5000000,-;memory: usage 900kB, limit 900kB, failcnt 7
 6,11,5000000,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=77,uid=0
 3,12,5000001,-;Memory cgroup out of memory: Killed process 77 (python) total-vm:900kB, anon-rss:800kB, file-rss:0kB
 6,13,6000000,-;Out of memory: Killed process 78 (other)
@@ -16,10 +17,18 @@ LOG = """6,10,900000,-;Killed process 5 (old) total-vm:9kB, anon-rss:1kB, file-r
 
 
 def test_killed_process_is_found_in_the_kernels_log() -> None:
-    assert end_facts.killed_process(LOG, 77, 4.0) == ("python", 800 * 1024, True)
-    assert end_facts.killed_process(LOG, 99, 4.0) == ("other", None, False)
-    assert end_facts.killed_process(LOG, 5, 4.0)[2] is False, "that was before"
-    assert end_facts.killed_process("", 77, 4.0) == ("", None, False)
+    own = end_facts.last_kill(LOG, 77, 4.0)
+    assert own == {
+        "pid": 77,
+        "killed_process": "python",
+        "killed_bytes": 800 * 1024,
+        "used_up": "group",
+        "memory_limit_bytes": 900 * 1024,
+    }
+    other = end_facts.last_kill(LOG, 99, 4.0)
+    assert (other["pid"], other["killed_process"], other["used_up"]) == (78, "other", "node")
+    assert end_facts.last_kill(LOG, 5, 4.0)["pid"] == 78, "that was before"
+    assert end_facts.last_kill("", 77, 4.0) == {}
 
 
 @pytest.mark.parametrize("name", ["memory.events", "memory.oom_control"])
