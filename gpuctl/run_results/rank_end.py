@@ -31,10 +31,9 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
     own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)
-    ended = replace(
-        bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, cause=log.cause, facts=facts
-    )
+    ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, facts=facts)
     if reason not in ECHOES:
+        ended = replace(ended, cause=log.cause)
         ended = _by_signal(ended, traceback=log.traceback) if reason is None or _is_asked(bare) else ended
         ended = _by_node(ended, record)
     return ended, own

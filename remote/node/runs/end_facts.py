@@ -72,9 +72,10 @@ class EndFacts:
         if group is not None and group != self._group:
             self._group, self._kills = group, None
         kills = self._count()
-        if kills is not None and self._kills is not None and kills > self._kills:
-            self._kill_at = time.time()
-        self._kills = kills
+        if kills is not None:
+            if self._kills is not None and kills > self._kills:
+                self._kill_at = time.time()
+            self._kills = kills
         shm = shared_memory(self._pid)
         if shm is not None:
             self._shm = (
@@ -84,8 +85,7 @@ class EndFacts:
 
     def _count(self) -> Optional[int]:
         """How often the kernel has killed where the rank is: in its control group, else on the whole machine."""
-        own = None if self._group is None else kill_count(self._group)
-        return kills_in(PROC / "vmstat") if own is None else own
+        return kills_in(PROC / "vmstat") if self._group is None else kill_count(self._group)
 
 
 def memory_group(pid: int) -> Optional[Path]:
