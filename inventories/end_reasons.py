@@ -5,6 +5,7 @@ Records hold these values. Sentences are made of them where they are shown (`rem
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Reason(StrEnum):
@@ -18,6 +19,11 @@ class Reason(StrEnum):
     TERMINATED = "terminated"
     """SIGTERM, SIGINT or SIGHUP: somebody asked it to end."""
     OUT_OF_MEMORY = "out_of_memory"
+    SHARED_MEMORY_FULL = "shared_memory_full"
+    """The /dev/shm over which DataLoader workers and NCCL hand data on."""
+    CUDA_ERROR = "cuda_error"
+    NCCL_ERROR = "nccl_error"
+    """NCCL failed, and not as a peer was gone."""
     MODULE_NOT_FOUND = "module_not_found"
     FILE_NOT_FOUND = "file_not_found"
     THREAD_AT_EXIT = "thread_at_exit"
@@ -72,10 +78,65 @@ class Reason(StrEnum):
     """A record of the release before has a sentence only."""
 
 
+class Cause(StrEnum):
+    """What is behind a reason, as far as words and the node tell."""
+
+    KERNEL_KILL = "kernel_kill"
+    """The kernel killed it, or a process of it, for want of memory."""
+    GPU_MEMORY = "gpu_memory"
+    SILENT = "silent"
+    """Its log has no traceback, and its last line tells of no error."""
+    DEVICE_ASSERT = "device_assert"
+    """A check in a kernel failed."""
+    ILLEGAL_ACCESS = "illegal_access"
+    NO_KERNEL_IMAGE = "no_kernel_image"
+    """PyTorch was built for other GPUs."""
+    DRIVER_TOO_OLD = "driver_too_old"
+    NO_DRIVER = "no_driver"
+    CPU_BUILD = "cpu_build"
+    """PyTorch was built without CUDA."""
+    NO_SUCH_GPU = "no_such_gpu"
+    GPU_BUSY = "gpu_busy"
+    FABRIC_MANAGER = "fabric_manager"
+    """What manages the links among the GPUs does not run."""
+    GPU_BROKEN = "gpu_broken"
+    SAME_GPU = "same_gpu"
+    """Two ranks use one GPU."""
+
+
 STOPS = frozenset({Reason.STOPPED, Reason.RESIZED, Reason.PEER_FAILED})
 """gpuctl ended it: no failure."""
 WAITED_FOR = frozenset({Reason.TIMED_OUT, Reason.HUNG, Reason.ENDED_EARLY})
 """Ranks gave up waiting for others; of a run, where it is not always known for which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndFacts:
+    """What its node saw of a rank that ended badly. None: it can't be known there."""
+
+    no_memory_kill: bool = False
+    """Whether it is certain that the kernel killed nothing there for want of memory."""
+    memory_kill_at: float | None = None
+    """When the kernel last did so where the rank was at work; the node's clock. None: never, or it is not known."""
+    killed_process: str = ""
+    killed_bytes: int | None = None
+    """What that process had, by the kernel's log."""
+    used_up: Literal["group", "node"] | None = None
+    """Whose memory was, by the kernel's log: that of a control group (a container, a session), or the node's."""
+    memory_limit_bytes: int | None = None
+    """Of its control group. None: it has all of the node's, or it is not known."""
+    memory_bytes: int | None = None
+    """The node's."""
+    shm_bytes: int | None = None
+    """Size of /dev/shm."""
+    shm_least_free_bytes: int | None = None
+    """The least that was seen free there."""
+    nccl_interfaces: tuple[str, ...] = ()
+    """`ens5:10.0.0.4`, `mlx5_0`: what NCCL used, or was told to use."""
+    nccl_warning: str = ""
+    """The last one in its log."""
+    crash_stacks: str = ""
+    """Python's, of the moment of a crash in C code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +157,10 @@ class Ended:
     """What was started: a launcher, or a rank's command."""
     detail: str = ""
     """Words of others: the script's, a library's, the system's, SSH's."""
+    cause: Cause | None = None
+    place: str = ""
+    """Where in the script it crashed: `load_batch, data.py:41`."""
+    facts: EndFacts | None = None
 
     @property
     def signal(self) -> int | None:

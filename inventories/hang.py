@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 HangVerdict = Literal["hung", "slow", "fine", "unknown"]
+OnHang = Literal["report", "stop", "restart"]
+"""What is done with a run that hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories.end_reasons import STOPS, WAITED_FOR, Ended, Reason
-from inventories.hang import Hang
+from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
+from inventories.hang import Hang, OnHang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.search import Search
 
@@ -60,6 +60,10 @@ class RunOptions:
     wheels: str | None = None
     install_project: bool = True
     """False: the project itself was not to be installed."""
+    hang_after: str | None = None
+    """Seconds without progress after which it counted as hung, or `off`. None: by its own past."""
+    on_hang: OnHang | None = None
+    """None: not said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +233,8 @@ class FirstError:
     """Those that others waited for until they gave up, as far as it is known."""
     detail: str = ""
     """Words of others in the message: the script's, a library's, the system's, SSH's."""
+    cause: Cause | None = None
+    """What is behind the reason. None: it is not known, or the reason says it all."""
 
     @property
     def waited_for(self) -> bool:
@@ -342,6 +348,8 @@ class RankRecord:
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""
     ended: Ended | None = None
     """What its watcher knows of its end beside that. None: nothing."""
+    facts: EndFacts | None = None
+    """What its watcher saw around its end. None: it ended well, or an older gpuctl started it."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
     metrics_began_at: float | None = None

@@ -2,19 +2,52 @@
 
 import signal
 
-from inventories.end_reasons import Ended, Reason
+from inventories.end_reasons import Cause, Ended, EndFacts, Reason
 from remote.checks.finding import listed
 
 MEMORY = "running out of memory is the usual cause"
+BLOCKING = "CUDA tells of it late: --env CUDA_LAUNCH_BLOCKING=1 makes the traceback name the line"
+CAUSES = {
+    Cause.DEVICE_ASSERT: "an index was out of range, often a label or token beyond the model's number of them. "
+    + BLOCKING,
+    Cause.ILLEGAL_ACCESS: f"a kernel used memory that is not its own, often one of an extension. {BLOCKING}",
+    Cause.NO_KERNEL_IMAGE: "this PyTorch was built for other GPUs: install a build for this one's compute capability",
+    Cause.DRIVER_TOO_OLD: "the node's NVIDIA driver is older than PyTorch's CUDA needs: install a newer driver, or a "
+    "PyTorch that was built for an older CUDA",
+    Cause.NO_DRIVER: "the node has no NVIDIA driver that works: gpuctl doctor looks at it",
+    Cause.CPU_BUILD: "the PyTorch that was installed is one for CPUs only",
+    Cause.NO_SUCH_GPU: "the rank asked for a GPU that it does not have: --nproc-per-node may be too high, or "
+    "CUDA_VISIBLE_DEVICES hides some",
+    Cause.GPU_BUSY: "another process has the GPU for itself: gpuctl top shows which GPUs are in use",
+    Cause.FABRIC_MANAGER: "NVIDIA's fabric manager does not run on the node: "
+    "sudo systemctl restart nvidia-fabricmanager",
+    Cause.GPU_BROKEN: "the GPU itself is at fault: replace the machine, or have it rebooted",
+    Cause.SAME_GPU: "two ranks use one GPU: call torch.cuda.set_device with LOCAL_RANK before the first collective",
+}
+"""What is behind an error of a GPU, and what to do."""
 
 
 def sentence(ended: Ended) -> str:
     """One line on what ended it: `exit status 3: RuntimeError: boom`. Also where its facts are not known."""
     match ended.reason:
+        case Reason.OUT_OF_MEMORY if ended.cause is Cause.KERNEL_KILL:
+            return _memory_kill(ended)
         case Reason.SIGNAL if ended.signal == signal.SIGKILL:
-            return f"{exit_text(ended)}; {MEMORY}"
+            return f"{exit_text(ended)}; {_who_killed(ended)}"
         case Reason.UNKNOWN:
-            return f"killed, it is not known by what; {MEMORY}"
+            return f"killed, it is not known by what; {_who_killed(ended)}"
+        case Reason.SIGNAL if ended.place:
+            return f"{exit_text(ended)} in C code that was called from {ended.place}"
+        case Reason.SIGNAL | Reason.EXIT_CODE if ended.cause is Cause.SILENT:
+            if not ended.detail:
+                return f"{exit_text(ended)} without a word in its log"
+            return f"{exit_text(ended)} without a traceback; its log ends with: {ended.detail}"
+        case Reason.SHARED_MEMORY_FULL:
+            return f"{_with_words(exit_text(ended), ended)}; {_shared_memory(ended.facts)}"
+        case Reason.NCCL_ERROR:
+            return f"{_with_words(exit_text(ended), ended)}{_nccl(ended.facts)}{_cause(ended)}"
+        case Reason.CUDA_ERROR:
+            return f"{_with_words(exit_text(ended), ended)}{_cause(ended)}"
         case Reason.THREAD_AT_EXIT:
             return (
                 f"{_with_words(exit_text(ended), ended)}; if its work was done, a thread of torch's gloo was "
@@ -53,6 +86,58 @@ _OF_RANKS = frozenset(
         Reason.LOST_PEER,
     }
 )
+
+
+def _cause(ended: Ended) -> str:
+    said = CAUSES.get(ended.cause) if ended.cause else None
+    return f"; {said}" if said else ""
+
+
+def _who_killed(ended: Ended) -> str:
+    if ended.facts is None or not ended.facts.no_memory_kill:
+        return MEMORY
+    return "the kernel did not do it for want of memory: somebody did, or a service of the node such as systemd-oomd"
+
+
+def _memory_kill(ended: Ended) -> str:
+    facts = ended.facts or EndFacts()
+    had = f", which had {_gb(facts.killed_bytes)}," if facts.killed_bytes else ""
+    killed = f"the kernel killed {facts.killed_process or 'a process of it'}{had}{_used_up(facts)}"
+    return f"out of memory: {killed} ({_with_words(exit_text(ended), ended)})"
+
+
+def _used_up(facts: EndFacts) -> str:
+    limit = facts.memory_limit_bytes
+    if facts.used_up == "node":
+        has = f" of {_gb(facts.memory_bytes)}" if facts.memory_bytes else ""
+        return f" as the node's memory{has} was used up"
+    if limit:
+        return f" as its container or session may have {_gb(limit)} of memory and had used them up"
+    if facts.used_up == "group":
+        return " as its container or session had used up the memory that it may have"
+    return " for want of memory"
+
+
+def _shared_memory(facts: EndFacts | None) -> str:
+    size = f", {_gb(facts.shm_bytes)}," if facts and facts.shm_bytes else ""
+    return (
+        f"the shared memory in /dev/shm{size} was full: use fewer DataLoader workers, or enlarge it with sudo mount "
+        "-o remount,size=50% /dev/shm (of a container: its --shm-size)"
+    )
+
+
+def _nccl(facts: EndFacts | None) -> str:
+    if facts is None:
+        return ""
+    used = f"; NCCL used {' and '.join(facts.nccl_interfaces)}" if facts.nccl_interfaces else ""
+    warned = f"{' and' if used else '; NCCL'} warned: {facts.nccl_warning}" if facts.nccl_warning else ""
+    return f"{used}{warned}"
+
+
+def _gb(size: int | None) -> str:
+    """`1.9 GB`, `64 MB`."""
+    size = size or 0
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _of_node(ended: Ended) -> str:

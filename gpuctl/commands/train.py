@@ -31,7 +31,7 @@ from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from gpuctl.job_file.read import Job
-    from gpuctl.workflow.training.request import OnHang
+    from inventories.hang import OnHang
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -114,7 +114,6 @@ OURS = frozenset({
 @click.option(
     "--on-hang",
     type=click.Choice(("report", "stop", "restart")),
-    default="report",
     help="What to do if the run hangs, once the cause is told (default: report).",
 )
 @click.option(
@@ -157,7 +156,7 @@ def command(
     resume_from: str | None,
     max_restarts: int,
     hang_after: str | None,
-    on_hang: "OnHang",
+    on_hang: "OnHang | None",
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],

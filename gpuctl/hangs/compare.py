@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import Any
 
 from gpuctl.hangs.lateness import Late, latest
-from gpuctl.hangs.stacks import Frame, collective, in_project, main_thread, waits_for_data
+from gpuctl.hangs.stacks import Frame, collective, in_project, script_thread, waits_for_data
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
 LEAST_HUNG_S = 10.0
@@ -19,8 +19,10 @@ LEAST_HUNG_S = 10.0
 LEAST_SLOW_S = 1.0
 TIMES_HUNG, TIMES_SLOW = 20, 4
 """As many times the usual interval between two collectives."""
-BUSY_CPU, TIMES_BUSY = 0.5, 4
-"""Who uses so much of a CPU gets so many times the time."""
+BUSY, BUSY_BYTES_PER_S, TIMES_BUSY = 0.5, 1e6, 4
+"""Who keeps a CPU busy for so much of the time, or reads and writes so much, gets so many times the time."""
+SHARE_WAITED = 0.5
+"""Of the allowed time: who hangs has waited in one collective for as long at least."""
 STOPPED_STATES = ("T", "t")
 
 
@@ -37,6 +39,8 @@ class Kind(StrEnum):
     BY_STACKS = "by stacks"
     NOT_BEGUN = "not begun"
     WORKS = "works"
+    DRIVER = "driver"
+    """It is a driver of Ray's: what the workers do that it has Ray start is not known."""
     UNKNOWN = "unknown"
 
 
@@ -57,8 +61,8 @@ class Rank:
 
     @property
     def frames(self) -> list[Frame]:
-        """Its main thread's, the innermost first."""
-        return [] if self.told is None else main_thread(self.told.stacks)
+        """Of the thread that runs the script, the innermost first."""
+        return [] if self.told is None else script_thread(self.told.stacks, self.told.code)
 
     @property
     def at(self) -> Frame | None:
@@ -80,6 +84,14 @@ class Rank:
     def holds_lock(self) -> bool:
         """Whether it is in C code that does not let go of Python's lock: its server could not tell its stacks."""
         return self.told is not None and self.told.server is False and self.told.stacks_by == "signal"
+
+    @property
+    def works(self) -> bool:
+        """Whether it computes, reads or writes."""
+        told = self.told
+        return told is not None and (
+            (told.busy or 0) >= BUSY or (told.io_bytes_per_s or 0) >= BUSY_BYTES_PER_S
+        )
 
     @property
     def waits_for_data(self) -> bool:
@@ -145,17 +157,21 @@ class Finding:
 
 
 def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
-    """Return whether a run hangs that was silent for `silent_s`, where its past allows `allowed_s`.
+    """Return whether a run hangs of which a node was silent for `silent_s`, where its past allows `allowed_s`.
 
-    It does not while no rank waits for another: it compiles, evaluates or saves. One that is waited for and has a CPU
-    at work may do so alone, and gets more time.
+    It does not while no rank waits for another: it compiles, evaluates or saves. Nor while other nodes go on: their
+    ranks write, or who waits has done so for a moment only. One that is waited for and works may do so alone, and
+    gets more time.
     """
-    if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN):
+    if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN, Kind.DRIVER):
         return False
+    waited_s = allowed_s if finding.since_s is None else finding.since_s
+    if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:
+        return False
+    written = [rank.told.wrote_s for rank in finding.ranks if rank.told and rank.told.wrote_s is not None]
+    silent_s = min([silent_s, *written])
     alone = finding.kind in (Kind.NEVER_ENTERED, Kind.BY_STACKS) and finding.culprits
-    works = alone and all(
-        rank.told is not None and (rank.told.cpu or 0) >= BUSY_CPU for rank in finding.culprits
-    )
+    works = alone and all(rank.works for rank in finding.culprits)
     return silent_s >= allowed_s * (TIMES_BUSY if works else 1)
 
 
@@ -176,7 +192,7 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
         shared |= {"since_s": stuck.since_s, "usual_s": stuck.usual_s}
     for kind, culprits in (
         (Kind.STOPPED, tuple(rank for rank in everyone if rank.stopped)),
-        (Kind.GONE, _gone(everyone)),
+        (Kind.GONE, _gone(everyone) if waiting else ()),
         (Kind.DEAD_WORKER, tuple(rank for rank in everyone if rank.dead_child is not None)),
     ):
         if culprits:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from gpuctl.hangs.compare import Finding, Kind, Rank
+from gpuctl.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
 from gpuctl.hangs.lateness import Late
 from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
@@ -137,10 +137,7 @@ def _others(waiting: Sequence[Rank], finding: Finding) -> str:
 
 def _at(frame: Frame | None) -> str:
     """`load_batch, data.py:41`."""
-    if frame is None:
-        return "a place that is not known"
-    where = f"{frame.file}:{frame.line}"
-    return where if frame.function == "<module>" else f"{frame.function}, {where}"
+    return "a place that is not known" if frame is None else frame.place
 
 
 def _line(ranks: Sequence[Rank]) -> str:
@@ -176,10 +173,23 @@ def _doing(rank: Rank) -> str:
         return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
     if rank.waits_for_data:
         return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
+    if not rank.frames and rank.told.state is None:
+        return "where it was is not known"
     if not rank.frames:
         channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
         return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
-    return f"it is in {_at(rank.at)}"
+    return f"it is in {_at(rank.at)}{_work(rank)}"
+
+
+def _work(rank: Rank) -> str:
+    """`, at work (98 % of a CPU)`; empty of one that only waits."""
+    told = rank.told
+    if told is None or not rank.works:
+        return ""
+    does = [f"{told.cpu:.0%} of a CPU".replace("%", " %")] if (told.cpu or 0) >= 0.1 else []
+    moved = told.io_bytes_per_s or 0
+    does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
+    return f", at work ({', '.join(does)})" if does else ", at work"
 
 
 def _busy_worker(rank: Rank) -> str:
@@ -230,10 +240,21 @@ def _different(finding: Finding) -> str:
 
 
 def _all_inside(finding: Finding) -> str:
-    return (
-        f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so what they "
-        "send does not arrive (a link that was dropped, a firewall), or the data is large"
-    )
+    lost = "what they send does not arrive (a link that was dropped, a firewall), or the data is large"
+    if len(finding.waiting) < len(finding.ranks) and any(_is_past(rank, finding) for rank in finding.ranks):
+        still = "is" if len(finding.waiting) == 1 else "are"
+        return (
+            f"{_named(finding.waiting)} {still} in {_number(finding)}, which the others have left{_for(finding)}; "
+            f"none is missing, so {lost}"
+        )
+    return f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so {lost}"
+
+
+def _is_past(rank: Rank, finding: Finding) -> bool:
+    """Whether a rank has left the collective in which others wait."""
+    one = finding.collective
+    last = None if one is None else rank.last(one.group)
+    return one is not None and last is not None and (last.sequence, last.over) > (one.sequence, False)
 
 
 def _not_asked(finding: Finding) -> str:
@@ -277,6 +298,14 @@ def _works(finding: Finding) -> str:
     return f"no rank waits in a collective; {_all_doing(finding.ranks)}"
 
 
+def _driver(finding: Finding) -> str:
+    (rank, *_) = finding.ranks
+    return (
+        "what the script's Ray workers do is not known here, as Ray starts them; of the script itself, on "
+        f"{rank.node}, {_doing(rank)}. `ray stack`, with py-spy on a node, shows its workers"
+    )
+
+
 def _not_begun(_: Finding) -> str:
     return "no rank has begun"
 
@@ -294,6 +323,7 @@ _SENTENCES = {
     Kind.NOT_ASKED: _not_asked,
     Kind.ALL_INSIDE: _all_inside,
     Kind.BY_STACKS: _by_stacks,
+    Kind.DRIVER: _driver,
     Kind.NOT_BEGUN: _not_begun,
     Kind.WORKS: _works,
     Kind.UNKNOWN: _unknown,

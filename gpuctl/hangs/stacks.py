@@ -3,7 +3,11 @@
 import re
 from dataclasses import dataclass
 
+from remote.shared.constants import CODE, NODE_FOLDER
+
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+_CODE = re.compile(rf"(.*/{re.escape(NODE_FOLDER)}/{CODE})/[^/]+/")
+"""The folder on a node of all that was sent."""
 _C10D = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$")
 _LOADER = "/torch/utils/data/dataloader.py"
 _FETCH = "/torch/utils/data/_utils/fetch.py"
@@ -18,6 +22,12 @@ class Frame:
     file: str
     line: int
     function: str
+
+    @property
+    def place(self) -> str:
+        """`load_batch, data.py:41`."""
+        where = f"{self.file}:{self.line}"
+        return where if self.function == "<module>" else f"{self.function}, {where}"
 
 
 def threads(text: str) -> list[list[Frame]]:
@@ -36,6 +46,19 @@ def main_thread(text: str) -> list[Frame]:
     return next(reversed(threads(text)), [])
 
 
+def script_thread(text: str, code: str) -> list[Frame]:
+    """Return the frames of the thread that runs the script: the main one, unless another is in the files sent.
+
+    Ray and some trainers run it in a thread beside the main one.
+    """
+    main = main_thread(text)
+    sent = f"{code}/"
+    if not code or any(frame.file.startswith(sent) for frame in main):
+        return main
+    others = (frames for frames in threads(text) if any(frame.file.startswith(sent) for frame in frames))
+    return next(others, main)
+
+
 def in_project(frames: list[Frame], code: str) -> Frame | None:
     """Return the innermost frame in the files that were sent, their folder left out of its path.
 
@@ -43,10 +66,21 @@ def in_project(frames: list[Frame], code: str) -> Frame | None:
     """
     for frame in frames:
         before, mark, rest = frame.file.partition(f"{code}/")
-        if mark and not before:
+        if code and mark and not before:
             return Frame(file=rest.partition("/")[2] or rest, line=frame.line, function=frame.function)
     own = (frame for frame in frames if not frame.file.startswith("<") and not _of_library(frame.file))
     return next(own, None)
+
+
+def crashed_at(text: str) -> str:
+    """Return where in the script C code was called that crashed: `load_batch, data.py:41`; empty: not known."""
+    _, mark, rest = text.partition("Current thread ")
+    frames = threads(f"{mark}{rest}".split("\n\n")[0]) if mark else []
+    if not frames:
+        return ""
+    sent = next((code[1] for frame in frames[0] if (code := _CODE.match(frame.file))), "")
+    at = in_project(frames[0], sent)
+    return "" if at is None else at.place
 
 
 def collective(frames: list[Frame]) -> str | None:

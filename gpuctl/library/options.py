@@ -12,8 +12,9 @@ from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
 from gpuctl.workflow.training.earlier import check_earlier
-from gpuctl.workflow.training.request import OnHang, TrainRequest, check_bring, check_device
+from gpuctl.workflow.training.request import TrainRequest, check_bring, check_device
 from inventories.did_you_mean import did_you_mean
+from inventories.hang import OnHang
 from inventories.spec import DEFAULT_CLUSTER, Spec
 from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
 from remote.launchers import LAUNCHERS
@@ -100,7 +101,7 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     hang_after: str | None
     """Time without progress after which the run counts as hung, such as `10m`; `off`. Default: by its own past."""
-    on_hang: OnHang
+    on_hang: OnHang | None
     """What is done then: `report` (default), `stop`, `restart`."""
     project: File | None
     """The folder that holds the script, and in whose copy it runs. Default: the current one."""
@@ -240,7 +241,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         resume_from=options.get("resume_from"),
         max_restarts=restarts,
         hang_after=_hang_after(options.get("hang_after")),
-        on_hang=options.get("on_hang", "report"),
+        on_hang=options.get("on_hang"),
     )
     check_device(request)
     check_earlier(request)
@@ -257,9 +258,9 @@ def _hang_after(given: str | None) -> float | Literal["off"] | None:
 
 def _check_hangs(request: TrainRequest) -> None:
     """Raises Usage where nobody would be there to do what is asked for."""
-    if request.on_hang not in get_args(OnHang):
+    if request.on_hang not in (None, *get_args(OnHang)):
         raise Usage(f"--on-hang {request.on_hang} is not possible: give {', '.join(get_args(OnHang))}.")
-    if request.on_hang == "report":
+    if not request.ends_hung:
         return
     if request.hang_after == "off":
         raise Usage(f"--on-hang {request.on_hang} needs the watch: leave out --hang-after off.")

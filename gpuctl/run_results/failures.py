@@ -10,7 +10,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuctl.run_results import log_errors, metrics
+from gpuctl.run_results import metrics
+from gpuctl.run_results.rank_end import ASKED, ECHOES, rank_end
 from inventories.end_reasons import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
@@ -19,6 +20,8 @@ SUSPICION = {
     Reason.EXIT_CODE: 0,
     Reason.SIGNAL: 0,
     Reason.OUT_OF_MEMORY: 0,
+    Reason.SHARED_MEMORY_FULL: 0,
+    Reason.CUDA_ERROR: 0,
     Reason.MODULE_NOT_FOUND: 0,
     Reason.FILE_NOT_FOUND: 0,
     Reason.THREAD_AT_EXIT: 0,
@@ -39,26 +42,25 @@ SUSPICION = {
     Reason.TOLD: 1,
     # 2: a rank that was ended while it died of an error of its own.
     Reason.UNKNOWN: 3,
-    Reason.TIMED_OUT: 4,
+    # It may tell only that another rank is gone.
+    Reason.NCCL_ERROR: 4,
+    Reason.TIMED_OUT: 5,
     # What is made of a rank's end later; no rank and no node says so itself.
-    Reason.HUNG: 4,
-    Reason.ENDED_EARLY: 4,
-    Reason.TERMINATED: 5,
-    Reason.LOST_PEER: 6,
-    Reason.LAUNCHER_ENDED: 7,
+    Reason.HUNG: 5,
+    Reason.ENDED_EARLY: 5,
+    Reason.TERMINATED: 6,
+    Reason.LOST_PEER: 7,
+    Reason.LAUNCHER_ENDED: 8,
     # No failures.
-    Reason.STOPPED: 8,
-    Reason.RESIZED: 8,
-    Reason.PEER_FAILED: 8,
+    Reason.STOPPED: 9,
+    Reason.RESIZED: 9,
+    Reason.PEER_FAILED: 9,
 }
 """How near each reason is to the cause: of a run's ends, the one of the lowest number began it."""
 DYING = 2
 _RAY_FOLLOWS = 1.5
 """Ray's end on a node other than its head's, where that one failed."""
-_ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
-"""They tell only that another rank is gone, or does not come."""
 _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
-_ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 SAME_MOMENT_S = 2.0
 """Ranks killed within this time were killed by one hand."""
 
@@ -97,7 +99,7 @@ class End:
     @property
     def asked(self) -> bool:
         """Whether it ended as it was asked to."""
-        return self.ended.signal in _ASKED
+        return self.ended.signal in ASKED
 
     @property
     def killed(self) -> bool:
@@ -131,6 +133,7 @@ def first_failure(
         message=sentence(began.ended),
         reason=began.reason,
         detail=began.ended.detail,
+        cause=began.ended.cause,
     )
     return Failure(error=error, exit_code=began.ended.exit_code)
 
@@ -140,7 +143,7 @@ def which_began(ends: Sequence[End]) -> End | None:
     nodes = [end for end in ends if end.rank is None]
     ranks = sorted((end for end in ends if end.rank is not None), key=_when)
     suspects = _by_themselves(ranks)
-    if suspects and all(end.reason in _ECHOES for end in suspects):
+    if suspects and all(end.reason in ECHOES for end in suspects):
         suspects = _of_echoes(suspects, ranks)
     head_failed = any(end.head and end.reason is not Reason.LAUNCHER_ENDED for end in nodes)
 
@@ -197,29 +200,6 @@ def failed_first(error: FirstError) -> str:
     if error.rank is not None:
         return f"rank {error.rank} on {error.node} failed first"
     return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
-
-
-def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = ()) -> tuple[Ended, bool]:
-    """What ended a rank, by its record, its log and what it told itself; whether its log tells of its own error."""
-    code = record.exit_code
-    bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
-    log = log_errors.read(log_tail, aborted=bare.signal == signal.SIGABRT)
-    told = metrics.failed(lines)
-    reason, ranks = told or (log.reason, log.ranks)
-    detail = log.words
-    if record.ended is not None:
-        return replace(record.ended, exit_code=code), False
-    if reason not in _ECHOES:
-        if bare.signal in _ASKED:
-            reason = Reason.TERMINATED
-            detail = detail if log.traceback or (code or 0) > 0 else ""
-        elif bare.signal == signal.SIGKILL or code is None:
-            reason, detail = (Reason.SIGNAL if code else Reason.UNKNOWN), ""
-        elif reason is None:
-            reason = Reason.SIGNAL if bare.signal else Reason.EXIT_CODE
-    assert reason is not None
-    own = log.traceback and reason not in _ECHOES
-    return replace(bare, reason=reason, ranks=ranks, detail=detail), own
 
 
 def _rank_ends(
@@ -330,7 +310,7 @@ def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[
     They are not among those that gave up, or lost a peer. A rank that works takes SIGTERM, one that is stopped or
     hangs in the driver does not; one that had ended well is meant where there is no other.
     """
-    echoes = {end.rank for end in ends if end.reason in _ECHOES}
+    echoes = {end.rank for end in ends if end.reason in ECHOES}
     known = {record.rank: record.exit_code for records in ranks.values() for record in records}
     others = {
         rank: node.name

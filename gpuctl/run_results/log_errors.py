@@ -4,10 +4,12 @@ None of it is gpuctl's own. A library that changes its words makes a rank's end 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpuctl.text import clean
-from inventories.end_reasons import Reason
+from inventories.end_reasons import Cause, Reason
 
 MOST_SAID = 300
 
@@ -31,7 +33,59 @@ _GAVE_UP = re.compile(
 """What a rank says whose time was over while it waited for others."""
 _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 """Where it names them."""
-_MEMORY = re.compile(r"OutOfMemoryError|CUDA(?: error:)? out of memory|^MemoryError\b|can't allocate memory")
+_MEMORY = re.compile(r"OutOfMemoryError|^MemoryError\b|can't allocate memory|Cannot allocate memory")
+_GPU_MEMORY = re.compile(
+    r"(CUDA|HIP)(?: error:| failure)? '?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+_SHARED_MEMORY = re.compile(
+    r"out of shared memory|insufficient shared memory"
+    r"|shared memory ?(\(shm\)|object|segment)[^\n]*(No space left|\(28\))"
+    r"|unable to (write to|allocate|resize|mmap)[^\n]*(/torch_|shm)|No space left on device: '/dev/shm/"
+)
+"""What torch's DataLoader workers say, and NCCL, where /dev/shm is full."""
+NO_SPACE = "No space left on device"
+_CHILD_KILLED = re.compile(
+    r"DataLoader worker.*(killed by signal: Killed|exited unexpectedly)|Signals\.SIGKILL|BrokenProcessPool"
+)
+"""What a rank says of which a process was killed."""
+_CUDA = re.compile(
+    r"\bCUDA\b|\bcuda\b|cuDNN|CUBLAS_STATUS|CUDNN_STATUS|NVIDIA|AcceleratorError|device-side assert"
+)
+_CUDA_CAUSES: Mapping[Cause, re.Pattern[str]] = {
+    Cause.DEVICE_ASSERT: re.compile(r"device-side assert"),
+    Cause.ILLEGAL_ACCESS: re.compile(
+        r"illegal memory access|misaligned address|illegal instruction|illegal address|unspecified launch failure"
+    ),
+    Cause.NO_KERNEL_IMAGE: re.compile(r"no kernel image is available"),
+    Cause.DRIVER_TOO_OLD: re.compile(
+        r"driver on your system is too old|driver version is insufficient|unsupported toolchain"
+        r"|system has unsupported display driver"
+    ),
+    Cause.NO_DRIVER: re.compile(r"Found no NVIDIA driver"),
+    Cause.CPU_BUILD: re.compile(r"not compiled with CUDA|Torch not built with CUDA"),
+    Cause.NO_SUCH_GPU: re.compile(
+        r"invalid device ordinal|No CUDA GPUs are available|no CUDA-capable device"
+    ),
+    Cause.GPU_BUSY: re.compile(r"busy or unavailable"),
+    Cause.FABRIC_MANAGER: re.compile(r"system not yet initialized"),
+    Cause.GPU_BROKEN: re.compile(r"uncorrectable (NVLink|ECC)|ECC error|GPU is lost|hardware stack error"),
+}
+"""What CUDA and torch say of a GPU that can't be used, by its likely cause."""
+_ASSERTION = re.compile(r"Assertion `[^`']*[`'] failed")
+"""What a kernel's check writes before CUDA only says that there was one."""
+_NCCL = re.compile(
+    r"\bNCCL error\b|\bnccl[A-Z]\w*(Error|Usage|Argument)\b|NCCL (WARN|failure)|ProcessGroupNCCL"
+)
+_NCCL_LAST = "Last error:"
+"""The line before the one in which NCCL itself says what failed."""
+_SAME_GPU = "Duplicate GPU detected"
+_ERROR_LIKE = re.compile(
+    r"error|exception|fail|fatal|abort|terminate|assert|cannot|can't|can not|could not|unable|denied|refused|killed"
+    r"|invalid|illegal|unknown|unrecognized|not found|no such|missing|required|usage|signal|core dumped",
+    re.IGNORECASE,
+)
+"""A line without a traceback that may tell what went wrong."""
 _NO_FILE = re.compile(
     r"No such file or directory: b?(?P<quote>['\"])(?P<quoted>.+?)(?P=quote)"  # Python
     r"|unable to open file: name = '(?P<hdf5>[^']+)', errno = 2\b"  # HDF5
@@ -57,6 +111,7 @@ class LogEnd:
     """The line that tells most."""
     reason: Reason | None
     """What the rank ended of, where the libraries' words tell it."""
+    cause: Cause | None = None
     ranks: tuple[int, ...] = ()
     """The ranks that it waited for, where it names them."""
     traceback: bool
@@ -75,22 +130,63 @@ def read(tail: str, *, aborted: bool = False) -> LogEnd:
     if gave_up:
         named = tuple(int(rank) for found in _NAMED.finditer(words) for rank in re.findall(r"\d+", found[1]))
         return LogEnd(words=words, reason=Reason.TIMED_OUT, ranks=named, traceback=False)
-    reason = _reason_of(words)
+    reason, cause = _reason_of(words)
+    if cause is Cause.DEVICE_ASSERT and (check := _ASSERTION.search(tail)):
+        words = f"{words}: {clean(check.group(), MOST_SAID)}"
+    if reason is Reason.NCCL_ERROR:
+        reason, cause, words = _of_nccl(words, tail)
     traced = any(_TRACEBACK.search(line) for line in tail.split("\n"))
-    own = traced and reason is not Reason.LOST_PEER and not _ON_REQUEST.match(words)
-    return LogEnd(words=words, reason=reason, traceback=own)
+    if reason is None and not traced and not _ERROR_LIKE.search(words):
+        cause = Cause.SILENT
+    own = traced and reason not in (Reason.LOST_PEER, Reason.NCCL_ERROR) and not _ON_REQUEST.match(words)
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=own)
 
 
-def _reason_of(words: str) -> Reason | None:
+def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
     if _PEER_GONE.search(words):
-        return Reason.LOST_PEER
+        return Reason.LOST_PEER, None
+    if _SHARED_MEMORY.search(words):
+        return Reason.SHARED_MEMORY_FULL, None
+    if _GPU_MEMORY.search(words):
+        return Reason.OUT_OF_MEMORY, Cause.GPU_MEMORY
     if _MEMORY.search(words):
-        return Reason.OUT_OF_MEMORY
+        return Reason.OUT_OF_MEMORY, None
+    if _NCCL.search(words):
+        return Reason.NCCL_ERROR, None
+    if _CUDA.search(words) and (cause := _cuda_cause(words)):
+        return Reason.CUDA_ERROR, cause
+    if "CUDA error" in words:
+        return Reason.CUDA_ERROR, None
     if _NO_MODULE.search(words):
-        return Reason.MODULE_NOT_FOUND
+        return Reason.MODULE_NOT_FOUND, None
     if path_not_found(words):
-        return Reason.FILE_NOT_FOUND
-    return Reason.THREAD_AT_EXIT if words == _THREAD_AT_EXIT else None
+        return Reason.FILE_NOT_FOUND, None
+    return (Reason.THREAD_AT_EXIT if words == _THREAD_AT_EXIT else None), None
+
+
+def _cuda_cause(words: str) -> Cause | None:
+    return next((cause for cause, said in _CUDA_CAUSES.items() if said.search(words)), None)
+
+
+def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
+    """What an error of NCCL's comes to, by its own last error, which torch prints below its line."""
+    lines = [_RANK_PREFIX.sub("", clean(line, MOST_SAID)).strip() for line in tail.split("\n")]
+    last = next((after for line, after in reversed(list(pairwise(lines))) if line == _NCCL_LAST), "")
+    said = f"{words}: {last}" if last else words
+    if _SAME_GPU in said:
+        return Reason.NCCL_ERROR, Cause.SAME_GPU, said
+    if _PEER_GONE.search(last):
+        return Reason.LOST_PEER, None, said
+    reason, cause = _reason_of(last) if last else (None, None)
+    if reason in (Reason.SHARED_MEMORY_FULL, Reason.OUT_OF_MEMORY, Reason.CUDA_ERROR):
+        return reason, cause, said
+    cause = _cuda_cause(last)
+    return (Reason.NCCL_ERROR if cause is None else Reason.CUDA_ERROR), cause, said
+
+
+def child_was_killed(words: str) -> bool:
+    """Return whether a rank says that a process of its own was killed."""
+    return bool(_CHILD_KILLED.search(words))
 
 
 def path_not_found(words: str) -> str:

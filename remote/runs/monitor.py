@@ -98,9 +98,11 @@ class RunMonitor:
         gang: bool,
         mirror: bool = False,
         nodes: Mapping[str, Node] | None = None,
-        on_hang: Callable[[HangReport], None] = lambda _: None,
+        on_hang: Callable[[HangReport | None], None] = lambda _: None,
     ) -> None:
-        """`on_hang` gets what a node's watch reports when its ranks make no progress, and may not block."""
+        """`on_hang` gets what a node's watch reports when its ranks make no progress, None when they do; it may not
+        block.
+        """
         self._on_hang = on_hang
         self._run = run
         self._folder = folder
@@ -226,7 +228,7 @@ class RunMonitor:
             case "resize" if not (self.records or self._stopping.reasons):
                 self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
-            case "hangs" if event.report is not None:
+            case "hangs":
                 self._on_hang(event.report)
             case "give up" if not (self.records or self._stopping.reasons):
                 self.stopped_as_hung = True

@@ -8,7 +8,7 @@ from inventories.disk.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.run import RankRecord, Run, RunNode
 from remote.errors import BadAnswer
 from remote.sessions.connect import connect
 from remote.sessions.fanout import fan_out
@@ -61,6 +61,13 @@ class RankActivity:
     state: str | None = None
     """The kernel's letter for its process. None: it is gone."""
     cpu: float | None = None
+    """The share of a CPU that it and the processes that it started used."""
+    busy: float | None = None
+    """The same, with the time for which they waited for a CPU."""
+    io_bytes_per_s: float | None = None
+    """What they read and wrote, also over the network."""
+    wrote_s: float | None = None
+    """How long ago it wrote into its log or its metrics. None: never."""
     wait_channel: str = ""
     """Where in the kernel it sleeps."""
     children: tuple[ChildActivity, ...] = ()
@@ -73,6 +80,12 @@ class RankActivity:
     """The last ones of each process group, oldest first."""
     code: str = ""
     """The node's folder of what was sent."""
+
+
+def ended_activity(record: RankRecord) -> RankActivity:
+    """What is left to tell of a rank that has ended."""
+    now = record.ended_at or record.started_at
+    return RankActivity(rank=record.rank, now=now, began_at=record.started_at, ended=True)
 
 
 @dataclass(frozen=True, kw_only=True)

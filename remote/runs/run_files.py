@@ -21,10 +21,11 @@ from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver
 from remote.runs import outputs
-from remote.runs.rank_activity import HangReport, hang_report
+from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 from remote.shared.files import digest_of
+from remote.shared.flight_recorder import NotATrace, in_dump
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -84,6 +85,7 @@ class RunFiles:
         self._growing = {f"logs/{node.name}.log"}
         self._growing |= {constants.RANK_LOG.format(rank) for rank in ranks}
         self._growing |= {constants.RANK_METRICS.format(rank) for rank in ranks}
+        self._growing |= {constants.RANK_DUMP.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
         most = MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES + outputs.max_output_bytes(options)
@@ -97,12 +99,16 @@ class RunFiles:
         """The paths of the node's rank records."""
         return sorted(self._records)
 
-    def hang_report(self, body: bytes) -> HangReport:
-        """Keep the node's report that its ranks make no progress."""
-        report = hang_report(self._node.name, body)
+    def hang_report(self, body: bytes) -> HangReport | None:
+        """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it."""
         folder = self._folder.path / constants.HANGS
+        path = folder / f"{self._node.name}.json"
+        if not body:
+            path.unlink(missing_ok=True)
+            return None
+        report = hang_report(self._node.name, body)
         folder.mkdir(mode=0o700, exist_ok=True)
-        write_atomic(folder / f"{self._node.name}.json", body)
+        write_atomic(path, body)
         return report
 
     def keep_checkpoints(self) -> None:
@@ -230,6 +236,23 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
     """The reports that are here, by node."""
     paths = {node.name: folder.path / constants.HANGS / f"{node.name}.json" for node in nodes}
     return {name: hang_report(name, path.read_bytes()) for name, path in paths.items() if path.exists()}
+
+
+def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
+    """What each rank was in when a collective of NCCL's took too long, by rank; nothing of one that can't be read."""
+    found = {}
+    for name, records in read_rank_records(folder, nodes).items():
+        for record in records:
+            path = folder.path / constants.RANK_DUMP.format(record.rank)
+            try:
+                entries = in_dump(path.read_bytes())
+            except (FileNotFoundError, NotATrace):
+                continue
+            now = record.ended_at or max((one["entered_at"] for one in entries), default=0.0)
+            found[record.rank] = rank_activity(
+                name, {"rank": record.rank, "now": now, "collectives": entries}
+            )
+    return found
 
 
 def _rank_path(folder: RunFolder, rank: int) -> Path:

@@ -64,7 +64,12 @@ def shown(folder: RunFolder) -> str:
 @pytest.mark.parametrize(
     ("run", "who", "says", "reason"),
     [
-        (FAILED, "rank 1 on default-1", "exit status 3: rank 1 begins", Reason.TOLD),
+        (
+            FAILED,
+            "rank 1 on default-1",
+            "exit status 3: rank 1 begins",
+            Reason.TOLD,
+        ),
         (HUNG, "rank 1 on default-1", OF_HUNG, Reason.HUNG),
         (KILLED, "default-1", "the runner was killed from outside", Reason.TOLD),
         (SHUT_DOWN, "default-1", OF_SIGTERM, Reason.TOLD),
@@ -83,7 +88,7 @@ def test_results_show_run_of_older_release(
 @pytest.mark.parametrize(
     ("run", "rank", "says", "reason"),
     [
-        (FAILED, 1, "exit status 3: rank 1 begins", Reason.EXIT_CODE),
+        (FAILED, 1, "exit status 3 without a traceback; its log ends with: rank 1 begins", Reason.EXIT_CODE),
         (HUNG, 1, OF_HUNG, Reason.HUNG),
         (KILLED, None, "the runner was killed from outside", Reason.TOLD),
         (SHUT_DOWN, None, OF_SIGTERM, Reason.TOLD),

@@ -299,6 +299,46 @@ def test_tune_searches_options_of_built_in_job(hosts: Gpuctl) -> None:
     assert "fast" in wrong.err
 
 
+WAITS = """
+import time
+import ray
+
+ray.init(log_to_driver=False)
+
+@ray.remote
+def waits():
+    time.sleep(600)
+
+print("waits", flush=True)
+ray.get(waits.remote())
+"""
+
+
+def test_why_names_stopped_rank_of_ray(hosts: Gpuctl) -> None:
+    process, run = start_train(hosts, "--hang-after", "5s", "--on-hang", "stop")
+    os.kill(rank_pid(hosts, run, 1), signal.SIGSTOP)
+    out, err = process.communicate(timeout=120)
+    result = json.loads(out)
+    assert result["status"] == "stopped", err
+    sentence = result["hang"]["sentence"]
+    assert sentence.startswith("The run hangs: rank 1 on default-1 is stopped (state T")
+    assert sentence in err
+    first = json.loads((hosts.run_folder(run) / "hang.json").read_text())["ranks"][0]
+    assert "#" in first["last_collective"], "Ray's rank has a flight recorder, too"
+    assert "Thread" in first["stacks"]
+
+
+def test_why_says_what_is_not_known_of_a_script_that_drives_ray(hosts: Gpuctl) -> None:
+    hosts.script("waits.py", WAITS)
+    run = train(hosts, "--detach", "waits.py").json["run"]
+    wait_for(lambda: "waits" in hosts.ok("logs", run).out, what="the driver at its task", deadline_s=120)
+    why = hosts.ok("why", "--json", run).json
+    hosts.ok("stop", run)
+    assert why["verdict"] == "unknown"
+    assert "what the script's Ray workers do is not known here" in why["sentence"]
+    assert "of the script itself, on default-0, it is in waits.py:12" in why["sentence"]
+
+
 def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
     done = train(hosts, "--", "--batch-size", "1000000")
     assert done.status == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inventories.end_reasons import STOPS, Ended, Reason
+from inventories.end_reasons import STOPS, Cause, Ended, EndFacts, Reason
 from remote.end_sentences import sentence
 from remote.node import end_reasons as on_a_node
 from remote.runs.reasons_of_nodes import OF_A_NODE, OF_A_RANK
@@ -20,6 +20,61 @@ SENTENCES: list[tuple[Ended, str]] = [
     (
         Ended(reason=R.OUT_OF_MEMORY, exit_code=1, detail="CUDA out of memory."),
         "exit status 1: CUDA out of memory.",
+    ),
+    (
+        Ended(
+            reason=R.OUT_OF_MEMORY,
+            exit_code=-9,
+            cause=Cause.KERNEL_KILL,
+            facts=EndFacts(
+                killed_process="python", killed_bytes=1_900_000_000, memory_limit_bytes=2_000_000_000
+            ),
+        ),
+        "out of memory: the kernel killed python, which had 1.9 GB, as its container or session may have 2.0 GB of "
+        "memory and had used them up (killed by SIGKILL)",
+    ),
+    (
+        Ended(
+            reason=R.OUT_OF_MEMORY,
+            exit_code=1,
+            cause=Cause.KERNEL_KILL,
+            detail="worker killed",
+            facts=EndFacts(used_up="node", memory_bytes=16_000_000_000),
+        ),
+        "out of memory: the kernel killed a process of it as the node's memory of 16.0 GB was used up (exit status "
+        "1: worker killed)",
+    ),
+    (
+        Ended(reason=R.SIGNAL, exit_code=-9, facts=EndFacts(no_memory_kill=True)),
+        "killed by SIGKILL; the kernel did not do it for want of memory: somebody did, or a service of the node such "
+        "as systemd-oomd",
+    ),
+    (
+        Ended(reason=R.SIGNAL, exit_code=-11, place="load, data.py:4", detail="x"),
+        "killed by SIGSEGV in C code that was called from load, data.py:4",
+    ),
+    (
+        Ended(reason=R.EXIT_CODE, exit_code=3, cause=Cause.SILENT, detail="epoch 3"),
+        "exit status 3 without a traceback; its log ends with: epoch 3",
+    ),
+    (
+        Ended(reason=R.SHARED_MEMORY_FULL, exit_code=-7, facts=EndFacts(shm_bytes=67_108_864)),
+        "killed by SIGBUS; the shared memory in /dev/shm, 67 MB, was full: use fewer DataLoader workers, or enlarge "
+        "it with sudo mount -o remount,size=50% /dev/shm (of a container: its --shm-size)",
+    ),
+    (
+        Ended(
+            reason=R.NCCL_ERROR,
+            exit_code=1,
+            detail="NCCL error",
+            facts=EndFacts(nccl_interfaces=("ens5:10.0.0.4",), nccl_warning="Connect to 10.0.0.5 failed"),
+        ),
+        "exit status 1: NCCL error; NCCL used ens5:10.0.0.4 and warned: Connect to 10.0.0.5 failed",
+    ),
+    (
+        Ended(reason=R.CUDA_ERROR, exit_code=1, detail="no kernel image", cause=Cause.NO_KERNEL_IMAGE),
+        "exit status 1: no kernel image; this PyTorch was built for other GPUs: install a build for this one's "
+        "compute capability",
     ),
     (
         Ended(reason=R.MODULE_NOT_FOUND, exit_code=1, detail="No module named 'x'"),

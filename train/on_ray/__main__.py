@@ -73,7 +73,21 @@ def _set_up_rank(run: str, variables: dict[str, str]) -> None:
         stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
+    _tell_of_hangs(place.get("hook"), rank)
     _write_status(RANK_BEGAN, pid=os.getpid())
+
+
+def _tell_of_hangs(hook: dict[str, str] | None, rank: str) -> None:
+    """Run gpuctl's hook, which torchrun's ranks have from their start: it tells what this rank does when it hangs."""
+    import importlib.util
+
+    spec = (
+        None if hook is None else importlib.util.spec_from_file_location("gpuctl_rank_hook", hook["module"])
+    )
+    if hook is not None and spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.begin(hook["files"].format(rank))
 
 
 def _read_place(run_dir: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What is done when a run that is followed hangs: its nodes are asked, the cause is told and kept, the run ended."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from gpuctl.hangs.compare import Rank, blocks, compare
+from gpuctl.hangs.compare import Kind, Rank, blocks, compare
 from gpuctl.hangs.sentences import hang_of
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
@@ -13,6 +14,7 @@ from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.hang import Hang
 from inventories.machine import Machine
 from inventories.run import Run
+from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
     from remote.runs.observer import Observer
@@ -42,9 +44,17 @@ class HangWatch:
         self._asking: Thread | None = None
         self._told = ""
 
-    def reported(self, report: "HangReport") -> None:
-        """Take a node's report; returns at once. The nodes report at about the same time, and are asked once."""
-        if self._asking is None or not self._asking.is_alive():
+    def reported(self, report: "HangReport | None") -> None:
+        """Take a node's report; returns at once. The nodes report at about the same time, and are asked once.
+
+        None: its ranks make progress, so that what was told is over.
+        """
+        if report is None:
+            if self._told:
+                self._told = ""
+                self._folder.hang_path.unlink(missing_ok=True)
+                self._observer.note("the run goes on")
+        elif self._asking is None or not self._asking.is_alive():
             self._asking = Thread(target=self._ask, args=(report,), daemon=True, name="ask of a hang")
             self._asking.start()
 
@@ -75,6 +85,8 @@ def ask(
 
     told = ask_nodes(run, machines, cluster)
     finding = compare(ranks_of(run, {one.rank: one for node in told for one in node.ranks}))
+    if drives_itself(run.mode, built_in=run.built_in):
+        finding = replace(finding, kind=Kind.DRIVER)
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
     errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)
@@ -94,27 +106,60 @@ def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
 
 def keep(folder: RunFolder, hang: Hang) -> None:
     """Keep it as `hang.json`, and each rank's stacks as a text of its own."""
-    private_dir(folder.path / "stacks")
-    for rank in hang.ranks:
-        write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
+    _keep_stacks(folder, hang)
     write_atomic(folder.hang_path, dump(hang))
 
 
-def kept(folder: RunFolder) -> Hang | None:
-    """Return what was found out last, by a command here or by the nodes' watches; None: nothing was."""
-    from remote.runs.run_files import read_hang_reports
+def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
+    private_dir(folder.path / "stacks")
+    for rank in filter(lambda rank: rank.stacks, hang.ranks):
+        write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
 
+
+def kept(folder: RunFolder) -> Hang | None:
+    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; None: nothing was."""
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
+    if known is not None and known.verdict == "hung":
+        return known
     run = folder.load_run()
+    hang = _of_reports(run, folder) or _of_dumps(run, folder)
+    if hang is not None:
+        _keep_stacks(folder, hang)
+    return hang or known
+
+
+def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
+    """What the nodes' watches have written. None while one of them has nothing to report: there the run goes on."""
+    from remote.runs.rank_activity import ended_activity
+    from remote.runs.run_files import read_hang_reports, read_rank_records
+
     reports = read_hang_reports(folder, run.nodes)
-    if not reports or (known is not None and known.verdict == "hung"):
-        return known
-    finding = compare(ranks_of(run, {one.rank: one for report in reports.values() for one in report.ranks}))
-    if not any(blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()):
-        return known
-    at = max(one.now for report in reports.values() for one in report.ranks)
-    hang = hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)
-    keep(folder, hang)
-    return hang
+    told = {one.rank: one for report in reports.values() for one in report.ranks}
+    if not told:
+        return None
+    last = max(one.now for one in told.values())
+    records = read_rank_records(folder, run.nodes)
+    for record in (record for name, found in records.items() if name not in reports for record in found):
+        if record.ended_at is None or record.ended_at > last:
+            return None
+        told[record.rank] = ended_activity(record)
+    finding = compare(ranks_of(run, told))
+    if len(told) < run.world_size or not any(
+        blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()
+    ):
+        return None
+    return hang_of(run.run, finding, at=datetime.fromtimestamp(last, UTC), hung=True)
+
+
+def _of_dumps(run: Run, folder: RunFolder) -> Hang | None:
+    """What torch wrote when a collective of NCCL's took longer than its timeout."""
+    from remote.runs.run_files import read_dumps
+
+    dumps = read_dumps(folder, run.nodes)
+    finding = compare(ranks_of(run, dumps))
+    if not finding.waiting:
+        return None
+    at = max(one.now for one in dumps.values())
+    return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
+from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
 from inventories.run import RunOptions
 from remote.launchers import DEFAULT, launcher_of
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from remote.files.tree import Tree
     from remote.launchers.rank_command import Script
 
-OnHang: TypeAlias = Literal["report", "stop", "restart"]
-"""What is done with a run that hangs."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
@@ -79,7 +78,8 @@ class TrainRequest:
     max_restarts: int = 0
     hang_after: float | Literal["off"] | None = None
     """Seconds without progress after which the run counts as hung. None: by its own past."""
-    on_hang: OnHang = "report"
+    on_hang: OnHang | None = None
+    """None: not said; it is only told of, or what the run that it resumes was given is done."""
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
 
@@ -126,6 +126,11 @@ class TrainRequest:
         return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
 
     @property
+    def ends_hung(self) -> bool:
+        """True: it is stopped if it hangs."""
+        return self.on_hang in ("stop", "restart")
+
+    @property
     def elastic(self) -> bool:
         """True: it takes as many machines as there are, within limits."""
         return self.min_nodes is not None
@@ -168,6 +173,8 @@ class TrainRequest:
             requirements=str(self.requirements.absolute()) if self.requirements else None,
             wheels=str(self.wheels.absolute()) if self.wheels else None,
             install_project=self.install_project,
+            hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
+            on_hang=self.on_hang,
         )
 
 

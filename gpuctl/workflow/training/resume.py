@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
@@ -14,6 +15,7 @@ from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, Run, RunNode, RunOptions
 from remote.files.tree import without_links_above
+from remote.shared.constants import HANG_OFF
 
 
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:
@@ -141,6 +143,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
         device=request.device or before.device,
         install_project=request.install_project and before.install_project,
+        **_hang_options(request, before),
     )
     # What a script that is named needs is known only where it is of the same project.
     if before.root and (request.built_in or request.folder.is_relative_to(before.root)):
@@ -173,6 +176,19 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         project=Path(before.project) if before.project else None,
         bring=request.bring or before.bring,
     )
+
+
+def _hang_options(request: TrainRequest, before: RunOptions) -> dict[str, Any]:
+    """What the earlier run was to do when it hangs, as far as this one can."""
+    after = request.hang_after
+    if after is None and before.hang_after is not None:
+        after = "off" if before.hang_after == HANG_OFF else float(before.hang_after)
+    on_hang = request.on_hang or before.on_hang
+    if request.on_hang is None and (after == "off" or request.detach):
+        on_hang = None
+    elif request.on_hang is None and on_hang == "restart" and request.max_restarts == 0:
+        on_hang = "stop"  # restarts are not taken over
+    return {"hang_after": after, "on_hang": on_hang}
 
 
 def last_of_each(words: Sequence[str]) -> tuple[str, ...]:

@@ -266,7 +266,7 @@ class _Runs:
     ) -> Attempt:
         """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
         request, scaler = self._request, self._scaler
-        watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.on_hang != "report")
+        watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.ends_hung)
         active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
         with nullcontext() if scaler is None else scaler.during(active):
             result, interrupted = see_through(

@@ -30,6 +30,19 @@ def cpu_seconds(pid: int) -> Optional[float]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
 
 
+def wait_seconds(pid: int) -> float:
+    """The time that its threads have waited for a CPU: who works on a busy machine waits as well."""
+    tasks = sorted((PROC / str(pid) / "task").glob("[0-9]*"))
+    found = (read_of(pid, "task/{}/schedstat".format(task.name)).split() for task in tasks)
+    return sum(int(fields[1]) for fields in found if len(fields) > 1) / 1e9
+
+
+def io_bytes(pid: int) -> int:
+    """The bytes that a process has read and written."""
+    lines = (line.split(": ") for line in read_of(pid, "io").splitlines())
+    return sum(int(line[1]) for line in lines if line[0] in ("rchar", "wchar"))
+
+
 def descendants(pid: int) -> List[int]:
     """A process's children and theirs: DataLoader workers, and what starts those."""
     found = process.children(pid)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Dict, Mapping
 
 from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
-from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS, RANK_DUMP
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
+STACKS = ".stacks"
+"""What a rank's process writes of its threads, on request and when it crashes."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
 
@@ -21,20 +23,31 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
     """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
     stays. Makes the folder of its files.
     """
+    given = recorder_environment(environment, run_dir)
+    if not given:
+        return {}
+    paths = environment.get("PYTHONPATH")
+    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
+    given[HOOK_VARIABLE] = rank_files(run_dir, rank)
+    return given
+
+
+def recorder_environment(environment: Mapping[str, str], run_dir: Path) -> Dict[str, str]:
+    """Return what makes torch's flight recorder record; nothing where the run is not watched. Makes the folder."""
     if environment.get(HANG_AFTER_VARIABLE) == HANG_OFF:
         return {}
     (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
-    files = rank_files(run_dir, rank)
-    paths = environment.get("PYTHONPATH")
     recorder = {
         RECORDED: "2000",
         # NCCL's own watch writes the recorder's content at its timeout. With stacks in it, it could wait for
         # Python's lock for ever.
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_INCLUDE_STACK_TRACE": "False",
-        "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / HANGS / "nccl-"),
+        "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / RANK_DUMP.format("")),
     }
-    given = {name: value for name, value in recorder.items() if name not in environment}
-    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
-    given[HOOK_VARIABLE] = files
-    return given
+    return {name: value for name, value in recorder.items() if name not in environment}
+
+
+def hook_for_ranks(run_dir: Path) -> Dict[str, str]:
+    """Return where ranks that others start find the hook's module, and their files, with `{}` for the rank."""
+    return {"module": HOOK_FOLDER + "/sitecustomize.py", "files": str(run_dir / HANGS / "rank-{}")}

@@ -8,7 +8,7 @@ nothing by its metrics, torch's flight recorder is asked, now and then.
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
@@ -29,32 +29,37 @@ LEAST_S = 120.0
 TIMES_USUAL = 20
 TIMES_LONGEST = 2
 TICK_S = 5.0
-ASK_S = 10.0
-"""The flight recorder is asked at most so often, and only while the metrics are silent."""
+ASK_S = 30.0
+"""The flight recorder is asked so often while the metrics are silent, and before it is told that the run hangs: to
+write it down takes a rank some 50 ms."""
 STEPS_KEPT = 512
 NICENESS = 10
+NO_PULSE = worker_server.Pulse(entered=[], under_way=0)
+WATCHED = HANGS + "/watched"
+"""In the run's folder: the claim to watch it, with the watch's pid."""
 
 
 class Progress:
     """When steps came, and how long the next may take. Times are monotonic seconds."""
 
-    def __init__(self, after_s: Optional[float], now: float) -> None:
+    def __init__(self, after_s: Optional[float]) -> None:
         """`after_s`: what a person said; None: by the run's own past."""
         self._after_s = after_s
-        self._heard = now
+        self._heard = 0.0
         self._stepped = None  # type: Optional[float]
         self._took = []  # type: List[float]
         self._longest_s = 0.0
         self._told_s = 0.0
 
-    def sign(self, now: float, *, step: bool) -> None:
-        """Take a sign of life; `step`: it is one of progress."""
+    def sign(self, now: float, *, step: bool, took: Sequence[float] = ()) -> None:
+        """Take a sign of life; `step`: it is one of progress. `took`: how long steps took since the last sign."""
         if step:
-            if self._stepped is not None:
-                self._took = [*self._took[1 - STEPS_KEPT :], now - self._stepped]
-                self._longest_s = max(self._longest_s, now - self._stepped)
+            if not took and self._stepped is not None:
+                took = [now - self._stepped]
+            self._took = [*self._took, *took][-STEPS_KEPT:]
+            self._longest_s = max(self._longest_s, *took, 0.0)
             self._stepped = now
-        self._heard = now
+        self._heard = max(self._heard, now)
         self._told_s = 0.0
 
     @property
@@ -73,11 +78,12 @@ class Progress:
 
     def is_due(self, now: float) -> bool:
         """Return whether to tell that it hangs: when it was silent for too long, and each time that has doubled."""
-        allowed_s, silent_s = self.allowed_s, self.silent_s(now)
-        if allowed_s is None or silent_s < max(allowed_s, 2 * self._told_s):
-            return False
-        self._told_s = silent_s
-        return True
+        allowed_s = self.allowed_s
+        return allowed_s is not None and self.silent_s(now) >= max(allowed_s, 2 * self._told_s)
+
+    def told(self, now: float) -> None:
+        """Note that it was told."""
+        self._told_s = self.silent_s(now)
 
 
 def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
@@ -92,7 +98,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> None:
         return
     try:
         (run_dir / HANGS).mkdir(mode=0o700, exist_ok=True)
-        os.close(os.open(str(run_dir / HANGS / "watched"), os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(str(run_dir / WATCHED), os.O_CREAT | os.O_EXCL, 0o600))
         process.detach(lambda: Watch(run_dir, float(after) if after else None).keep_on(supervisor))
     except OSError:
         return
@@ -103,14 +109,17 @@ class Watch:
 
     def __init__(self, run_dir: Path, after_s: Optional[float]) -> None:
         self._run_dir = run_dir
-        self._progress = Progress(after_s, time.monotonic())
+        self._progress = Progress(after_s)
         self._seen = {}  # type: Dict[str, Any]
+        self._pulses = {}  # type: Dict[int, worker_server.Pulse]
         self._asked = 0.0
         self._tick_s = TICK_S if after_s is None else min(TICK_S, max(0.5, after_s / 5))
+        self._ask_s = ASK_S if after_s is None else min(ASK_S, 2 * self._tick_s)
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
         """Watch until the supervisor has ended."""
         os.nice(NICENESS)
+        (self._run_dir / WATCHED).write_text(str(os.getpid()))
         while process.lives_on(supervisor["pid"], supervisor["birth"], self._tick_s):
             self.look(time.monotonic())
 
@@ -121,14 +130,16 @@ class Watch:
         steps = self._changed(
             {RANK_METRICS.format(rank): self._size(RANK_METRICS.format(rank)) for rank in ranks}
         )
-        if not steps and now - self._asked >= min(ASK_S, 2 * self._tick_s):
-            self._asked = now
-            steps = self._changed({"collectives {}".format(rank): self._collectives(rank) for rank in ranks})
         if logs or steps:
             self._progress.sign(now, step=steps)
+        if not steps and (now - self._asked >= self._ask_s or self._progress.is_due(now)):
+            self._asked = now
+            steps = self._take_pulses(ranks, now)
+        if logs or steps:
             self._forget()
         if self._progress.is_due(now):
             self._report(ranks, self._progress.silent_s(now))
+            self._progress.told(now)
 
     def _ranks(self) -> List[int]:
         found = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
@@ -140,13 +151,25 @@ class Watch:
         except OSError:
             return 0
 
-    def _collectives(self, rank: int) -> Any:  # noqa: ANN401 - anything that can be compared
-        """What changes when a rank comes to another collective, or one ends. What is not known is nothing new."""
+    def _take_pulses(self, ranks: List[int], now: float) -> bool:
+        """Ask the ranks for their last collectives, and return whether any is another than before."""
+        went_on = [self._take_pulse(rank, now) for rank in ranks]
+        return any(went_on)
+
+    def _take_pulse(self, rank: int, now: float) -> bool:
         path = rank_files(self._run_dir, rank) + ".sock"
-        entries = worker_server.collectives(path) if os.path.exists(path) else []
-        if not entries:
-            return self._seen.get("collectives {}".format(rank), 0)
-        return [[one["group"], one["sequence"], one["over"], one["entered_at"]] for one in entries[-8:]]
+        pulse = worker_server.pulse(path) if os.path.exists(path) else None
+        before = self._pulses.get(rank, NO_PULSE)
+        if pulse is None or pulse == before or not pulse.entered:
+            return False
+        self._pulses[rank] = pulse
+        since = before.entered[-1:]
+        new = since + [at for at in pulse.entered if not since or at > since[0]]
+        # One that has only ended did so at a time that is not known.
+        age_s = max(0.0, time.time() - new[-1]) if pulse.entered != before.entered else 0.0
+        took = [later - earlier for earlier, later in zip(new, new[1:])]
+        self._progress.sign(now - age_s, step=True, took=took)
+        return True
 
     def _changed(self, found: Dict[str, Any]) -> bool:
         """Whether any is another than at the last look; what was never there is 0."""

@@ -11,16 +11,16 @@ from threading import Thread
 from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node.hangs import thread_signal, worker_server
-from remote.node.hangs.proc import cpu_seconds, descendants, read_of, state_of
-from remote.node.hangs.rank_files import rank_files
+from remote.node.hangs.proc import cpu_seconds, descendants, io_bytes, read_of, state_of, wait_seconds
+from remote.node.hangs.rank_files import STACKS, rank_files
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process
 from remote.shared import frames
-from remote.shared.constants import CODE, RANK_RECORD
+from remote.shared.constants import CODE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import read_json
 
 CPU_S = 1.0
-"""The time of which a process's share of a CPU is."""
+"""The time of which a rank's share of a CPU is, and its input and output."""
 SIGNAL_S = 3.0
 """For the handler to write the stacks: it runs in the process, which has to get a CPU."""
 QUIET_S = 0.1
@@ -62,6 +62,9 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         "ended": bool(record) and "ended_at" in record,
         "state": None,
         "cpu": None,
+        "busy": None,
+        "io_bytes_per_s": None,
+        "wrote_s": wrote_s(run_dir, rank),
         "wait_channel": "",
         "children": [],
         "stacks": "",
@@ -73,20 +76,43 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
     pid = process_of(record)
     if pid is None:
         return told
-    began, before = time.monotonic(), cpu_seconds(pid)
+    tree = [pid, *descendants(pid)]
+    began, before = time.monotonic(), _work_of(tree)
     files = rank_files(run_dir, rank)
     told["state"] = state_of(pid)
-    told["children"] = [{"pid": child, "state": state_of(child)} for child in descendants(pid)]
+    told["children"] = [{"pid": child, "state": state_of(child)} for child in tree[1:]]
     if told["state"] and told["state"] not in STOPPED:
         _ask(told, pid, files)
     if not told["stacks"]:
         told["stacks"], told["stacks_by"] = kernel_stack(pid), "kernel"
     told["wait_channel"] = read_of(pid, "wchan").strip("0\n")
     time.sleep(max(0.0, CPU_S - (time.monotonic() - began)))
-    after = cpu_seconds(pid)
-    if before is not None and after is not None:
-        told["cpu"] = round((after - before) / (time.monotonic() - began), 3)
+    took, after = time.monotonic() - began, _work_of(tree)
+    for name, value in after.items():
+        # A process that ended meanwhile has taken its part along.
+        told[name] = round(max(0.0, value - before[name]) / took, 3)
     return told
+
+
+def wrote_s(run_dir: Path, rank: int) -> Optional[float]:
+    """How long ago a rank wrote into its log or its metrics; None where it never did."""
+    sizes = [_status(run_dir / name.format(rank)) for name in (RANK_LOG, RANK_METRICS)]
+    times = [status.st_mtime for status in sizes if status is not None and status.st_size]
+    return max(0.0, time.time() - max(times)) if times else None
+
+
+def _status(path: Path) -> Optional[os.stat_result]:
+    try:
+        return os.lstat(str(path))
+    except OSError:
+        return None
+
+
+def _work_of(tree: List[int]) -> Dict[str, float]:
+    """What these processes have done so far: CPU time, the same with the waiting for a CPU, and bytes."""
+    cpu = sum(cpu_seconds(pid) or 0.0 for pid in tree)
+    waited = sum(map(wait_seconds, tree))
+    return {"cpu": cpu, "busy": cpu + waited, "io_bytes_per_s": float(sum(map(io_bytes, tree)))}
 
 
 def _ask(told: Dict[str, Any], pid: int, files: str) -> None:
@@ -99,10 +125,10 @@ def _ask(told: Dict[str, Any], pid: int, files: str) -> None:
             told["stacks"], told["stacks_by"] = stacks.decode(errors="replace"), "server"
         told["collectives"] = worker_server.collectives(socket)
     if not told["stacks"]:
-        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + ".stacks"), "signal"
+        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + STACKS), "signal"
     for child in told["children"][:MOST_CHILDREN_ASKED]:
         if child["state"] and child["state"] not in STOPPED:
-            child["stacks"] = stacks_by_signal(child["pid"], files + ".stacks")
+            child["stacks"] = stacks_by_signal(child["pid"], files + STACKS)
 
 
 def process_of(record: Dict[str, Any]) -> Optional[int]:

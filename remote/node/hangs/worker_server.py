@@ -2,16 +2,18 @@
 
 import json
 import os
+import re
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
+from remote.shared.flight_recorder import MOST_TRACE_BYTES, in_trace
+
+_CREATED = re.compile(rb'"time_created_ns": ?([0-9]{1,19})\b')
+_UNDER_WAY = re.compile(rb'"retired": ?false')
 ANSWER_S = 3.0
 """For an answer: stacks need Python's lock, which C code may hold; the flight recorder needs none."""
-MOST_TRACE_BYTES = 16 * 1024 * 1024
-MOST_ENTRIES = 64
-"""Of the last collectives, by process group; those that have not ended are always among them."""
 
 
 def ask(path: str, what: str, most_bytes: int) -> Optional[bytes]:
@@ -43,6 +45,27 @@ def ask(path: str, what: str, most_bytes: int) -> Optional[bytes]:
     return body if head.startswith(b"HTTP/1.1 200") else None
 
 
+class Pulse(NamedTuple):
+    """What shows that a rank goes on."""
+
+    entered: List[float]
+    """When it came to its last collectives, Unix seconds, oldest first."""
+    under_way: int
+    """How many of them are not known to be over."""
+
+
+def pulse(path: str) -> Optional[Pulse]:
+    """Return a rank's pulse; None where its flight recorder is silent.
+
+    It is looked for in the text: to read all of it as JSON would cost more than the rest of the watch.
+    """
+    body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
+    if body is None:
+        return None
+    entered = sorted(int(found) / 1e9 for found in _CREATED.findall(body))
+    return Pulse(entered=entered, under_way=len(_UNDER_WAY.findall(body)))
+
+
 def collectives(path: str) -> List[Dict[str, Any]]:
     """Return the last collectives that the flight recorder has, oldest first; none where it is empty or silent."""
     body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
@@ -50,28 +73,3 @@ def collectives(path: str) -> List[Dict[str, Any]]:
         return in_trace(json.loads(body)) if body else []
     except (ValueError, TypeError, AttributeError):  # another torch's, or cut off
         return []
-
-
-def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return a trace's last collectives of each process group."""
-    by_group = {}  # type: Dict[str, List[Dict[str, Any]]]
-    for entry in trace.get("entries") or []:
-        name, title = [*(entry.get("process_group") or []), "", ""][:2]
-        sequence = entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
-        one = {
-            "group": str(name),
-            "title": str(title),
-            "point_to_point": bool(entry.get("is_p2p")),
-            "sequence": int(sequence),
-            # gloo:all_reduce
-            "name": str(entry.get("profiling_name")).rpartition(":")[2],
-            "sizes": json.dumps(entry.get("input_sizes"))[:200],
-            "over": bool(entry.get("retired")) or entry.get("state") == "completed",
-            "entered_at": int(entry.get("time_created_ns") or 0) / 1e9,
-        }
-        by_group.setdefault(str(name), []).append(one)
-    kept = []
-    for group in by_group.values():
-        under_way = [one for one in group[:-MOST_ENTRIES] if not one["over"]]
-        kept += under_way[-MOST_ENTRIES:] + group[-MOST_ENTRIES:]
-    return kept

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from remote.node import end_reasons
+from remote.node.hangs.rank_files import STACKS, hook_for_ranks, rank_files, recorder_environment
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
+from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.rank_wrapper import nccl_debug
 from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD
 from remote.shared.files import read_json, write_json
@@ -46,7 +48,9 @@ def main(arguments: List[str]) -> int:
     ray = Ray(run_dir.name)
     try:
         signal.signal(signal.SIGTERM, _raise_stopped)
-        write_json(run_dir / PLACE, {"cwd": cwd, "env": dict(given, **nccl)})
+        recorder = recorder_environment(os.environ, run_dir)
+        place = {"cwd": cwd, "env": dict(given, **nccl, **recorder)}  # type: Dict[str, Any]
+        write_json(run_dir / PLACE, dict(place, hook=hook_for_ranks(run_dir)) if recorder else place)
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
         except OSError as error:
@@ -106,6 +110,7 @@ class Rank:
         self._run_dir = run_dir
         self._record = {"rank": rank, "local_rank": local_rank}  # type: Dict[str, Any]
         self._birth = None  # type: Optional[str]
+        self._facts = None  # type: Optional[EndFacts]
         self.began = False
         self.ended = False
         self.late = False
@@ -129,7 +134,10 @@ class Rank:
             # Its process leads a group of its own, so that it can be ended with all that it started.
             self._record.update(pid=pid, started_at=told["at"], group=pid, birth=self._birth)
             self._write()
+            self._facts = EndFacts(pid)
         if not self.ended:
+            if self._facts:
+                self._facts.look()
             alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
             told = read_json(
                 self._path(RANK_ENDED)
@@ -147,8 +155,13 @@ class Rank:
 
     def _end(self, told: Dict[str, Any]) -> None:
         exit_code = told.get("exit_code")
-        transports = nccl_log.read(nccl_file(self._run_dir, str(self._record["pid"])))
-        self._record.update(ended_at=told.get("at", time.time()), exit_code=exit_code, transports=transports)
+        nccl = nccl_file(self._run_dir, str(self._record["pid"]))
+        self._record.update(ended_at=told.get("at", time.time()), exit_code=exit_code)
+        self._record.update(transports=nccl_log.read(nccl))
+        if exit_code != 0 and self._facts:
+            interface = os.environ.get("NCCL_SOCKET_IFNAME", "")
+            stacks = rank_files(self._run_dir, self.rank) + STACKS
+            self._record.update(facts=self._facts.told(nccl, stacks, interface))
         self._write()
         self.ended, self.exit_code = True, exit_code
 

@@ -101,11 +101,12 @@ def _send_growth(run_dir: Path, offsets: Dict[str, int], output: BinaryIO) -> in
 
 
 class Report:
-    """What the hangs' watch has written, sent each time that it is another."""
+    """What the hangs' watch has written, sent each time that it is another, and nothing once it is withdrawn."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / HANG_REPORT
-        self._sent = 0
+        self._sent = -1
+        """When what was sent last was written; 0: nothing is there, -1: nothing was sent."""
 
     def send(self, output: BinaryIO) -> int:
         """Returns the number of frames."""
@@ -113,7 +114,11 @@ class Report:
             status = os.lstat(str(self._path))
             body = self._path.read_bytes() if status.st_mtime_ns != self._sent else b""
         except FileNotFoundError:
-            return 0
+            if self._sent == 0:
+                return 0
+            self._sent = 0
+            frames.write(output, {"t": frames.HANG})
+            return 1
         if not body or not is_regular(status):
             return 0
         self._sent = status.st_mtime_ns

@@ -1,7 +1,7 @@
-"""Which transports NCCL chose, as its own log tells: over the network, between GPUs, through shared memory."""
+"""What NCCL chose, as its own log tells: transports and interfaces; and what it warned of."""
 
 import re
-from typing import List
+from typing import List, Tuple
 
 DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 """What makes NCCL write down the channels that it sets up, and nothing on the way of a step."""
@@ -15,6 +15,11 @@ _CHANNEL = re.compile(
 _NETWORK = re.compile(
     rb"NCCL INFO (?:Using network|Assigned NET plugin) ([A-Za-z][^\n]*?)(?: to comm)?\s*$", re.MULTILINE
 )
+_INTERFACES = re.compile(rb"NCCL INFO (?:Bootstrap|NET/[A-Za-z]+) ?: Using ([^\n]+)")
+_INTERFACE = re.compile(rb"(?:^|\s)(?:\[\d+\])?([\w.-]+:[\da-fA-F.:%\[\]]+|\w+:\d+)(?:<\d+>|/)")
+"""`ens5:10.0.0.4<0>`, `[0]mlx5_0:1/RoCE`"""
+_WARNING = re.compile(rb"NCCL WARN ([^\n]+)")
+MOST_INTERFACES, MOST_WARNING = 8, 300
 
 
 def transports(log: bytes) -> List[str]:
@@ -38,3 +43,16 @@ def read(path: str) -> List[str]:
             return transports(file.read(READ_BYTES))
     except FileNotFoundError:
         return []
+
+
+def network(path: str) -> Tuple[List[str], str]:
+    """The interfaces that NCCL used, by its log file, and its last warning; empty where it tells none."""
+    try:
+        with open(path, "rb") as file:
+            log = file.read(READ_BYTES)
+    except OSError:
+        return [], ""
+    found = [name for line in _INTERFACES.findall(log) for name in _INTERFACE.findall(line)]
+    names = list(dict.fromkeys(name.decode(errors="replace") for name in found))
+    warnings = _WARNING.findall(log)
+    return names[:MOST_INTERFACES], warnings[-1].decode(errors="replace")[:MOST_WARNING] if warnings else ""

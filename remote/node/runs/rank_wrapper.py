@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from remote.node import end_reasons
-from remote.node.hangs.rank_files import hook_environment
+from remote.node.hangs.rank_files import STACKS, hook_environment, rank_files
 from remote.node.runs import nccl_log, process
+from remote.node.runs.end_facts import EndFacts
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import write_json
 
@@ -63,11 +64,15 @@ def main(arguments: List[str]) -> int:
         write_json(path, dict(record, pid=child.pid, **group))
         # Where the user asked NCCL to speak, it speaks in the rank's own log.
         nccl = (debug["NCCL_DEBUG_FILE"], log) if debug else (log_path, None)
-        chosen, (began_at, samples) = _wait(child, metrics, *nccl)
+        facts = EndFacts(child.pid)
+        chosen, (began_at, samples) = _wait(child, metrics, facts, *nccl)
         code = child.returncode
         ended = {"ended_at": time.time(), "exit_code": code, "transports": chosen}
         ended.update(metrics_began_at=began_at, metrics_began_samples=samples)
         ended.update(metrics_ended_at=_written_at(metrics))
+        if code:
+            interface = environment.get("NCCL_SOCKET_IFNAME", "")
+            ended.update(facts=facts.told(nccl[0], rank_files(run_dir, rank) + STACKS, interface))
         write_json(path, dict(record, pid=child.pid, **group, **ended))
     if code < 0:
         # Die of the same signal, so that the launcher reports what really happened.
@@ -85,7 +90,7 @@ def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:
 
 
 def _wait(
-    child: "subprocess.Popen[bytes]", metrics: Path, nccl: str, log: Optional[BinaryIO]
+    child: "subprocess.Popen[bytes]", metrics: Path, facts: EndFacts, nccl: str, log: Optional[BinaryIO]
 ) -> Tuple[List[str], Samples]:
     """Wait for the child's end.
 
@@ -97,6 +102,7 @@ def _wait(
     while not over:
         process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
         over = child.poll() is not None
+        facts.look()
         if first == NO_SAMPLES:
             first = samples_at_end(metrics)
         if log and (over or time.monotonic() >= look_at):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.hangs.compare import Rank, compare
+from gpuctl.hangs.compare import Kind, Rank, blocks, compare
 from gpuctl.hangs.sentences import hang_of
 from inventories.hang import Hang
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
@@ -233,6 +233,69 @@ def test_rank_that_comes_last_as_a_rule_makes_the_run_slow() -> None:
     assert said(steps(0, 0.0), steps(1, 0.01)).verdict == "fine"
     offset = replace(steps(1, 0.4), clock_offset_s=0.4)
     assert said(steps(0, 0.0), offset).verdict == "fine"
+
+
+def test_script_that_drives_ray_is_said_to_have_workers_of_which_nothing_is_known() -> None:
+    driver = rank(
+        0, stacks=stack(("/env/lib/python3.11/site-packages/ray/train/trainer.py", 9, "fit"), script(7))
+    )
+    finding = replace(compare((driver,)), kind=Kind.DRIVER)
+    hang = hang_of("r", finding, at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert hang.verdict == "unknown"
+    assert "of the script itself, on alpha, it is in train.py:7" in hang.sentence
+    assert not blocks(finding, 1000, 100)
+
+
+def test_thread_that_runs_the_script_counts() -> None:
+    idle = stack(("/env/lib/python3.11/site-packages/ray/worker.py", 5, "main_loop"))
+    trains = rank(1, entered(1, ago_s=300), stacks=stack(script(41, "load_batch", "data.py")) + "\n" + idle)
+    assert "it is in load_batch, data.py:41" in said(waits(0), trains).sentence
+
+
+def test_rank_that_has_ended_makes_no_hang_while_nobody_waits() -> None:
+    ended = RankActivity(rank=1, now=NOW, began_at=1.0, code=CODE)
+    saves = rank(0, entered(3, ago_s=300), stacks=stack(script(6, "save")))
+    hang = said(saves, Rank(rank=1, node="alpha", told=ended))
+    assert hang.verdict == "unknown"
+    assert "its process is gone" in hang.sentence
+
+
+@pytest.mark.parametrize(
+    ("told", "times"),
+    [
+        ({"busy": 0.9, "cpu": 0.4}, 4),
+        ({"io_bytes_per_s": 12e6, "busy": 0.1}, 4),
+        ({"busy": 0.1, "cpu": 0.1}, 1),
+    ],
+)
+def test_rank_that_works_alone_is_given_more_time(told: dict[str, float], times: int) -> None:
+    finding = compare((waits(0), loads(1, **told)))
+    assert blocks(finding, 120 * times, 120)
+    assert not blocks(finding, 120 * times - 1, 120)
+
+
+def test_moment_of_waiting_is_no_hang_however_long_another_node_is_silent() -> None:
+    assert not blocks(compare((waits(0, ago_s=0.1), loads(1))), 500, 120)
+    assert blocks(compare((waits(0, ago_s=0.1), STOPPED)), 500, 120)
+
+
+def test_run_of_which_any_rank_writes_does_not_hang() -> None:
+    assert not blocks(compare((waits(0), loads(1, wrote_s=3))), 500, 120)
+    assert blocks(compare((waits(0), loads(1, wrote_s=130))), 500, 120)
+
+
+def test_work_of_a_rank_that_is_waited_for_is_told() -> None:
+    sentence = said(waits(0), loads(1, cpu=0.98, busy=1.0, io_bytes_per_s=12e6)).sentence
+    assert "it is in load_batch, data.py:41, at work (98 % of a CPU, 12 MB/s), for" in sentence
+
+
+def test_ranks_that_are_one_collective_apart_have_lost_their_link() -> None:
+    ahead = rank(1, entered(2, ago_s=240), entered(3, ago_s=239, over=False), stacks=stack(script(88)))
+    assert said(waits(0), ahead).sentence == (
+        "The run hangs: rank 0 on alpha is in all_reduce #2 (train.py:88), which the others have left, for 4 min "
+        "0 s; none is missing, so what they send does not arrive (a link that was dropped, a firewall), or the data "
+        "is large."
+    )
 
 
 def test_escape_codes_of_a_node_are_not_printed() -> None:

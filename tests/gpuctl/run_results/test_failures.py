@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure, rank_end
+from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure
 from gpuctl.run_results.metrics import Line
+from gpuctl.run_results.rank_end import rank_end
 from inventories.end_reasons import Ended, Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from remote.end_sentences import sentence
@@ -457,8 +458,8 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
 @pytest.mark.parametrize(
     ("code", "tail", "message"),
     [
-        (3, "", "exit status 3"),
-        (1, "one\ntwo\n\n", "exit status 1: two"),
+        (3, "", "exit status 3 without a word in its log"),
+        (1, "one\ntwo\n\n", "exit status 1 without a traceback; its log ends with: two"),
         (
             1,
             BOOM + "[rank0]:[W121 10:00:00] destroy_process_group() was not called\n",
@@ -478,8 +479,8 @@ def test_first_failure_prefers_real_failures_to_timeouts() -> None:
             "torch's gloo was still at it when Python ended: end the script with os._exit(0)",
         ),
         (-15, "some line", "killed by SIGTERM"),
-        (-99, "", "killed by signal 99"),
-        (200, "", "exit status 200"),
+        (-99, "", "killed by signal 99 without a word in its log"),
+        (200, "", "exit status 200 without a word in its log"),
     ],
 )
 def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: str) -> None:

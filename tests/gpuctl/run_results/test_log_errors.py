@@ -3,7 +3,7 @@
 import pytest
 
 from gpuctl.run_results.log_errors import last_words, path_not_found, read
-from inventories.end_reasons import Reason
+from inventories.end_reasons import Cause, Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 
@@ -63,6 +63,105 @@ def test_last_words_limits_length() -> None:
 )
 def test_read_tells_reason_by_the_libraries_words(line: str, reason: Reason | None) -> None:
     assert read(f"starting\n{line}\n").reason is reason
+
+
+DIST = "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:77, unhandled system error, NCCL"
+ASSERT = "Loss.cu:250: nll_loss: block: [0,0,0], thread: [4,0,0] Assertion `t >= 0 && t < n_classes` failed."
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "cause"),
+    [
+        ("RuntimeError: CUDA error: out of memory", Reason.OUT_OF_MEMORY, Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", Reason.OUT_OF_MEMORY, Cause.GPU_MEMORY),
+        ("MemoryError", Reason.OUT_OF_MEMORY, None),
+        ("RuntimeError: CUDA error: device-side assert triggered", Reason.CUDA_ERROR, Cause.DEVICE_ASSERT),
+        (
+            "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+            Reason.CUDA_ERROR,
+            Cause.ILLEGAL_ACCESS,
+        ),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            Reason.CUDA_ERROR,
+            Cause.NO_KERNEL_IMAGE,
+        ),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+            Reason.CUDA_ERROR,
+            Cause.DRIVER_TOO_OLD,
+        ),
+        ("RuntimeError: Found no NVIDIA driver on your system.", Reason.CUDA_ERROR, Cause.NO_DRIVER),
+        ("AssertionError: Torch not compiled with CUDA enabled", Reason.CUDA_ERROR, Cause.CPU_BUILD),
+        ("RuntimeError: CUDA error: invalid device ordinal", Reason.CUDA_ERROR, Cause.NO_SUCH_GPU),
+        (
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            Reason.CUDA_ERROR,
+            Cause.GPU_BUSY,
+        ),
+        ("RuntimeError: CUDA error: system not yet initialized", Reason.CUDA_ERROR, Cause.FABRIC_MANAGER),
+        (
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            Reason.CUDA_ERROR,
+            Cause.GPU_BROKEN,
+        ),
+        ("RuntimeError: CUDA error: something new", Reason.CUDA_ERROR, None),
+        ("RuntimeError: expected a CPU tensor, got cuda:0", None, None),
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+            Reason.SHARED_MEMORY_FULL,
+            None,
+        ),
+        (
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_7_8>: No space left on device (28)",
+            Reason.SHARED_MEMORY_FULL,
+            None,
+        ),
+        ("RuntimeError: unable to write to file </torch_7_8>", Reason.SHARED_MEMORY_FULL, None),
+        (
+            f"{DIST}\nncclSystemError: System call failed.\nLast error:\nConnect failed",
+            Reason.NCCL_ERROR,
+            None,
+        ),
+        (
+            f"{DIST}\nncclInvalidUsage: ...\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA "
+            "device 1000",
+            Reason.NCCL_ERROR,
+            Cause.SAME_GPU,
+        ),
+        (
+            f"{DIST}\nncclSystemError: x\nLast error:\nError while creating shared memory segment /dev/shm/nccl-x "
+            "(size 9637888), error: No space left on device (28)",
+            Reason.SHARED_MEMORY_FULL,
+            None,
+        ),
+        (
+            f"{DIST}\nncclUnhandledCudaError: x\nLast error:\nCuda failure 'out of memory'",
+            Reason.OUT_OF_MEMORY,
+            Cause.GPU_MEMORY,
+        ),
+        (f"{DIST}\nncclRemoteError: x\nLast error:\nremote process exited", Reason.LOST_PEER, None),
+        ("epoch 3", None, Cause.SILENT),
+        ("train.py: error: unrecognized arguments: --x", None, None),
+    ],
+)
+def test_read_tells_cause_by_the_words_of_cuda_nccl_and_torch(
+    line: str, reason: Reason | None, cause: Cause | None
+) -> None:
+    trace = "" if cause is Cause.SILENT else "Traceback (most recent call last):\n  File\n"
+    said = read(f"starting\n{trace}{line}\n")
+    assert (said.reason, said.cause) == (reason, cause)
+
+
+def test_read_adds_what_explains_an_error_of_cuda_or_nccl() -> None:
+    trace = "Traceback (most recent call last):\n  File\n"
+    failed = read(
+        f"{ASSERT}\n{trace}RuntimeError: CUDA error: device-side assert triggered\nCUDA kernel errors\n"
+    )
+    assert failed.words.endswith("device-side assert triggered: Assertion `t >= 0 && t < n_classes` failed")
+    failed = read(f"{trace}[rank0]: {DIST}\n[rank0]: Last error:\n[rank0]: socketPollConnect: refused\n")
+    assert failed.words == f"{DIST}: socketPollConnect: refused"
 
 
 def test_read_tells_own_exception_from_one_that_was_asked_for() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpuctl.run_results.result import nothing_was_left, summarise
 from inventories.disk import codec
-from inventories.end_reasons import Ended, Reason
+from inventories.end_reasons import Cause, Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
 NODES = (
@@ -167,7 +167,11 @@ def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
     found = result(ranks(None, 3, None), [])
     assert (found.status, found.exit_code) == ("failed", 3)
     assert found.first_error == FirstError(
-        rank=1, node="node-0", message="exit status 3", reason=Reason.EXIT_CODE
+        rank=1,
+        node="node-0",
+        message="exit status 3 without a word in its log",
+        reason=Reason.EXIT_CODE,
+        cause=Cause.SILENT,
     )
 
 

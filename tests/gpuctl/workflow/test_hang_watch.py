@@ -1,6 +1,7 @@
 """What is found of a hang later: kept here, or in the reports of the nodes' watches."""
 
 import json
+import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,6 +65,28 @@ def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder
     assert (folder.path / "stacks" / "rank-1.txt").read_text() == LOADS
 
 
+def test_report_of_one_node_alone_is_no_hang(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False))
+    assert kept(folder) is None, "the other node's watch has nothing to report: there the run goes on"
+
+
+def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False))
+    record = {"rank": 1, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 900.0, "exit_code": 0}
+    files = RunFiles(folder, folder.load_run().nodes[1], folder.path / "incoming")
+    files.record("ranks/rank-1.json", json.dumps(record).encode())
+    hang = kept(folder)
+    assert hang is not None
+    assert hang.sentence.startswith("The run hangs: the process of rank 1 on b has ended; rank 0 waits in")
+
+
+def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
+    bring(folder, report(0, over=False), report(1, over=True))
+    assert kept(folder) is not None
+    bring(folder, b"")
+    assert kept(folder) is None
+
+
 def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=True), report(1, over=True))
     assert kept(folder) is None
@@ -75,6 +98,44 @@ def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     keep(folder, found)
     bring(folder, report(0, over=False), report(1, over=True))
     assert kept(folder) == found
+
+
+def dump(folder: RunFolder, rank: int, sequence: int) -> None:
+    """What torch's flight recorder leaves of a rank at a timeout of NCCL's, and the rank's record."""
+    entries = [
+        {
+            "process_group": ("0", "default_pg"),
+            "profiling_name": "nccl:all_reduce",
+            "collective_seq_id": number,
+            "state": "completed" if number < 5 else "started",
+            "time_created_ns": number * 10**9,
+        }
+        for number in range(1, sequence + 1)
+    ]
+    part = folder.load_run().nodes[rank]
+    files = RunFiles(folder, part, folder.path / "incoming")
+    files.append(f"hangs/nccl-{rank}", 0, pickle.dumps({"version": "2.10", "entries": entries}, protocol=2))
+    record = {"rank": rank, "local_rank": 0, "pid": 1, "started_at": 0.0, "ended_at": 605.0, "exit_code": -6}
+    files.record(f"ranks/rank-{rank}.json", json.dumps(record).encode())
+
+
+def test_dumps_of_nccls_timeout_tell_who_never_came(folder: RunFolder) -> None:
+    dump(folder, 0, 5)
+    dump(folder, 1, 4)
+    hang = kept(folder)
+    assert hang is not None
+    assert hang.verdict == "hung"
+    assert hang.sentence == (
+        "The run hangs: rank 1 on b never entered all_reduce #5, which rank 0 waits in; where it was is not known, "
+        "for 10 min 0 s."
+    )
+    assert kept(folder) == hang
+
+
+def test_dumps_that_say_nothing_are_passed_over(folder: RunFolder) -> None:
+    dump(folder, 0, 4)
+    (folder.path / "hangs" / "nccl-1").write_bytes(b"no dump")
+    assert kept(folder) is None
 
 
 def test_report_that_can_not_be_read_is_refused(folder: RunFolder) -> None:

@@ -36,6 +36,7 @@ RUN = Run(
     started_at="2026-11-21T05:46:25+00:00",
     options=RunOptions(project="/srv", nnodes=2, nproc_per_node=4, pip=("numpy",)),
 )
+HANGS = replace(RUN, options=RunOptions(project="/srv", hang_after="600", on_hang="restart"))
 BUILT_IN = replace(RUN, script="built-in", args=("--epochs", "3"), options=RunOptions())
 MODULE = replace(RUN, script="-m pkg.mod")
 NEXT = replace(RUN, run="20261121-060000-0000")
@@ -54,6 +55,12 @@ NEXT = replace(RUN, run="20261121-060000-0000")
         ({}, RUN, {"nnodes": 2, "nproc_per_node": 4, "pip": ("numpy",)}),
         ({"nnodes": 1, "nproc_per_node": "auto"}, RUN, {"nnodes": 1, "nproc_per_node": "auto"}),
         ({}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"nnodes": 4, "min_nodes": 2}),
+        ({}, HANGS, {"hang_after": 600.0, "on_hang": "stop"}),
+        ({"max_restarts": 2}, HANGS, {"on_hang": "restart"}),
+        ({"detach": True}, HANGS, {"hang_after": 600.0, "on_hang": None}),
+        ({"hang_after": "off"}, HANGS, {"hang_after": "off", "on_hang": None}),
+        ({"hang_after": 30.0, "on_hang": "report"}, HANGS, {"hang_after": 30.0, "on_hang": "report"}),
+        ({}, replace(RUN, options=RunOptions(hang_after="off")), {"hang_after": "off", "on_hang": None}),
         ({"nnodes": 3}, replace(RUN, options=RunOptions(nnodes=4, min_nodes=2)), {"min_nodes": None}),
         ({"nnodes": 4, "min_nodes": 1}, RUN, {"nnodes": 4, "min_nodes": 1}),
         (

@@ -1,16 +1,22 @@
 """The watch on a node: how long a run may be silent, and what is written down when it was so for too long."""
 
 import json
+import socketserver
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from remote.node.hangs.watch import Progress, Watch
 from remote.shared.constants import HANG_REPORT
 
+NOW = time.monotonic() + 1
+
 
 def with_steps(every_s: float, count: int, *, after_s: float | None = None) -> Progress:
-    progress = Progress(after_s, 0.0)
+    progress = Progress(after_s)
     for number in range(count):
         progress.sign(number * every_s, step=True)
     return progress
@@ -25,11 +31,11 @@ def test_allowed_silence_follows_the_usual_step(every_s: float, allowed_s: float
 
 
 def test_nothing_is_told_before_the_first_step() -> None:
-    progress = Progress(None, 0.0)
+    progress = Progress(None)
     progress.sign(10, step=False)
     assert progress.allowed_s is None
     assert not progress.is_due(100_000)
-    assert not Progress(60.0, 0.0).is_due(100_000)
+    assert not Progress(60.0).is_due(100_000)
 
 
 def test_evaluation_as_long_as_one_before_is_no_hang() -> None:
@@ -46,8 +52,21 @@ def test_time_that_was_given_counts() -> None:
 
 def test_hang_is_told_again_each_time_the_silence_has_doubled() -> None:
     progress = with_steps(1.0, 11)
-    told = [second for second in range(11, 1000) if progress.is_due(second)]
+    told = []
+    for second in range(11, 1000):
+        if progress.is_due(second):
+            progress.told(second)
+            told.append(second)
     assert told == [130, 250, 490, 970]
+
+
+def test_collectives_tell_the_usual_step_though_they_are_looked_at_seldom() -> None:
+    progress = Progress(None)
+    for number in range(1, 4):
+        progress.sign(30.0 * number, step=True, took=[0.1] * 300)
+    assert progress.allowed_s == 120
+    progress.sign(200.0, step=True, took=[0.1, 90.0])
+    assert progress.allowed_s == 180
 
 
 def test_sign_of_life_without_a_step_puts_off_the_alarm() -> None:
@@ -70,28 +89,28 @@ def run_dir(tmp_path: Path) -> Path:
 def test_report_is_written_once_all_ranks_are_silent_and_removed_when_one_goes_on(run_dir: Path) -> None:
     metrics = [run_dir / f"metrics/rank-{rank}.jsonl" for rank in (0, 1)]
     watch = Watch(run_dir, 60.0)
-    watch.look(1000.0)
+    watch.look(NOW + 1000)
     metrics[0].write_text("{}\n")
-    watch.look(1010.0)
+    watch.look(NOW + 1010)
     metrics[1].write_text("{}\n")
-    watch.look(1050.0)
-    watch.look(1109.0)
+    watch.look(NOW + 1050)
+    watch.look(NOW + 1109)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(1110.0)
+    watch.look(NOW + 1110)
     report = json.loads((run_dir / HANG_REPORT).read_text())
-    assert (report["silent_s"], report["allowed_s"]) == (60.0, 60.0)
+    assert (report["silent_s"], report["allowed_s"]) == (pytest.approx(60), 60)
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     metrics[0].write_text("{}\n{}\n")
-    watch.look(1115.0)
+    watch.look(NOW + 1115)
     assert not (run_dir / HANG_REPORT).exists()
 
 
 def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
-    watch.look(0.0)
+    watch.look(NOW + 0)
     (run_dir / "stop").touch()
-    watch.look(60.0)
+    watch.look(NOW + 60)
     assert not (run_dir / HANG_REPORT).exists()
 
 
@@ -99,5 +118,53 @@ def test_rank_that_only_prints_is_never_said_to_hang(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "logs/rank-0.log").write_text("begins\n")
     for second in range(0, 1000, 50):
-        watch.look(float(second))
+        watch.look(NOW + second)
     assert not (run_dir / HANG_REPORT).exists()
+
+
+class Recorder(socketserver.StreamRequestHandler):
+    """torch's worker server, as far as the watch asks it."""
+
+    def handle(self) -> None:
+        assert self.rfile.readline() == b"POST /handler/fr_trace_json HTTP/1.1\r\n"
+        body = json.dumps({"entries": self.server.entries}).encode()  # type: ignore[attr-defined]
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + body)
+
+
+@pytest.fixture
+def entries(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
+    """What rank 1's flight recorder has."""
+    monkeypatch.chdir(run_dir)
+    with socketserver.ThreadingUnixStreamServer("hangs/rank-1.sock", Recorder) as server:
+        server.entries = []  # type: ignore[attr-defined]
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.entries  # type: ignore[attr-defined]
+        server.shutdown()
+        thread.join()
+
+
+def test_silence_counts_from_the_last_collective(run_dir: Path, entries: list[dict[str, object]]) -> None:
+    watch = Watch(run_dir, 60.0)
+    ago_s = [59.0, 58.0, 20.0]
+    entries += [{"time_created_ns": int((time.time() - ago) * 1e9), "retired": True} for ago in ago_s]
+    now = time.monotonic()
+    watch.look(now)
+    watch.look(now + 30)
+    assert not (run_dir / HANG_REPORT).exists()
+    watch.look(now + 42)
+    report = json.loads((run_dir / HANG_REPORT).read_text())
+    assert report["silent_s"] == pytest.approx(62, abs=1)
+
+
+def test_collective_that_ends_is_a_sign_of_progress(run_dir: Path, entries: list[dict[str, object]]) -> None:
+    watch = Watch(run_dir, 60.0)
+    entries += [{"time_created_ns": time.time_ns(), "retired": False}]
+    now = time.monotonic()
+    watch.look(now)
+    entries[0]["retired"] = True
+    watch.look(now + 30)
+    watch.look(now + 80)
+    assert not (run_dir / HANG_REPORT).exists()
+    watch.look(now + 91)
+    assert (run_dir / HANG_REPORT).exists()

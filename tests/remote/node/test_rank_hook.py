@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.node.hangs import why, worker_server
+from remote.node.hangs import why
 from remote.node.hangs.rank_files import HOOK_FOLDER, hook_environment, rank_files
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the hook's signal needs Linux")
@@ -130,33 +130,3 @@ def test_process_without_the_hook_gets_no_signal(tmp_path: Path) -> None:
         assert why.stacks_by_signal(rank.pid, str(tmp_path / "rank-0.stacks")) == ""
         assert rank.poll() is None
         rank.kill()
-
-
-def test_flight_recorder_keeps_what_is_under_way_and_the_last() -> None:
-    def entry(number: int, retired: bool) -> dict[str, object]:
-        return {
-            "collective_seq_id": number,
-            "p2p_seq_id": 0,
-            "is_p2p": False,
-            "process_group": ["0", "default_pg"],
-            "profiling_name": "gloo:all_reduce",
-            "input_sizes": [[4]],
-            "state": "scheduled",
-            "retired": retired,
-            "time_created_ns": number * 10**9,
-        }
-
-    entries = [entry(number, retired=number != 3) for number in range(1, 201)]
-    kept = worker_server.in_trace({"entries": entries})
-    assert [one["sequence"] for one in kept] == [3, *range(137, 201)]
-    assert kept[0] == {
-        "group": "0",
-        "title": "default_pg",
-        "point_to_point": False,
-        "sequence": 3,
-        "name": "all_reduce",
-        "sizes": "[[4]]",
-        "over": False,
-        "entered_at": 3.0,
-    }
-    assert worker_server.in_trace({"version": "2.10"}) == []

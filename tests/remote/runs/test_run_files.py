@@ -251,6 +251,7 @@ def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> No
     files.append("logs/rank-1.log", 5, b" again")
     assert (folder.path / "logs" / "rank-1.log").read_bytes() == b"hello again"
     assert files.offsets() == {
+        "hangs/nccl-1": 0,
         "logs/n-1.log": 0,
         "logs/rank-1.log": 11,
         "metrics/rank-1.jsonl": 0,

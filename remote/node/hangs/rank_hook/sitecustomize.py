@@ -2,8 +2,9 @@
 
 Python imports it before the script, in the first Python process of a rank and in none of its children. It takes
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
-STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
-prints nothing, and what it can't do it notes in a file. It imports nothing of ours: it runs in the user's process.
+STACKS_SIGNAL comes or C code crashes, and starts torch's worker server on a Unix socket once `torch.distributed`
+has been imported. It prints nothing, and what it can't do it notes in a file. It imports nothing of ours: it runs in
+the user's process.
 """
 
 import os
@@ -30,11 +31,16 @@ def _begin() -> None:
         del os.environ["PYTHONPATH"]
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
     if files is not None:
-        for work in (_register_signal, _start_server_later):
-            try:
-                work(files)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
-                _note(files, error)
+        begin(files)
+
+
+def begin(files: str) -> None:
+    """Have this process tell what it is doing. Also called in a process that others have started."""
+    for work in (_register_signal, _start_server_later):
+        try:
+            work(files)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
+            _note(files, error)
 
 
 def _note(files: str, problem: object) -> None:
@@ -47,7 +53,10 @@ def _note(files: str, problem: object) -> None:
 
 
 def _register_signal(files: str) -> None:
-    """Have STACKS_SIGNAL write the stacks of all threads, also while C code holds the interpreter's lock."""
+    """Have STACKS_SIGNAL write the stacks of all threads, also while C code holds the interpreter's lock.
+
+    So does a crash, unless the user has its stacks written elsewhere.
+    """
     if not sys.platform.startswith("linux"):
         return
     import faulthandler
@@ -55,6 +64,8 @@ def _register_signal(files: str) -> None:
 
     handle = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     others = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=handle)
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=others)
 
 
@@ -62,6 +73,9 @@ def _start_server_later(files: str) -> None:
     """Start torch's worker server when `torch.distributed` has been imported, by whoever does so."""
     import importlib.util
 
+    if "torch.distributed" in sys.modules:
+        _start_server(files)
+        return
     process = os.getpid()
 
     class Finder:

@@ -1,0 +1,140 @@
+"""What the watch for hangs costs a training step.
+
+The same script of two ranks runs on two clusters of two local hosts, watched and with `--hang-after off`. Both are
+kept going, and take a few steps each in turn, so that what else this machine does meets both alike. The script writes
+no metrics: then the watch has to ask the flight recorder, which costs most. Prints the median ratio of a step's
+time, the ratio of the CPU time that all steps took, which what else this machine does hardly changes, and the CPU
+time of the watch itself as a share of a core. Exits 1 where the last two together are above 0.5 %.
+
+    python bench/hang_watch.py [PAIRS [STEPS]]
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+LIMIT = 0.005
+SCRIPT = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+folder, steps = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+weights, gradient = torch.randn(512, 512), torch.randn(100_000)
+orders, answers = open(f"{folder}/orders-{rank}"), open(f"{folder}/answers-{rank}", "w", buffering=1)
+for _ in orders:
+    began = time.perf_counter()
+    for _ in range(steps):
+        for _ in range(4):
+            weights @ weights
+            dist.all_reduce(gradient)
+    print(time.perf_counter() - began, time.process_time(), file=answers)
+"""
+"""It takes its steps each time that it is told to."""
+
+
+class Job:
+    """A run that takes steps on request."""
+
+    def __init__(self, home: Path, name: str, steps: int, *options: str) -> None:
+        self._home, self._name = home, name
+        self._folder = home / name
+        self._folder.mkdir()
+        for rank in (0, 1):
+            os.mkfifo(self._folder / f"orders-{rank}")
+            os.mkfifo(self._folder / f"answers-{rank}")
+        (self._folder / "train.py").write_text(SCRIPT)
+        self._gpuctl("up", "--provider", "local", "--count", "2")
+        run = self._gpuctl("train", "--json", "--detach", *options, "train.py", str(self._folder), str(steps))
+        self.run: str = json.loads(run)["run"]
+        self._orders = [(self._folder / f"orders-{rank}").open("w", buffering=1) for rank in (0, 1)]
+        self._answers = [(self._folder / f"answers-{rank}").open() for rank in (0, 1)]
+
+    def take_steps(self) -> tuple[float, float]:
+        """Seconds for the steps, and CPU seconds of the ranks so far: of all their threads, between steps, too."""
+        for orders in self._orders:
+            print("go", file=orders)
+        told = [[float(word) for word in answers.readline().split()] for answers in self._answers]
+        return max(wall for wall, _ in told), sum(cpu for _, cpu in told)
+
+    def watch_cpu_s(self) -> float:
+        """CPU time of the watches so far."""
+        files = self._home.glob(
+            f"clusters/{self._name}/local/*/home/.gpuctl-node/runs/{self.run}/*/hangs/watched"
+        )
+        times = [psutil.Process(int(file.read_text())).cpu_times() for file in files]
+        return sum(one.user + one.system for one in times)
+
+    def end(self) -> None:
+        for orders in self._orders:
+            orders.close()
+        self._gpuctl("logs", "-f", self.run)
+        self._gpuctl("down", "--yes")
+
+    def _gpuctl(self, *words: str) -> str:
+        env = {**os.environ, "GPUCTL_HOME": str(self._home)}
+        argv = [str(BIN / "gpuctl"), "--cluster", self._name, *words]
+        done = subprocess.run(argv, env=env, cwd=self._folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(argv)} failed:\n{done.stderr}")
+        return done.stdout
+
+
+@contextmanager
+def job(home: Path, name: str, steps: int, *options: str) -> Iterator[Job]:
+    made = Job(home, name, steps, *options)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def main() -> int:
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 10
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        job(Path(folder), "watched", steps) as watched,
+        job(Path(folder), "off", steps, "--hang-after", "off") as off,
+    ):
+        before = {}
+        for one in (watched, off, watched, off):
+            _, before[one.run] = one.take_steps()  # warm-up
+        began, used_s = time.monotonic(), watched.watch_cpu_s()
+        ratios, step_s, cpu = [], [], dict(before)
+        for number in range(pairs):
+            took = {}
+            for one in (watched, off) if number % 2 else (off, watched):
+                took[one.run], cpu[one.run] = one.take_steps()
+            ratios.append(took[watched.run] / took[off.run])
+            step_s.append(took[off.run] / steps)
+        wall_s = time.monotonic() - began
+        share = (watched.watch_cpu_s() - used_s) / 2 / wall_s
+        cpu_ratio = (cpu[watched.run] - before[watched.run]) / (cpu[off.run] - before[off.run])
+    low, ratio, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"a step of {statistics.median(step_s) * 1000:.1f} ms with 4 collectives, {pairs} pairs of {steps} steps"
+    )
+    print(f"time of a step with the watch / without: {ratio:.4f} (quartiles {low:.4f} to {high:.4f})")
+    print(f"CPU time of the ranks with the watch / without: {cpu_ratio:.4f}")
+    print(f"the watch itself: {share:.3%} of a core on each node")
+    cost = cpu_ratio - 1 + share
+    print(f"CPU time together: {cost:+.2%} (limit {LIMIT:.1%})")
+    return 0 if cost <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What ended one rank: by its exit status, its log, what it told itself, and what its node saw. Pure."""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuctl.hangs.stacks import crashed_at
+from gpuctl.run_results import log_errors, metrics
+from gpuctl.text import clean
+from inventories.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.run import RankRecord
+
+ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
+"""They tell only that another rank is gone, or does not come."""
+ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+MEMORY_KILL_S = 60.0
+"""A rank may notice so late that the kernel killed a process of it."""
+FULL_SHARE = 1 / 16
+"""Of /dev/shm: with less free, what did not fit may be what failed."""
+
+
+def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = ()) -> tuple[Ended, bool]:
+    """Return what ended a rank, and whether its log tells of an error of its own. `lines`: its metrics."""
+    code = record.exit_code
+    bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
+    if record.ended is not None:
+        return replace(record.ended, exit_code=code), False
+    log = log_errors.read(log_tail, aborted=bare.signal == signal.SIGABRT)
+    reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
+    own = log.traceback and reason not in ECHOES
+    facts = None if record.facts is None else _cleaned(record.facts)
+    ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, facts=facts)
+    if reason not in ECHOES:
+        ended = replace(ended, cause=log.cause)
+        ended = _by_signal(ended, traceback=log.traceback) if reason is None or _is_asked(bare) else ended
+        ended = _by_node(ended, record)
+    return ended, own
+
+
+def _is_asked(ended: Ended) -> bool:
+    return ended.signal in (*ASKED, signal.SIGKILL) or ended.exit_code is None
+
+
+def _by_signal(ended: Ended, *, traceback: bool) -> Ended:
+    """What a rank ended of whose log gives no reason, or that somebody ended: then its words count for little."""
+    if ended.signal in ASKED:
+        told = traceback or (ended.exit_code or 0) > 0
+        detail = ended.detail if told else ""
+        return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=None)
+    if ended.signal == signal.SIGKILL or ended.exit_code is None:
+        reason = Reason.SIGNAL if ended.exit_code else Reason.UNKNOWN
+        return replace(ended, reason=reason, detail="", cause=None)
+    reason = Reason.SIGNAL if ended.signal else Reason.EXIT_CODE
+    place = crashed_at(ended.facts.crash_stacks) if ended.facts and ended.signal in CRASHES else ""
+    return replace(ended, reason=reason, place=clean(place, 500))
+
+
+def _by_node(ended: Ended, record: RankRecord) -> Ended:
+    """What the node saw goes before what is only said."""
+    facts = ended.facts
+    if facts is None:
+        return ended
+    killed = ended.reason in (Reason.SIGNAL, Reason.UNKNOWN) and ended.signal in (signal.SIGKILL, None)
+    if (killed or log_errors.child_was_killed(ended.detail)) and _memory_was_out(facts, record):
+        return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=Cause.KERNEL_KILL)
+    no_room = ended.signal == signal.SIGBUS or re.search(log_errors.NO_SPACE, ended.detail)
+    if no_room and _shm_was_full(facts):
+        return replace(ended, reason=Reason.SHARED_MEMORY_FULL, cause=None)
+    return ended
+
+
+def _memory_was_out(facts: EndFacts, record: RankRecord) -> bool:
+    if facts.memory_kill_at is None:
+        return False
+    return record.ended_at is None or record.ended_at - facts.memory_kill_at <= MEMORY_KILL_S
+
+
+def _shm_was_full(facts: EndFacts) -> bool:
+    size, free = facts.shm_bytes, facts.shm_least_free_bytes
+    return bool(size) and size is not None and free is not None and free < size * FULL_SHARE
+
+
+def _cleaned(facts: EndFacts) -> EndFacts:
+    """The facts without what could steer a terminal: a node sent them."""
+    return replace(
+        facts,
+        killed_process=clean(facts.killed_process, 100),
+        nccl_interfaces=tuple(clean(name, 100) for name in facts.nccl_interfaces),
+        nccl_warning=clean(facts.nccl_warning, log_errors.MOST_SAID),
+    )

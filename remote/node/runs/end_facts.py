@@ -1,0 +1,211 @@
+"""What a node sees around a rank that ends badly: memory that the kernel took back, /dev/shm, NCCL, a crash.
+
+Looked at now and then while the rank is at work: when it has ended, its memory is free again.
+"""
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from remote.node.runs import nccl_log
+
+LOOK_S = 2.0
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+KERNEL_LOG = "/dev/kmsg"
+SHM = "dev/shm"
+MOST_LOG_BYTES = 4 * 1024 * 1024
+MOST_STACKS_BYTES = 64 * 1024
+KEPT_STACKS_BYTES = 8 * 1024
+
+_KILLED = re.compile(r"[Kk]illed process (\d+) \(([^)]*)\)(?:.*?anon-rss:(\d+)kB)?")
+_LIMIT = re.compile(r"memory: usage \d+kB, limit (\d+)kB")
+_CRASH = b"Fatal Python error:"
+
+
+class EndFacts:
+    """The facts of one rank, gathered while it is at work."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._began = self._looked = time.monotonic()
+        self._group = memory_group(pid)
+        self._kills = self._count()
+        self._on_machine = kills_in(PROC / "vmstat")
+        self._kill_at = None  # type: Optional[float]
+        self._shm = None  # type: Optional[Tuple[int, int]]
+        self._look()
+
+    def look(self) -> None:
+        """Look again, if it is time."""
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._look()
+
+    def told(self, nccl_file: str, stacks_file: str, interface: str) -> Dict[str, Any]:
+        """All of them, once the rank has ended. `interface`: what NCCL was told to use."""
+        self._look()
+        on_machine = kills_in(PROC / "vmstat")
+        killed = self._kill_at is not None or on_machine != self._on_machine
+        kill = last_kill(kernel_log(), self._pid, self._began) if killed else {}
+        if kill.pop("pid", None) == self._pid and self._kill_at is None:
+            self._kill_at = time.time()
+        facts = {
+            "no_memory_kill": on_machine is not None and not killed,
+            "memory_kill_at": self._kill_at,
+            "memory_limit_bytes": memory_limit(self._group),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        }  # type: Dict[str, Any]
+        if self._kill_at is not None:
+            facts.update(kill)
+        if self._shm is not None:
+            facts.update(shm_bytes=self._shm[0], shm_least_free_bytes=self._shm[1])
+        said, warning = nccl_log.network(nccl_file)
+        named = [interface] if interface else []
+        facts.update(nccl_interfaces=said or named, nccl_warning=warning, crash_stacks=crash(stacks_file))
+        return facts
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        group = memory_group(self._pid)
+        if group is not None and group != self._group:
+            self._group, self._kills = group, None
+        kills = self._count()
+        if kills is not None:
+            if self._kills is not None and kills > self._kills:
+                self._kill_at = time.time()
+            self._kills = kills
+        shm = shared_memory(self._pid)
+        if shm is not None:
+            self._shm = (
+                shm[0],
+                shm[1] if self._shm is None or self._shm[0] != shm[0] else min(shm[1], self._shm[1]),
+            )
+
+    def _count(self) -> Optional[int]:
+        """How often the kernel has killed where the rank is: in its control group, else on the whole machine."""
+        return kills_in(PROC / "vmstat") if self._group is None else kill_count(self._group)
+
+
+def memory_group(pid: int) -> Optional[Path]:
+    """The folder of a process's memory control group; None where there is none, and of a process that is gone."""
+    try:
+        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
+        status = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+    if status in "ZX":  # it is counted to the root by now
+        return None
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        first = number == "0" and not controllers
+        if not first and "memory" not in controllers.split(","):
+            continue
+        top = CGROUPS if first else CGROUPS / "memory"
+        # A container sees its own group at the top, and may read another path here.
+        for folder in (top / path.lstrip("/"), top):
+            if kill_count(folder) is not None:
+                return folder
+    return None
+
+
+def kill_count(group: Path) -> Optional[int]:
+    """How many of a group's processes the kernel has killed for want of memory; None where it does not say."""
+    found = kills_in(group / "memory.events")
+    return kills_in(group / "memory.oom_control") if found is None else found
+
+
+def kills_in(file: Path) -> Optional[int]:
+    """The number in a line `oom_kill N`."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    counts = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
+    return int(counts[0]) if counts else None
+
+
+def memory_limit(group: Optional[Path]) -> Optional[int]:
+    """The least that this group and those above it may use, where that is less than the machine has."""
+    limits: List[int] = []
+    while group is not None and group != CGROUPS.parent:
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                word = (group / name).read_text().strip()
+            except OSError:
+                continue
+            limits += [int(word)] if word.isdecimal() else []
+        group = group.parent
+    least = min(limits) if limits else None
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return least if least is not None and least < has else None
+
+
+def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
+    """Size of /dev/shm as a process sees it, and what is free there; None where it is gone, or there is none."""
+    try:
+        disk = os.statvfs(str(PROC / str(pid) / "root" / SHM))
+    except OSError:
+        return None
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+
+def kernel_log() -> str:
+    """The kernel's log as far as this user may read it: one record a line, with microseconds since the boot."""
+    found: List[bytes] = []
+    try:
+        handle = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        while sum(map(len, found)) < MOST_LOG_BYTES:
+            try:
+                found.append(os.read(handle, 8192))
+            except BrokenPipeError:  # this record was overwritten while it was read
+                continue
+    except OSError:  # there are no more
+        pass
+    finally:
+        os.close(handle)
+    return b"".join(found).decode(errors="replace")
+
+
+def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
+    """What the kernel says of the process that it killed for want of memory: this one, else the last since then."""
+    found: Dict[str, Any] = {}
+    limit: Optional[int] = None
+    for line in log.splitlines():
+        head, _, text = line.partition(";")
+        fields = head.split(",")
+        if len(fields) < 3 or not fields[2].isdecimal() or int(fields[2]) / 1e6 < since - LOOK_S:
+            continue
+        limited, killed = _LIMIT.match(text), _KILLED.search(text)
+        if limited:
+            limit = int(limited[1]) * 1024
+        if not killed:
+            continue
+        group = text.startswith("Memory cgroup")
+        found = {
+            "pid": int(killed[1]),
+            "killed_process": killed[2],
+            "killed_bytes": int(killed[3]) * 1024 if killed[3] else None,
+            "used_up": "group" if group else "node",
+        }
+        if group and limit is not None:
+            found["memory_limit_bytes"] = limit
+        if found["pid"] == pid:
+            break
+    return found
+
+
+def crash(stacks_file: str) -> str:
+    """What faulthandler wrote when the rank's Python crashed; empty where it did not."""
+    try:
+        with open(stacks_file, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_STACKS_BYTES))
+            text = file.read(MOST_STACKS_BYTES)
+    except OSError:
+        return ""
+    at = text.rfind(_CRASH)
+    return "" if at < 0 else text[at : at + KEPT_STACKS_BYTES].decode(errors="replace")

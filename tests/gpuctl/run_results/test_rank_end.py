@@ -1,0 +1,72 @@
+"""What ended a rank, where its node saw more than its exit status and its log tell."""
+
+from typing import Any
+
+import pytest
+
+from gpuctl.run_results.rank_end import rank_end
+from inventories.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.run import RankRecord
+from remote.end_sentences import sentence
+
+TRACE = "Traceback (most recent call last):\n  x\n"
+WORKER_KILLED = f"{TRACE}RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. \n"
+NO_SPACE = f"{TRACE}OSError: [Errno 28] No space left on device\n"
+BOOM = f"{TRACE}RuntimeError: boom\n"
+KILLED = EndFacts(memory_kill_at=99.0, killed_process="python", killed_bytes=1_900_000_000)
+SMALL_SHM = EndFacts(shm_bytes=67_108_864, shm_least_free_bytes=4096)
+CRASH = """Fatal Python error: Segmentation fault
+
+Current thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/root/.gpuctl-node/code/job-1/data.py", line 41 in load_batch
+  File "/root/.gpuctl-node/code/job-1/train.py", line 9 in <module>
+
+Thread 0x2 (most recent call first):
+  File "/root/.gpuctl-node/code/job-1/other.py", line 1 in other
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def end_of(code: int | None, tail: str, seen: EndFacts | None = None, **facts: Any) -> Ended:
+    seen = seen or EndFacts(**facts)
+    record = RankRecord(
+        rank=0, local_rank=0, pid=1, started_at=0.0, ended_at=100.0, exit_code=code, facts=seen
+    )
+    return rank_end(record, tail)[0]
+
+
+@pytest.mark.parametrize(("code", "tail"), [(-9, "epoch 3\n"), (None, ""), (1, WORKER_KILLED)])
+def test_kill_by_the_kernel_is_named_as_lack_of_memory(code: int | None, tail: str) -> None:
+    end = end_of(code, tail, seen=KILLED)
+    assert (end.reason, end.cause) == (Reason.OUT_OF_MEMORY, Cause.KERNEL_KILL)
+    assert "out of memory: the kernel killed python, which had 1.9 GB," in sentence(end)
+
+
+def test_kill_by_the_kernel_explains_no_error_of_another_kind() -> None:
+    assert end_of(1, BOOM, seen=KILLED).reason is Reason.EXIT_CODE
+    assert end_of(-15, "", seen=KILLED).reason is Reason.TERMINATED
+    assert end_of(-9, "", memory_kill_at=10.0).reason is Reason.SIGNAL
+
+
+@pytest.mark.parametrize(("code", "tail"), [(-7, "epoch 3\n"), (1, NO_SPACE)])
+def test_full_shared_memory_is_named_where_it_was_seen_full(code: int, tail: str) -> None:
+    assert end_of(code, tail, seen=SMALL_SHM).reason is Reason.SHARED_MEMORY_FULL
+    roomy = EndFacts(shm_bytes=67_108_864, shm_least_free_bytes=60_000_000)
+    assert end_of(code, tail, seen=roomy).reason is not Reason.SHARED_MEMORY_FULL
+
+
+def test_crash_names_the_line_that_called_into_c_code() -> None:
+    end = end_of(-11, "epoch 3\n", crash_stacks=CRASH)
+    assert sentence(end) == "killed by SIGSEGV in C code that was called from load_batch, data.py:41"
+    assert (
+        end_of(-11, "epoch 3\n", crash_stacks="Fatal Python error: Aborted\n\n<no Python frame>").place == ""
+    )
+    assert end_of(1, "epoch 3\n", crash_stacks=CRASH).place == "", "a worker's crash is not the rank's"
+
+
+def test_words_of_a_node_can_not_steer_the_terminal() -> None:
+    evil = "\x1b[31mpython"
+    end = end_of(-9, "", memory_kill_at=99.0, killed_process=evil, nccl_interfaces=(evil,), nccl_warning=evil)
+    assert "\x1b" not in repr(end) + sentence(end)

@@ -1,0 +1,88 @@
+"""Ranks that die without a word of their own, on real hosts: the first line of the failure says what it was."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Gpuctl
+
+pytestmark = pytest.mark.slow
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMORY = CGROUPS / "memory" if (CGROUPS / "memory").is_dir() else CGROUPS
+LIMIT_BYTES = 200_000_000
+
+DIES = """
+import ctypes, os, sys, time
+
+kind = sys.argv[1]
+
+def load_batch():
+    ctypes.string_at(0)
+
+print("epoch 3", flush=True)
+if os.environ["RANK"] != "1":
+    time.sleep(600)
+elif kind == "crash":
+    load_batch()
+elif kind == "exit":
+    os._exit(3)
+elif kind == "memory":
+    with open(sys.argv[2] + "/cgroup.procs", "w") as group:
+        group.write(str(os.getpid()))
+    kept = [bytearray(os.urandom(1 << 20)) for _ in range(4096)]
+elif kind == "shared memory":
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(0x20000) == 0, os.strerror(ctypes.get_errno())
+    assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # what follows is seen by this process alone
+    assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=4m") == 0, os.strerror(ctypes.get_errno())
+    import torch
+    from torch.utils.data import DataLoader
+    for _ in DataLoader([torch.ones(1 << 20)] * 64, batch_size=8, num_workers=1):
+        pass
+"""
+
+
+def first_line(cluster: Gpuctl, kind: str, *words: str) -> Any:
+    """What is told to have failed first."""
+    cluster.script("dies.py", DIES)
+    done = cluster("train", "--json", "dies.py", kind, *words)
+    assert done.status == 1, done.err
+    error = done.json["first_error"]
+    assert error["rank"] == 1
+    return error
+
+
+def test_crash_names_the_line_in_the_script(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "crash")
+    assert error["message"] == "killed by SIGSEGV in C code that was called from load_batch, dies.py:7"
+
+
+def test_silent_end_is_said_to_be_one(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "exit")
+    assert error["message"] == "exit status 3 without a traceback; its log ends with: epoch 3"
+    assert (error["reason"], error["cause"]) == ("exit_code", "silent")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a /dev/shm of its own")
+def test_full_shared_memory_is_named_with_its_size(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "shared memory")
+    assert error["reason"] == "shared_memory_full"
+    assert "the shared memory in /dev/shm, 4 MB, was full: use fewer DataLoader workers" in error["message"]
+
+
+@pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="needs control groups that can be made")
+def test_kill_by_the_kernel_is_told_with_the_limit(cluster: Gpuctl) -> None:
+    group = MEMORY / f"gpuctl-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        limits = [group / name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists()]
+        if not limits:
+            pytest.skip("the memory controller is not there")
+        limits[0].write_text(str(LIMIT_BYTES))
+        error = first_line(cluster, "memory", str(group))
+    finally:
+        group.rmdir()
+    assert (error["reason"], error["cause"]) == ("out_of_memory", "kernel_kill")
+    assert "its container or session may have 200 MB of memory and had used them up" in error["message"]

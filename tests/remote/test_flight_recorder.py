@@ -1,0 +1,67 @@
+"""What torch's flight recorder tells, and the files that it writes: they come from a node, and run no code here."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from remote.shared.flight_recorder import MOST_TRACE_BYTES, NotATrace, in_dump, in_trace
+
+
+def test_flight_recorder_keeps_what_is_under_way_and_the_last() -> None:
+    def entry(number: int, retired: bool) -> dict[str, object]:
+        return {
+            "collective_seq_id": number,
+            "p2p_seq_id": 0,
+            "is_p2p": False,
+            "process_group": ["0", "default_pg"],
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[4]],
+            "state": "scheduled",
+            "retired": retired,
+            "time_created_ns": number * 10**9,
+        }
+
+    entries = [entry(number, retired=number != 3) for number in range(1, 201)]
+    kept = in_trace({"entries": entries})
+    assert [one["sequence"] for one in kept] == [3, *range(137, 201)]
+    assert kept[0] == {
+        "group": "0",
+        "title": "default_pg",
+        "point_to_point": False,
+        "sequence": 3,
+        "name": "all_reduce",
+        "sizes": "[[4]]",
+        "over": False,
+        "entered_at": 3.0,
+    }
+    assert in_trace({"version": "2.10"}) == []
+
+
+def test_dump_is_read_without_running_what_is_in_it(tmp_path: Path) -> None:
+    entry = {
+        "collective_seq_id": 5,
+        "process_group": ("0", "default_pg"),
+        "profiling_name": "nccl:all_reduce",
+    }
+    (read,) = in_dump(pickle.dumps({"version": "2.10", "entries": [entry]}, protocol=2))
+    assert (read["name"], read["sequence"], read["over"]) == ("all_reduce", 5, False)
+
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    with pytest.raises(NotATrace, match=r"it asks for posix\.mkdir"):
+        in_dump(pickle.dumps({"entries": [Evil()]}))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [b"", b"{}", b"\x80", pickle.dumps([]), pickle.dumps({"entries": [7]}), b"0" * (MOST_TRACE_BYTES + 1)],
+    ids=["empty", "json", "cut", "list", "number", "large"],
+)
+def test_what_is_no_dump_is_refused(dump: bytes) -> None:
+    with pytest.raises(NotATrace):
+        in_dump(dump)
