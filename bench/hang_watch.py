@@ -2,9 +2,9 @@
 
 The same script of two ranks runs on two clusters of two local hosts, watched and with `--hang-after off`. Both are
 kept going, and take a few steps each in turn, so that what else this machine does meets both alike. The script writes
-no metrics: then the watch has to ask the flight recorder, which costs most. Prints the median ratio of a step's
-time, the ratio of the CPU time that all steps took, which what else this machine does hardly changes, and the CPU
-time of the watch itself as a share of a core. Exits 1 where the last two together are above 0.5 %.
+no metrics: then the watch has to ask the flight recorder, which costs most. Prints the median ratio of a step's time;
+the ratio of the CPU time of all steps, which hardly depends on what else this machine does; and the CPU time of the
+watch itself, as a share of a core. Exits 1 where the last two together are above 0.5 %.
 
     python bench/hang_watch.py [PAIRS [STEPS]]
 """

@@ -23,7 +23,7 @@ def command(app: App, run: str | None, stacks: bool) -> int:
 
     Exit status 4 if the run hangs, or if a node could not be asked.
     """
-    from gpuctl.workflow.training.why import why
+    from gpuctl.workflow.hangs.why import why
 
     hang = why(app, run)
     if app.options.json:

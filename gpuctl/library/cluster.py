@@ -190,7 +190,7 @@ class Cluster:
 
         The latest run unless named; it goes on. Raises Usage for a run of another cluster.
         """
-        from gpuctl.workflow.training.why import why
+        from gpuctl.workflow.hangs.why import why
 
         return why(self._app, self._own(run))
 

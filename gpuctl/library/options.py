@@ -138,6 +138,7 @@ class BenchOptions(TypedDict, total=False):
     pip: Sequence[str]
     requirements: File | None
     wheels: File | None
+    install_project: bool
     project: File | None
     """The folder that holds the script. Default: the current one."""
     root: File | None

@@ -11,7 +11,7 @@ from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
-from gpuctl.workflow.training.hang_watch import HangWatch, kept
+from gpuctl.workflow.hangs.watch import HangWatch, kept
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
+from gpuctl.workflow.hangs.watch import HangWatch
 from gpuctl.workflow.training.collect import conclude
-from gpuctl.workflow.training.hang_watch import HangWatch
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError

@@ -11,7 +11,7 @@ from gpuctl import cli
 from gpuctl.errors import Failed
 from gpuctl.workflow.training.request import TrainRequest
 
-Requested = Callable[..., TrainRequest]
+Requested = Callable[..., Any]
 FILE = """
 cluster: {cluster: blue, provider: local, count: 2}
 environment:
@@ -46,9 +46,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
     """What a command line asks the workflow for, and the cluster that it is about."""
-    asked: list[tuple[str, TrainRequest]] = []
+    asked: list[tuple[str, Any]] = []
 
-    def train(app: Any, request: TrainRequest, *_: Any) -> None:
+    def train(app: Any, request: Any, *_: Any) -> None:
         asked.append((app.options.cluster, request))
         raise Failed("It is not run here.")
 
@@ -56,7 +56,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
     monkeypatch.setattr("gpuctl.workflow.benchmarks.tune.tune", train)
     monkeypatch.setattr("gpuctl.workflow.benchmarks.bench.bench", train)
 
-    def request(*words: str, cluster: str = "blue") -> TrainRequest:
+    def request(*words: str, cluster: str = "blue") -> Any:
         assert cli.main(words) == 1
         name, found = asked.pop()
         assert name == cluster
@@ -165,10 +165,10 @@ def test_tune_takes_environment_and_include_alone(project: Path, requested: Requ
     assert requested("tune", "--param", "lr=uniform(0,1)").include == ()
 
 
-def test_bench_takes_variables_and_python(project: Path, requested: Requested) -> None:
-    (project / "gpuctl.yaml").write_text("environment: {python: /opt/python3, variables: {A: 1}}\nroot: .")
-    request = requested("bench", "--env", "B=2", cluster="default")
-    assert (request.env, request.python) == ({"A": "1", "B": "2"}, "/opt/python3")
+def test_bench_takes_environment_and_include_alone(project: Path, requested: Requested) -> None:
+    job = requested("bench", "--env", "B=2", "my.py").job
+    assert (job.words, job.nnodes, job.device) == (("my.py",), None, None)
+    assert (job.env, job.include) == ({"A": "1", "B": "2"}, (project / "data",))
 
 
 @pytest.mark.parametrize("words", [("train",), ("train", "my.py"), ("tune",), ("up",)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.workflow.training.hang_watch import keep, kept
+from gpuctl.workflow.hangs.watch import keep, kept
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks

@@ -2,8 +2,8 @@
 
 from gpuctl.options import App
 from gpuctl.view import open_view
+from gpuctl.workflow.hangs.watch import ask, kept
 from gpuctl.workflow.training.collect import final_result, machines_of
-from gpuctl.workflow.training.hang_watch import ask, kept
 from gpuctl.workflow.training.runs import latest
 from inventories.hang import Hang
 from inventories.run import Result

@@ -1,0 +1,1 @@
+"""Runs that hang: what is asked of their nodes, and what is done where one is found."""
