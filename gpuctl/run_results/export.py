@@ -71,13 +71,21 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             value = value or dict.fromkeys(("rank", "node", "message", "reason", "detail"))
         if key == "usage":
             value = value or {"gpu_utilization": None, "cpu_utilization": None}
+        if key == "hang":
+            value = value and value["sentence"]
         if isinstance(value, dict):
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
         elif key not in ("ranks", "nodes", "outputs", "output_totals", "files", "search"):
-            flat[prefix + key] = " ".join("nan" if item is None else f"{item:.6g}" for item in value)
+            flat[prefix + key] = " ".join(map(_cell, value))
     return flat
+
+
+def _cell(number: float | None) -> str:
+    if number is None:
+        return "nan"
+    return str(number) if isinstance(number, int) else f"{number:.6g}"
 
 
 def write_plot(results: Sequence[Result], path: Path) -> str:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -84,10 +85,14 @@ class FullyShard(Strategy):
 def _mesh(options: Options, env: DistributedEnvironment, device: torch.device) -> DeviceMesh:
     if options.strategy != "hsdp":
         return init_device_mesh(device.type, (env.world_size,), mesh_dim_names=("shard",))
-    if env.world_size % env.local_world_size:
+    on_nodes = [0] * env.world_size
+    dist.all_gather_object(
+        on_nodes, env.local_world_size
+    )  # all ranks decide alike, or some would wait for ever
+    if len(set(on_nodes)) > 1:
         raise BadOptions(
-            f"--strategy hsdp shards within a node, and {env.world_size} ranks are not {env.local_world_size} on "
-            "each node: start as many on each, or take --strategy fsdp."
+            f"--strategy hsdp shards within a node, and some nodes have {min(on_nodes)} ranks, others "
+            f"{max(on_nodes)}: start as many on each, or take --strategy fsdp."
         )
     nodes = env.world_size // env.local_world_size
     return init_device_mesh(device.type, (nodes, env.local_world_size), mesh_dim_names=("replicate", "shard"))

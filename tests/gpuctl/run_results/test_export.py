@@ -11,6 +11,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
+from inventories.hang import Culprit, Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.run import (
     Checkpoints,
@@ -99,6 +100,16 @@ def test_csv_text_has_no_columns_of_files() -> None:
 def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:
     train = replace(RESULT.train, loss=(1 / 3, 1234567.8, 2e-9))
     assert ",0.333333 1.23457e+06 2e-09," in export.csv_text([replace(RESULT, train=train)])
+
+
+def test_csv_text_tells_a_hang_by_its_sentence_and_steps_as_whole_numbers() -> None:
+    culprits = (Culprit(rank=1, node="node-1"),)
+    hang = Hang(run=RESULT.run, verdict="hung", sentence="The run hangs: rank 1 sleeps.", culprits=culprits)
+    train = replace(RESULT.train, loss_at=(1_234_567, 1_234_568, 1_234_569))
+    text = export.csv_text([replace(RESULT, hang=hang, train=train), RESULT])
+    hung, other = csv.DictReader(io.StringIO(text))
+    assert (hung["hang"], other["hang"]) == ("The run hangs: rank 1 sleeps.", "")
+    assert hung["train.loss_at"] == "1234567 1234568 1234569"
 
 
 def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:

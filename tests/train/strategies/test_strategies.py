@@ -74,3 +74,10 @@ def test_any_strategy_goes_on_from_any_others_checkpoint(run, changed, tmp_path,
         assert ("resuming from step-" in done.out) == (epochs > 1), done.out
     assert losses(tmp_path) == pytest.approx(losses(alone["adamw"].run_dir), rel=1e-9)
     assert len(losses(tmp_path)) == 24
+
+
+def test_hsdp_refuses_nodes_with_different_numbers_of_ranks_on_all_ranks(run, changed, tmp_path):
+    fewer = f"{EXACT}\nif here: os.environ['LOCAL_WORLD_SIZE'] = '1'"
+    done = run(*ARGS, "--strategy", "hsdp", ranks=2, script=changed(fewer), run_dir=tmp_path)
+    assert done.status != 0
+    assert done.err.count("some nodes have 1 ranks, others 2: start as many on each") >= 1
