@@ -4,6 +4,7 @@ Both are guesses at what a script means, and are told with where they are from. 
 raises on what is in it.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +19,8 @@ from remote.shared.constants import RANK_LOG
 
 POINTS = 64
 """Of a longer curve so many are kept, its first and last among them."""
-LOG_BYTES = 16 * 1000**2
-"""Of a log's end."""
+FIRST_BYTES, LOG_BYTES = 1000**2, 16 * 1000**2
+"""Of a log's beginning and end."""
 LINE_LENGTH = 1000
 
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)(?![\w%])"
@@ -42,7 +43,7 @@ def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputF
     if (found := losses_from_files(folder.outputs_path, outputs)) is not None:
         source, by_step = found
         return _with(train, by_step, source, "step")
-    by_epoch, by_step = losses_from_log(_last_lines(folder.path / RANK_LOG.format(0)))
+    by_epoch, by_step = losses_from_log(_lines(folder.path / RANK_LOG.format(0)))
     return _with(train, by_epoch, "log", "epoch") if by_epoch else _with(train, by_step, "log", "step")
 
 
@@ -58,9 +59,13 @@ def _with(
 
 
 def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
-    """The last training loss of each epoch that lines name, and those of the steps; both empty where none does."""
+    """The last training loss of each epoch that lines name, and those of the steps; both empty where none does.
+
+    Steps that begin anew are counted on.
+    """
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
+    before = last = 0
     for line in lines:
         loss = _loss_in(line)
         if loss is None:
@@ -68,7 +73,11 @@ def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
         if epoch := _EPOCH.search(line):
             epochs[int(epoch[1])] = loss
         elif step := _STEP.search(line):
-            steps[int(step[1])] = loss
+            now = int(step[1])
+            if now < last:
+                before += last + 1
+            last = now
+            steps[before + now] = loss
     return epochs, steps
 
 
@@ -88,13 +97,15 @@ def thinned(points: Sequence[int]) -> tuple[int, ...]:
     return tuple(points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS))
 
 
-def _last_lines(path: Path) -> Iterator[str]:
-    """The lines at a log's end; of a bar that writes over itself each state is one."""
+def _lines(path: Path) -> Iterator[str]:
+    """The lines at a log's beginning and end; of a bar that writes over itself each state is one."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            text = file.read(LOG_BYTES).decode(errors="replace")
+            skipped = max(0, path.stat().st_size - FIRST_BYTES - LOG_BYTES)
+            first = file.read(FIRST_BYTES)
+            file.seek(skipped, os.SEEK_CUR)
+            text = first + (b"\n" if skipped else b"") + file.read(LOG_BYTES)
     except OSError:
         return
-    for line in re.split(r"[\r\n]+", text):
+    for line in re.split(r"[\r\n]+", text.decode(errors="replace")):
         yield line[:LINE_LENGTH]

@@ -59,6 +59,8 @@ def test_last_loss_of_each_epoch_counts_and_steps_only_without_epochs() -> None:
     assert losses_from_log(["epoch 1 loss 3", "epoch 1 loss 2", "epoch 0 loss 9"]) == ({1: 2.0, 0: 9.0}, {})
     lines = ["iter 0: loss 10.9, time 12ms", "step 100: train loss 4.2, val loss 4.3"]
     assert losses_from_log(lines) == ({}, {0: 10.9, 100: 4.2})
+    again = ["step 0 loss 9", "step 1 loss 8", "step 0 loss 7", "step 1 loss 6"]
+    assert losses_from_log(again) == ({}, {0: 9.0, 1: 8.0, 2: 7.0, 3: 6.0})
 
 
 def test_loss_that_is_no_number_any_more_is_seen() -> None:
