@@ -16,5 +16,7 @@ def variable(word: str, environ: Mapping[str, str] = os.environ) -> tuple[str, s
     if equals:
         return name, value
     if name not in environ:
-        raise Usage(f"--env {name}: there is no such variable here; write --env {name}=VALUE.")
+        raise Usage(
+            f"There is no variable {name} here: set it first (export {name}=…), or write --env {name}=VALUE."
+        )
     return name, environ[name]

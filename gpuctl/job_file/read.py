@@ -163,8 +163,8 @@ class _Reader:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InvalidInput(f"{shown(value)} can't be used: it should be a whole number.")
             return _converted(key, value)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and key.takes_number
-        return _converted(key, self._source.text(*at) if number else self._text(at))
+        # As it is written: `off` is a truth value in YAML.
+        return _converted(key, self._source.text(*at) if isinstance(value, int | float) else self._text(at))
 
     def _text(self, at: Keys) -> str:
         value = self._source.value(*at)

@@ -92,6 +92,7 @@ def words(kind: str, nproc: int) -> tuple[str, ...]:
 def hang_of(result: Any, err: str) -> Any:
     """What the watch found, having told it before it stopped the run."""
     hang = result["hang"]
+    assert hang is not None, err
     assert (result["status"], hang["verdict"]) == ("stopped", "hung")
     assert hang["sentence"].startswith("The run hangs: ")
     assert "The run hangs: " in err

@@ -100,6 +100,10 @@ def test_read_job_takes_a_text_for_the_name_of_the_cluster(project: Path) -> Non
     assert read(project, "cluster: a10\n").spec == Spec(cluster="a10")
 
 
+def test_read_job_takes_off_as_it_is_written(project: Path) -> None:
+    assert read(project, "run: {hang_after: off}").options["hang_after"] == "off"
+
+
 def test_read_job_takes_a_module_and_arguments_of_the_built_in_job(project: Path) -> None:
     assert read(project, "run: {module: pkg.mod}").module == "pkg.mod"
     assert read(project, "run: {arguments: [--model, mlp]}").arguments == ("--model", "mlp")
@@ -130,10 +134,10 @@ def test_read_job_takes_a_module_and_arguments_of_the_built_in_job(project: Path
         ("run: {max_restarts: x}\n", "key 'run.max_restarts': 'x' can't be used: it should be a whole number."),
         ("run: {max_restarts: 2000}\n", "key 'run.max_restarts': 2000 is not in the range 0<=x<=1000."),
         ("run: {mode: slurm}\n", "key 'run.mode': 'slurm' is not one of 'torchrun', 'ray'."),
-        ("run: {mode: 3}\n", "key 'run.mode': 3 can't be used: it should be text; put it in quotes if it is."),
-        ("run: {nnodes: true}\n", "key 'run.nnodes': true can't be used: it should be text; "),
+        ("run: {mode: 3}\n", "key 'run.mode': '3' is not one of 'torchrun', 'ray'."),
+        ("run: {nnodes: true}\n", "--nnodes true is not possible: give a number of nodes, or MIN:MAX"),
         ("run:\n  detach: true\n  nnodes: 0\n", "gpuctl.yaml:3: --nnodes 0 is not possible: it must be at least 1."),
-        ("run:\n  mode: ray\n  hang_after: 10\n", "key 'run.hang_after': 10 can't be used: it should be text; "),
+        ("run:\n  mode: ray\n  hang_after: 10\n", "gpuctl.yaml:3: Duration '10' can't be used: a duration is"),
         ("run:\n  mode: ray\n  hang_after: soon\n", "gpuctl.yaml:3: Duration 'soon' can't be used: "),
         ("run:\n  mode: ray\n  on_hang: restart\n", "gpuctl.yaml:3: --on-hang restart counts as one of "),
         ("run:\n  script: gone.py\n", "gpuctl.yaml:2: key 'run.script': there is no file gone.py."),
