@@ -1,20 +1,22 @@
-"""What is found of a hang later: kept here, or in the reports of the nodes' watches."""
+"""What a command that follows a run does about a hang, and what is found of one later: kept here, or reported."""
 
 import json
 import pickle
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from gpuctl.workflow.hangs.watch import keep, kept
+from gpuctl.workflow.hangs.watch import HangWatch, keep, kept
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks
 from inventories.run import Run, RunNode
 from remote.errors import BadAnswer
+from remote.runs.rank_activity import HangReport
 from remote.runs.run_files import RunFiles
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
@@ -149,3 +151,74 @@ def test_ranks_are_told_when_a_run_counts_as_hung() -> None:
     assert TrainRequest().rank_env == {}
     assert TrainRequest(hang_after="off").rank_env == {"GPUCTL_HANG_AFTER": "off"}
     assert replace(TrainRequest(), hang_after=600.0).rank_env == {"GPUCTL_HANG_AFTER": "600"}
+
+
+SILENT = HangReport(silent_s=200.0, allowed_s=120.0, ranks=())
+WAIT_S = 30.0
+
+
+class Following:
+    """A run that is followed: it notes what it is told, and lets the test answer for the nodes."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.notes: SimpleQueue[str] = SimpleQueue()
+        self.asked: SimpleQueue[HangReport] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[Hang, bool] | Exception] = SimpleQueue()
+        self.given_up: SimpleQueue[bool] = SimpleQueue()
+        self.watch = HangWatch(folder, self, self._ask, give_up=lambda: self.given_up.put(True))
+
+    def _ask(self, report: HangReport) -> tuple[Hang, bool]:
+        self.asked.put(report)
+        answer = self.answers.get(timeout=WAIT_S)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def note(self, text: str) -> None:
+        self.notes.put(text)
+
+    def node(self, name: str, text: str) -> None:
+        raise AssertionError(f"{name}: {text}")
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        raise AssertionError(f"{rank} on {node}: {line}")
+
+    def metric(self, rank: int, line: dict[str, Any]) -> None:
+        raise AssertionError(f"{rank}: {line}")
+
+
+def hung(folder: RunFolder, why: str) -> tuple[Hang, bool]:
+    return Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True
+
+
+def test_run_that_goes_on_before_the_nodes_have_answered_is_not_stopped(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.asked.get(timeout=WAIT_S)
+    following.watch.reported("a", None)
+    again = replace(SILENT, silent_s=500.0)
+    following.watch.reported("b", again)
+    following.answers.put(hung(folder, "so it was"))
+    assert following.asked.get(timeout=WAIT_S) == again, "the answer before it is out of date"
+    assert not folder.hang_path.exists()
+    following.answers.put(hung(folder, "so it is"))
+    following.given_up.get(timeout=WAIT_S)
+    assert following.notes.get(timeout=WAIT_S).startswith("The run hangs: so it is.")
+
+
+def test_node_that_never_reported_does_not_say_that_the_run_goes_on(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.watch.reported("b", None)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    assert kept(folder) == hung(folder, "so")[0]
+
+
+def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    following.watch.reported("a", None)
+    assert kept(folder) == hung(folder, "so")[0]
