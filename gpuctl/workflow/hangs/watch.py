@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from remote.runs.rank_activity import HangReport, RankActivity
 
 STACKS = "stacks/rank-{}.txt"
+SAME_MOMENT_S = 2.0
+"""What two machines' clocks may differ by beside the offset that is known."""
 
 
 class HangWatch:
@@ -150,13 +153,32 @@ def kept(folder: RunFolder) -> Hang | None:
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
-    if known is not None and known.verdict == "hung":
-        return known
     run = folder.load_run()
+    if known is not None and known.verdict == "hung":
+        if not _went_on(run, folder, known):
+            return known
+        known = None
     hang = _of_reports(run, folder) or _of_dumps(run, folder)
     if hang is not None:
         _keep_stacks(folder, hang)
     return hang or known
+
+
+def _went_on(run: Run, folder: RunFolder, hang: Hang) -> bool:
+    """Whether a rank that has ended wrote metrics after the run was found to hang, and not as it was stopped."""
+    from remote.runs.run_files import read_node_records, read_rank_records
+
+    if hang.at is None:
+        return False
+    found_at = datetime.fromisoformat(hang.at).timestamp() + SAME_MOMENT_S
+    stopped_at = {node.node: node.stopped_at for node in read_node_records(folder, run.nodes)}
+    records = read_rank_records(folder, run.nodes)
+    for part in run.nodes:
+        told = stopped_at.get(part.name) or inf
+        wrote = (record.metrics_ended_at or 0.0 for record in records[part.name])
+        if any(found_at < at - part.clock_offset_s and at < told for at in wrote):
+            return True
+    return False
 
 
 def _of_reports(run: Run, folder: RunFolder) -> Hang | None:

@@ -124,7 +124,12 @@ class Watch:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Take the signs that there are, and write a report where there have been none for too long."""
+        """Take the signs that there are, and write a report where there have been none for too long.
+
+        What ranks write as they are ended is no sign: what was reported stays.
+        """
+        if (self._run_dir / "stop").exists():
+            return
         ranks = self._ranks()
         logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
         steps = self._changed(

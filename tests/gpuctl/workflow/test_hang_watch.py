@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,10 @@ from gpuctl.workflow.hangs.watch import HangWatch, keep, kept
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks
-from inventories.run import Run, RunNode
+from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer
 from remote.runs.rank_activity import HangReport
-from remote.runs.run_files import RunFiles
+from remote.runs.run_files import RunFiles, save_node_record
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
 LOADS = STACKS.format("/root/.gpuctl-node/code/job-1/data.py", 41, "load_batch")
@@ -102,6 +103,40 @@ def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     assert kept(folder) == found
 
 
+def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
+    """A rank's record, which says when it wrote its last metrics."""
+    part = folder.load_run().nodes[rank]
+    record = {
+        "rank": rank, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 2000.0, "exit_code": -9,
+        "metrics_ended_at": wrote_at,
+    }  # fmt: skip
+    body = json.dumps(record).encode()
+    RunFiles(folder, part, folder.path / "incoming").record(f"ranks/rank-{rank}.json", body)
+
+
+def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> None:
+    at = datetime.fromtimestamp(1000, UTC).isoformat()
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
+    keep(folder, found)
+    ended(folder, 0, 900.0)
+    assert kept(folder) == found
+    ended(folder, 1, 1500.0)
+    assert kept(folder) is None, "rank 1 made steps after that"
+    stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
+    save_node_record(folder, stopped)
+    assert kept(folder) == found, "what a rank writes as it is stopped is no step"
+
+
+def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
+    keep(folder, found)
+    bring(folder, b"")
+    assert kept(folder) == found, "nothing was reported: `gpuctl why` found it"
+    bring(folder, report(0, over=False))
+    bring(folder, b"")
+    assert kept(folder) is None
+
+
 def dump(folder: RunFolder, rank: int, sequence: int) -> None:
     """What torch's flight recorder leaves of a rank at a timeout of NCCL's, and the rank's record."""
     entries = [
@@ -183,7 +218,7 @@ class Following:
     def log(self, rank: int | None, node: str, line: str) -> None:
         raise AssertionError(f"{rank} on {node}: {line}")
 
-    def metric(self, rank: int, line: dict[str, Any]) -> None:
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         raise AssertionError(f"{rank}: {line}")
 
 

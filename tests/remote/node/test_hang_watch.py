@@ -114,6 +114,17 @@ def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
     assert not (run_dir / HANG_REPORT).exists()
 
 
+def test_report_stays_when_the_run_is_stopped(run_dir: Path) -> None:
+    watch = Watch(run_dir, 60.0)
+    (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
+    watch.look(NOW + 0)
+    watch.look(NOW + 60)
+    (run_dir / "stop").touch()
+    (run_dir / "logs/rank-0.log").write_text("terminated\n")
+    watch.look(NOW + 61)
+    assert (run_dir / HANG_REPORT).exists()
+
+
 def test_rank_that_only_prints_is_never_said_to_hang(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "logs/rank-0.log").write_text("begins\n")
