@@ -232,7 +232,7 @@ class RunMonitor:
                 self._on_hang(event.node, event.report)
             case "give up" if not (self.records or self._stopping.reasons):
                 self.stopped_as_hung = True
-                self._stop_all(Reason.STOPPED)
+                self._stop_all(Reason.STOPPED_HUNG)
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")
