@@ -12,9 +12,11 @@ from gpuctl.hangs.sentences import hang_of
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.errors import InventoryError
 from inventories.hang import Hang
 from inventories.machine import Machine
 from inventories.run import Run
+from remote.errors import RemoteError
 from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from remote.runs.rank_activity import HangReport, RankActivity
 
 STACKS = "stacks/rank-{}.txt"
+PROBLEMS = (OSError, ValueError, InventoryError, RemoteError)
+"""What can go wrong with what is asked, or kept; it may not end the watch."""
 SAME_MOMENT_S = 2.0
 """What two machines' clocks may differ by beside the offset that is known."""
 
@@ -77,7 +81,13 @@ class HangWatch:
         """Ask until there is an answer that counts, or no report that stands."""
         while (asked := self._question()) is not None:
             report, withdrawn = asked
-            hang, blocked = self._ask_nodes(report)
+            try:
+                hang, blocked = self._ask_nodes(report)
+            except PROBLEMS as error:
+                with self._changing:
+                    self._asking = False  # the nodes report again when the silence has doubled
+                self._observer.note(f"why the run makes no progress is not known: {error}")
+                return
             with self._changing:
                 if withdrawn == self._withdrawn:
                     self._asking = False
@@ -93,7 +103,10 @@ class HangWatch:
             return None if report is None else (report, self._withdrawn)
 
     def _tell(self, hang: Hang) -> None:
-        keep(self._folder, hang)
+        try:
+            keep(self._folder, hang)
+        except PROBLEMS as error:
+            self._observer.note(f"what is known of the hang could not be kept: {error}")
         if hang.sentence == self._told:
             return
         if not self._told:

@@ -257,3 +257,23 @@ def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) 
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("a", None)
     assert kept(folder) == hung(folder, "so")[0]
+
+
+def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.answers.put(BadAnswer("a says nothing that can be read."))
+    said = following.notes.get(timeout=WAIT_S)
+    assert said == "why the run makes no progress is not known: a says nothing that can be read."
+    following.watch.reported("a", replace(SILENT, silent_s=400.0))
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+
+
+def test_run_is_stopped_though_its_hang_can_not_be_kept(folder: RunFolder) -> None:
+    following = Following(folder)
+    folder.hang_path.mkdir()  # in the way
+    following.watch.reported("a", SILENT)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    assert following.notes.get(timeout=WAIT_S).startswith("what is known of the hang could not be kept: ")
