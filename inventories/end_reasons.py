@@ -69,6 +69,8 @@ class Reason(StrEnum):
     # gpuctl ended it.
     STOPPED = "stopped"
     """A person asked for it."""
+    STOPPED_HUNG = "stopped_hung"
+    """It hung, and was to be stopped then."""
     RESIZED = "resized"
     """More machines can take part in an elastic job."""
     PEER_FAILED = "peer_failed"
@@ -104,7 +106,7 @@ class Cause(StrEnum):
     """Two ranks use one GPU."""
 
 
-STOPS = frozenset({Reason.STOPPED, Reason.RESIZED, Reason.PEER_FAILED})
+STOPS = frozenset({Reason.STOPPED, Reason.STOPPED_HUNG, Reason.RESIZED, Reason.PEER_FAILED})
 """gpuctl ended it: no failure."""
 WAITED_FOR = frozenset({Reason.TIMED_OUT, Reason.HUNG, Reason.ENDED_EARLY})
 """Ranks gave up waiting for others; of a run, where it is not always known for which."""

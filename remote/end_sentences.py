@@ -65,6 +65,8 @@ def sentence(ended: Ended) -> str:
             return _of_ray(ended)
         case Reason.STOPPED:
             return "stopped"
+        case Reason.STOPPED_HUNG:
+            return "stopped, as it hung"
         case Reason.RESIZED:
             return "stopped, as more machines can take part"
         case Reason.PEER_FAILED:

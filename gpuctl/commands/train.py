@@ -283,7 +283,7 @@ def command(
     except Interrupted as error:
         assert isinstance(error.result, Result)
         result, interrupted = error.result, True
-    return _report(app, result, interrupted=interrupted)
+    return report(app, result, interrupted=interrupted)
 
 
 def something_is_piped_in(descriptor: int = 0) -> bool:
@@ -303,9 +303,10 @@ def _waiting_bytes(descriptor: int) -> int:
     return count[0]
 
 
-def _report(app: App, result: "Result", *, interrupted: bool) -> int:
+def report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show what came of a job, and return the command's exit status."""
     from gpuctl.workflow.training.job import WRONG_OPTIONS
+    from inventories.end_reasons import Reason
 
     if app.options.json:
         app.output.json(result)
@@ -315,7 +316,12 @@ def _report(app: App, result: "Result", *, interrupted: bool) -> int:
         from gpuctl.tables.lists import run_table
 
         app.output.table(run_table(result))
-        if result.status == "stopped" and not interrupted:
+        hung = result.reason is Reason.STOPPED_HUNG
+        if hung:
+            app.output.say(
+                f"it was stopped as it hung; `gpuctl why {result.run}` shows what is known of that"
+            )
+        if result.status == "stopped" and not (hung or interrupted):
             app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
         elif result.status != "succeeded":
             _advise(app, result)

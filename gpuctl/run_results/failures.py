@@ -53,6 +53,7 @@ SUSPICION = {
     Reason.LAUNCHER_ENDED: 8,
     # No failures.
     Reason.STOPPED: 9,
+    Reason.STOPPED_HUNG: 9,
     Reason.RESIZED: 9,
     Reason.PEER_FAILED: 9,
 }

@@ -98,10 +98,10 @@ class RunMonitor:
         gang: bool,
         mirror: bool = False,
         nodes: Mapping[str, Node] | None = None,
-        on_hang: Callable[[HangReport | None], None] = lambda _: None,
+        on_hang: Callable[[str, HangReport | None], None] = lambda *_: None,
     ) -> None:
-        """`on_hang` gets what a node's watch reports when its ranks make no progress, None when they do; it may not
-        block.
+        """`on_hang` gets a node's name, and what its watch reports when its ranks make no progress, None when they
+        do; it may not block.
         """
         self._on_hang = on_hang
         self._run = run
@@ -229,10 +229,10 @@ class RunMonitor:
                 self.stopped_for_resize = True
                 self._stop_all(Reason.RESIZED)
             case "hangs":
-                self._on_hang(event.report)
+                self._on_hang(event.node, event.report)
             case "give up" if not (self.records or self._stopping.reasons):
                 self.stopped_as_hung = True
-                self._stop_all(Reason.STOPPED)
+                self._stop_all(Reason.STOPPED_HUNG)
             case "started":
                 self.started_s[event.node] = time.monotonic()
                 self._observer.node(event.node, "ranks are starting")

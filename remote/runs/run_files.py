@@ -100,11 +100,16 @@ class RunFiles:
         return sorted(self._records)
 
     def hang_report(self, body: bytes) -> HangReport | None:
-        """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it."""
+        """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it.
+
+        What a command here has found out after that report is then over as well.
+        """
         folder = self._folder.path / constants.HANGS
         path = folder / f"{self._node.name}.json"
         if not body:
-            path.unlink(missing_ok=True)
+            if path.exists():
+                self._folder.hang_path.unlink(missing_ok=True)
+                path.unlink()
             return None
         report = hang_report(self._node.name, body)
         folder.mkdir(mode=0o700, exist_ok=True)

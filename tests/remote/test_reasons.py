@@ -151,6 +151,7 @@ SENTENCES: list[tuple[Ended, str]] = [
         "the machine was removed or replaced before the run's end could be brought back",
     ),
     (Ended(reason=R.STOPPED), "stopped"),
+    (Ended(reason=R.STOPPED_HUNG), "stopped, as it hung"),
     (Ended(reason=R.RESIZED), "stopped, as more machines can take part"),
     (Ended(reason=R.PEER_FAILED), "stopped, as another node had failed"),
     (Ended(reason=R.TOLD, detail="as it was told"), "as it was told"),

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from threading import Thread
+from math import inf
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from gpuctl.hangs.compare import Kind, Rank, blocks, compare
@@ -11,9 +12,11 @@ from gpuctl.hangs.sentences import hang_of
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.errors import InventoryError
 from inventories.hang import Hang
 from inventories.machine import Machine
 from inventories.run import Run
+from remote.errors import RemoteError
 from remote.launchers import drives_itself
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from remote.runs.rank_activity import HangReport, RankActivity
 
 STACKS = "stacks/rank-{}.txt"
+PROBLEMS = (OSError, ValueError, InventoryError, RemoteError)
+"""What can go wrong with what is asked, or kept; it may not end the watch."""
+SAME_MOMENT_S = 2.0
+"""What two machines' clocks may differ by beside the offset that is known."""
 
 
 class HangWatch:
@@ -28,56 +35,96 @@ class HangWatch:
 
     def __init__(
         self,
-        run: Run,
         folder: RunFolder,
-        machines: Mapping[str, Machine],
-        cluster: ClusterFolder,
         observer: "Observer",
+        ask: "Callable[[HangReport], tuple[Hang, bool]]",
         *,
         give_up: Callable[[], None] | None = None,
     ) -> None:
-        """`give_up` ends a run that hangs. None: it is only told of."""
-        self._run, self._folder = run, folder
-        self._machines, self._cluster = machines, cluster
-        self._observer = observer
+        """`ask` asks the nodes, and says whether the run hangs. `give_up` ends one that does; None: it is told of."""
+        self._folder, self._observer = folder, observer
+        self._ask_nodes = ask
         self.give_up = give_up
-        self._asking: Thread | None = None
+        self._changing = Lock()
+        """Of all that follows, and of what is kept of the run's hang."""
+        self._reports: dict[str, HangReport] = {}
+        """Those that stand, by node."""
+        self._withdrawn = 0
+        """How many were withdrawn: an answer to what was asked before the last of them counts for nothing."""
+        self._asking = self._gave_up = False
         self._told = ""
 
-    def reported(self, report: "HangReport | None") -> None:
+    def reported(self, node: str, report: "HangReport | None") -> None:
         """Take a node's report; returns at once. The nodes report at about the same time, and are asked once.
 
         None: its ranks make progress, so that what was told is over.
         """
-        if report is None:
-            if self._told:
-                self._told = ""
-                self._folder.hang_path.unlink(missing_ok=True)
-                self._observer.note("the run goes on")
-        elif self._asking is None or not self._asking.is_alive():
-            self._asking = Thread(target=self._ask, args=(report,), daemon=True, name="ask of a hang")
-            self._asking.start()
+        with self._changing:
+            if report is not None:
+                self._reports[node] = report
+                if not self._asking:
+                    self._asking = True
+                    Thread(target=self._ask, daemon=True, name="ask of a hang").start()
+            elif not self._gave_up:  # what ranks write as they end is no progress
+                self._goes_on(node)
 
-    def _ask(self, report: "HangReport") -> None:
-        hang, blocked = ask(self._run, self._folder, self._machines, self._cluster, report)
-        if not blocked or hang.sentence == self._told:
+    def _goes_on(self, node: str) -> None:
+        if self._reports.pop(node, None) is None:
+            return  # it had nothing to report before either
+        self._withdrawn += 1
+        self._folder.hang_path.unlink(missing_ok=True)
+        if self._told:
+            self._told = ""
+            self._observer.note("the run goes on")
+
+    def _ask(self) -> None:
+        """Ask until there is an answer that counts, or no report that stands."""
+        while (asked := self._question()) is not None:
+            report, withdrawn = asked
+            try:
+                hang, blocked = self._ask_nodes(report)
+            except PROBLEMS as error:
+                with self._changing:
+                    self._asking = False  # the nodes report again when the silence has doubled
+                self._observer.note(f"why the run makes no progress is not known: {error}")
+                return
+            with self._changing:
+                if withdrawn == self._withdrawn:
+                    self._asking = False
+                    if blocked:
+                        self._tell(hang)
+                    return
+
+    def _question(self) -> "tuple[HangReport, int] | None":
+        """The report to ask after, and how many were withdrawn by now."""
+        with self._changing:
+            report = next(reversed(self._reports.values()), None)
+            self._asking = report is not None
+            return None if report is None else (report, self._withdrawn)
+
+    def _tell(self, hang: Hang) -> None:
+        try:
+            keep(self._folder, hang)
+        except PROBLEMS as error:
+            self._observer.note(f"what is known of the hang could not be kept: {error}")
+        if hang.sentence == self._told:
             return
         if not self._told:
-            self._observer.note(f"{hang.sentence} `gpuctl why --stacks {self._run.run}` shows all stacks.")
+            self._observer.note(f"{hang.sentence} `gpuctl why --stacks {hang.run}` shows all stacks.")
             self._told = hang.sentence
         if self.give_up is not None:
+            self._gave_up = True
             self._observer.note("stopping the run, as --on-hang says")
             self.give_up()
 
 
 def ask(
     run: Run,
-    folder: RunFolder,
     machines: Mapping[str, Machine],
     cluster: ClusterFolder,
     report: "HangReport | None" = None,
 ) -> tuple[Hang, bool]:
-    """Ask the nodes what their ranks do, and keep it. `report`: of a watch, which says that there is no progress.
+    """Ask the nodes what their ranks do. `report`: of a watch, which says that there is no progress.
 
     Returns it, and whether by it and the report the run hangs.
     """
@@ -90,8 +137,6 @@ def ask(
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
     errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)
-    if blocked or report is None:
-        keep(folder, hang)
     return hang, blocked
 
 
@@ -121,13 +166,32 @@ def kept(folder: RunFolder) -> Hang | None:
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
-    if known is not None and known.verdict == "hung":
-        return known
     run = folder.load_run()
+    if known is not None and known.verdict == "hung":
+        if not _went_on(run, folder, known):
+            return known
+        known = None
     hang = _of_reports(run, folder) or _of_dumps(run, folder)
     if hang is not None:
         _keep_stacks(folder, hang)
     return hang or known
+
+
+def _went_on(run: Run, folder: RunFolder, hang: Hang) -> bool:
+    """Whether a rank that has ended wrote metrics after the run was found to hang, and not as it was stopped."""
+    from remote.runs.run_files import read_node_records, read_rank_records
+
+    if hang.at is None:
+        return False
+    found_at = datetime.fromisoformat(hang.at).timestamp() + SAME_MOMENT_S
+    stopped_at = {node.node: node.stopped_at for node in read_node_records(folder, run.nodes)}
+    records = read_rank_records(folder, run.nodes)
+    for part in run.nodes:
+        told = stopped_at.get(part.name) or inf
+        wrote = (record.metrics_ended_at or 0.0 for record in records[part.name])
+        if any(found_at < at - part.clock_offset_s and at < told for at in wrote):
+            return True
+    return False
 
 
 def _of_reports(run: Run, folder: RunFolder) -> Hang | None:

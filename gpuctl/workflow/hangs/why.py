@@ -2,7 +2,7 @@
 
 from gpuctl.options import App
 from gpuctl.view import open_view
-from gpuctl.workflow.hangs.watch import ask, kept
+from gpuctl.workflow.hangs.watch import ask, keep, kept
 from gpuctl.workflow.training.collect import final_result, machines_of
 from gpuctl.workflow.training.runs import latest
 from inventories.hang import Hang
@@ -18,7 +18,9 @@ def why(app: App, named: str | None) -> Hang:
     run = folder.load_run()
     with open_view(app.output, logs=False) as view:
         view.phase("why", f"asking the ranks of run {folder.id}")
-        return ask(run, folder, machines_of(app.store, run), app.store.cluster(run.cluster))[0]
+        hang, _ = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster))
+    keep(folder, hang)
+    return hang
 
 
 def _of_the_past(result: Result) -> Hang:

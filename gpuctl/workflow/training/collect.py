@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.run_results.curves import with_curve
@@ -11,7 +12,7 @@ from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
-from gpuctl.workflow.hangs.watch import HangWatch, kept
+from gpuctl.workflow.hangs.watch import HangWatch, ask, kept
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
@@ -165,8 +166,8 @@ def attach(
             save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
     there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
     cluster = store.cluster(run.cluster)
-    hangs = HangWatch(run, folder, machines, cluster, observer)
-    on_hang = hangs.reported if wait else lambda _: None
+    hangs = HangWatch(folder, observer, partial(ask, run, machines, cluster))
+    on_hang = hangs.reported if wait else lambda *_: None
     watch = RunMonitor(there, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
     try:
         watch.go(wait=wait, left=left)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
-from gpuctl.workflow.hangs.watch import HangWatch
+from gpuctl.workflow.hangs.watch import HangWatch, ask
 from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import ClusterFolder, RunFolder
@@ -58,7 +59,7 @@ class Launch:
         from remote.runs.monitor import RunMonitor
 
         machines = {name: node.machine for name, node in self.nodes.items()}
-        hangs = HangWatch(self.run, self.folder, machines, self.cluster, view)
+        hangs = HangWatch(self.folder, view, partial(ask, self.run, machines, self.cluster))
         watch = RunMonitor(
             self.run,
             self.folder,

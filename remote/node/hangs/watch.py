@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
-from remote.node.hangs.why import look
+from remote.node.hangs.why import PROBLEMS, look, note
 from remote.node.runs import process
 from remote.shared.constants import (
     HANG_AFTER_VARIABLE,
@@ -113,18 +113,33 @@ class Watch:
         self._seen = {}  # type: Dict[str, Any]
         self._pulses = {}  # type: Dict[int, worker_server.Pulse]
         self._asked = 0.0
+        self._problem = ""
         self._tick_s = TICK_S if after_s is None else min(TICK_S, max(0.5, after_s / 5))
         self._ask_s = ASK_S if after_s is None else min(ASK_S, 2 * self._tick_s)
 
     def keep_on(self, supervisor: Mapping[str, Any]) -> None:
-        """Watch until the supervisor has ended."""
+        """Watch until the supervisor has ended; a look that fails is followed by another."""
         os.nice(NICENESS)
         (self._run_dir / WATCHED).write_text(str(os.getpid()))
         while process.lives_on(supervisor["pid"], supervisor["birth"], self._tick_s):
-            self.look(time.monotonic())
+            try:
+                self.look(time.monotonic())
+            except PROBLEMS as error:
+                self._note("{!r}".format(error))
+
+    def _note(self, problem: str) -> None:
+        """Keep what went wrong, once: the next look may do better."""
+        if problem != self._problem:
+            self._problem = problem
+            note(str(self._run_dir / WATCHED), problem)
 
     def look(self, now: float) -> None:
-        """Take the signs that there are, and write a report where there have been none for too long."""
+        """Take the signs that there are, and write a report where there have been none for too long.
+
+        What ranks write as they are ended is no sign: what was reported stays.
+        """
+        if (self._run_dir / "stop").exists():
+            return
         ranks = self._ranks()
         logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
         steps = self._changed(

@@ -28,6 +28,8 @@ QUIET_S = 0.1
 MOST_STACKS_BYTES = 256 * 1024
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
+PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
+"""What a look may end with, where a file is torn, a process just ends, or no thread can be started."""
 
 
 def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -38,17 +40,25 @@ def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def look(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
-    """What each rank is doing; all are asked at once, and within some 15 s."""
+    """What each rank is doing; all are asked at once, and within some 15 s. Raises OSError with a sentence: what
+    is said of a rank is never made up.
+    """
     found = {}  # type: Dict[int, Dict[str, Any]]
+    failed = []  # type: List[str]
 
     def one(rank: int) -> None:
-        found[rank] = look_at(run_dir, rank)
+        try:
+            found[rank] = look_at(run_dir, rank)
+        except PROBLEMS as error:
+            failed.append("rank {} could not be looked at: {!r}".format(rank, error))
 
     threads = [Thread(target=one, args=(rank,)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if failed:
+        raise OSError("; ".join(sorted(failed)))
     return [found[rank] for rank in ranks]
 
 
@@ -82,7 +92,10 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
     told["state"] = state_of(pid)
     told["children"] = [{"pid": child, "state": state_of(child)} for child in tree[1:]]
     if told["state"] and told["state"] not in STOPPED:
-        _ask(told, pid, files)
+        try:
+            _ask(told, pid, files)
+        except PROBLEMS as error:
+            note(files, "asking it: {!r}".format(error))
     if not told["stacks"]:
         told["stacks"], told["stacks_by"] = kernel_stack(pid), "kernel"
     told["wait_channel"] = read_of(pid, "wchan").strip("0\n")
@@ -92,6 +105,15 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         # A process that ended meanwhile has taken its part along.
         told[name] = round(max(0.0, value - before[name]) / took, 3)
     return told
+
+
+def note(files: str, problem: str) -> None:
+    """Keep what went wrong, beside what it is about; a full disk keeps nothing."""
+    try:
+        with open(files + ".problem", "a") as file:
+            file.write(problem + "\n")
+    except OSError:
+        return
 
 
 def wrote_s(run_dir: Path, rank: int) -> Optional[float]:

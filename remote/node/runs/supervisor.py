@@ -5,6 +5,7 @@ The supervisor is the parent of the launcher (torchrun, …). It lives in a sess
 that descends from it is left.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -144,7 +145,8 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     told = (run_dir / "stop").exists() and not not_ours
     ended_at = time.time()
     if not not_ours:  # a machine that goes down has no time for it
-        outputs.keep(run_dir)
+        with contextlib.suppress(OSError, RuntimeError):  # how the run ended counts for more, and is told
+            outputs.keep(run_dir)
     ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None
     _write_exit(run_dir, exit_code, told, ended, ended_at)
 

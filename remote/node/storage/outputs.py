@@ -13,6 +13,7 @@ import time
 from collections import deque
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
 
 from remote.node.storage.sending import send_files
@@ -26,6 +27,8 @@ MAX_LOOKED_AT = 1000 * 1000
 """Entries of folders."""
 LOOK_S = 5.0
 """How long is looked: the run's end is told after it."""
+LATE_S = 2 * LOOK_S
+"""How long is waited for it: a call into a disk that hangs does not return."""
 LOOK_AT_ONCE = 256
 """Entries between two looks at the time."""
 MAX_LISTED = 10 * 1000
@@ -71,33 +74,47 @@ def begin(run_dir: Path, code: Dict[str, Any]) -> None:
 
 
 def keep(run_dir: Path) -> Dict[str, Any]:
-    """List what the run has written, and keep the list: a later run may change the files. Empty where none is due."""
+    """List what the run has written, and keep the list: a later run may change the files. Empty where none is due.
+
+    A disk that hangs is not waited for, and one that fails is no error: the list says that it is not whole.
+    """
     code = read_json(run_dir / CODE_RECORD)
     if not code:
         return {}
-    root, began_ns = code["root"], os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
-    found = look(root, read_json(Path(root + ".manifest.json")), began_ns)
+    root, found, done = code["root"], Found(), Event()
+    began_ns = os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
+
+    def work() -> None:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            look(root, read_json(Path(root + ".manifest.json")), began_ns, found)
+            done.set()
+
+    looking = Thread(target=work, daemon=True)
+    looking.start()
+    looking.join(LATE_S)
     listing = {
         "root": root,
         "folder": code["folder"],
         "files": found.files,
         "bytes": found.bytes,
-        "whole": found.whole,
-        "listed": sorted(found.listed),
+        "whole": found.whole and done.is_set(),
+        "listed": sorted(found.listed[:]),
     }
     with contextlib.suppress(OSError):  # a full disk: it is listed again when it is asked for
         write_json(run_dir / LISTING, listing)
     return listing
 
 
-def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S) -> Found:
+def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s: float = LOOK_S) -> None:
     """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
-    found = Found()
     pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()
     while pending:
         inner = pending.popleft()
+        if time.monotonic() > limit:
+            found.whole = False
+            return
         try:
             with os.scandir(os.path.join(top, inner)) as entries:
                 for entry in entries:
@@ -105,7 +122,7 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK
                     late = looked_at % LOOK_AT_ONCE == 0 and time.monotonic() > limit
                     if late or looked_at > MAX_LOOKED_AT:
                         found.whole = False
-                        return found
+                        return
                     if is_cache(entry.name):
                         continue
                     path = "{}/{}".format(inner, entry.name) if inner else entry.name
@@ -120,7 +137,6 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK
                         found.add(path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
-    return found
 
 
 def is_cache(name: str) -> bool:

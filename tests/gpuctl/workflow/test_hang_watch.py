@@ -1,21 +1,24 @@
-"""What is found of a hang later: kept here, or in the reports of the nodes' watches."""
+"""What a command that follows a run does about a hang, and what is found of one later: kept here, or reported."""
 
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from gpuctl.workflow.hangs.watch import keep, kept
+from gpuctl.workflow.hangs.watch import HangWatch, keep, kept
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks
-from inventories.run import Run, RunNode
+from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer
-from remote.runs.run_files import RunFiles
+from remote.runs.rank_activity import HangReport
+from remote.runs.run_files import RunFiles, save_node_record
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
 LOADS = STACKS.format("/root/.gpuctl-node/code/job-1/data.py", 41, "load_batch")
@@ -100,6 +103,40 @@ def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     assert kept(folder) == found
 
 
+def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
+    """A rank's record, which says when it wrote its last metrics."""
+    part = folder.load_run().nodes[rank]
+    record = {
+        "rank": rank, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 2000.0, "exit_code": -9,
+        "metrics_ended_at": wrote_at,
+    }  # fmt: skip
+    body = json.dumps(record).encode()
+    RunFiles(folder, part, folder.path / "incoming").record(f"ranks/rank-{rank}.json", body)
+
+
+def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> None:
+    at = datetime.fromtimestamp(1000, UTC).isoformat()
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
+    keep(folder, found)
+    ended(folder, 0, 900.0)
+    assert kept(folder) == found
+    ended(folder, 1, 1500.0)
+    assert kept(folder) is None, "rank 1 made steps after that"
+    stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
+    save_node_record(folder, stopped)
+    assert kept(folder) == found, "what a rank writes as it is stopped is no step"
+
+
+def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
+    keep(folder, found)
+    bring(folder, b"")
+    assert kept(folder) == found, "nothing was reported: `gpuctl why` found it"
+    bring(folder, report(0, over=False))
+    bring(folder, b"")
+    assert kept(folder) is None
+
+
 def dump(folder: RunFolder, rank: int, sequence: int) -> None:
     """What torch's flight recorder leaves of a rank at a timeout of NCCL's, and the rank's record."""
     entries = [
@@ -149,3 +186,94 @@ def test_ranks_are_told_when_a_run_counts_as_hung() -> None:
     assert TrainRequest().rank_env == {}
     assert TrainRequest(hang_after="off").rank_env == {"GPUCTL_HANG_AFTER": "off"}
     assert replace(TrainRequest(), hang_after=600.0).rank_env == {"GPUCTL_HANG_AFTER": "600"}
+
+
+SILENT = HangReport(silent_s=200.0, allowed_s=120.0, ranks=())
+WAIT_S = 30.0
+
+
+class Following:
+    """A run that is followed: it notes what it is told, and lets the test answer for the nodes."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.notes: SimpleQueue[str] = SimpleQueue()
+        self.asked: SimpleQueue[HangReport] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[Hang, bool] | Exception] = SimpleQueue()
+        self.given_up: SimpleQueue[bool] = SimpleQueue()
+        self.watch = HangWatch(folder, self, self._ask, give_up=lambda: self.given_up.put(True))
+
+    def _ask(self, report: HangReport) -> tuple[Hang, bool]:
+        self.asked.put(report)
+        answer = self.answers.get(timeout=WAIT_S)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def note(self, text: str) -> None:
+        self.notes.put(text)
+
+    def node(self, name: str, text: str) -> None:
+        raise AssertionError(f"{name}: {text}")
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        raise AssertionError(f"{rank} on {node}: {line}")
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        raise AssertionError(f"{rank}: {line}")
+
+
+def hung(folder: RunFolder, why: str) -> tuple[Hang, bool]:
+    return Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True
+
+
+def test_run_that_goes_on_before_the_nodes_have_answered_is_not_stopped(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.asked.get(timeout=WAIT_S)
+    following.watch.reported("a", None)
+    again = replace(SILENT, silent_s=500.0)
+    following.watch.reported("b", again)
+    following.answers.put(hung(folder, "so it was"))
+    assert following.asked.get(timeout=WAIT_S) == again, "the answer before it is out of date"
+    assert not folder.hang_path.exists()
+    following.answers.put(hung(folder, "so it is"))
+    following.given_up.get(timeout=WAIT_S)
+    assert following.notes.get(timeout=WAIT_S).startswith("The run hangs: so it is.")
+
+
+def test_node_that_never_reported_does_not_say_that_the_run_goes_on(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.watch.reported("b", None)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    assert kept(folder) == hung(folder, "so")[0]
+
+
+def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    following.watch.reported("a", None)
+    assert kept(folder) == hung(folder, "so")[0]
+
+
+def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.answers.put(BadAnswer("a says nothing that can be read."))
+    said = following.notes.get(timeout=WAIT_S)
+    assert said == "why the run makes no progress is not known: a says nothing that can be read."
+    following.watch.reported("a", replace(SILENT, silent_s=400.0))
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+
+
+def test_run_is_stopped_though_its_hang_can_not_be_kept(folder: RunFolder) -> None:
+    following = Following(folder)
+    folder.hang_path.mkdir()  # in the way
+    following.watch.reported("a", SILENT)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    assert following.notes.get(timeout=WAIT_S).startswith("what is known of the hang could not be kept: ")

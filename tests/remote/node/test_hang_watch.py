@@ -2,14 +2,19 @@
 
 import json
 import socketserver
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from node_here import ROOT
+from support import wait_for
 
 from remote.node.hangs.watch import Progress, Watch
+from remote.node.runs import process
 from remote.shared.constants import HANG_REPORT
 
 NOW = time.monotonic() + 1
@@ -112,6 +117,44 @@ def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
     (run_dir / "stop").touch()
     watch.look(NOW + 60)
     assert not (run_dir / HANG_REPORT).exists()
+
+
+def test_report_stays_when_the_run_is_stopped(run_dir: Path) -> None:
+    watch = Watch(run_dir, 60.0)
+    (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
+    watch.look(NOW + 0)
+    watch.look(NOW + 60)
+    (run_dir / "stop").touch()
+    (run_dir / "logs/rank-0.log").write_text("terminated\n")
+    watch.look(NOW + 61)
+    assert (run_dir / HANG_REPORT).exists()
+
+
+KEEP_ON = """
+import sys
+from pathlib import Path
+from remote.node.hangs.watch import Watch
+pid, birth, run_dir = sys.argv[1:]
+Watch(Path(run_dir), 1.0).keep_on({"pid": int(pid), "birth": birth})
+"""
+
+
+def test_watch_goes_on_after_a_look_that_failed(run_dir: Path) -> None:
+    (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
+    record = run_dir / "ranks/rank-0.json"
+    record.rename(run_dir / "aside")
+    record.mkdir()
+    with subprocess.Popen(["sleep", "60"]) as supervisor:
+        who = [str(supervisor.pid), str(process.birth(supervisor.pid)), str(run_dir)]
+        with subprocess.Popen([sys.executable, "-c", KEEP_ON, *who], env={"PYTHONPATH": str(ROOT)}) as watch:
+            problem = run_dir / "hangs/watched.problem"
+            wait_for(problem.exists, what="a look that fails")
+            record.rmdir()
+            (run_dir / "aside").rename(record)
+            wait_for((run_dir / HANG_REPORT).exists, what="the report")
+            supervisor.kill()
+            assert watch.wait(30) == 0
+    assert "rank 0 could not be looked at" in problem.read_text()
 
 
 def test_rank_that_only_prints_is_never_said_to_hang(run_dir: Path) -> None:

@@ -53,6 +53,47 @@ def test_run_stopped_during_launch_is_recorded_as_started(
     assert not processes_with(str(tmp_path))
 
 
+LISTS = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from remote.node.runs import supervisor
+from remote.node.storage import outputs
+run_dir, project = Path({run_dir!r}), {project!r}
+outputs.LATE_S = 0.2
+
+def hangs(event, arguments):
+    if event == "os.scandir" and str(arguments[0]).startswith(project):
+        time.sleep(60)
+
+def breaks(event, arguments):
+    if event == "os.scandir" and str(arguments[0]).startswith(project):
+        raise ValueError("what nobody thought of")
+
+sys.addaudithook({hook})
+code = dict(root=project, folder=".")
+supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv=["/bin/sh", "-c", "exit 0"], env=dict(), code=code))
+json.dump(supervisor.wait_for_end(run_dir, 30), sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("hook", ["hangs", "breaks"])
+def test_run_ends_well_though_what_it_wrote_can_not_be_listed(tmp_path: Path, hook: str) -> None:
+    run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
+    project = tmp_path / "project"
+    project.mkdir()
+    code = LISTS.format(root=str(ROOT), run_dir=str(run_dir), project=str(project), hook=hook)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    assert (ended["running"], ended["exit_code"]) == (False, 0)
+    listing = json.loads((run_dir / "outputs.json").read_text())
+    assert (listing["whole"], listing["listed"]) == (False, [])
+
+
 def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
     run_dir = tmp_path / "gpu-0"
     supervisor.tell_to_stop(run_dir, "peer_failed")

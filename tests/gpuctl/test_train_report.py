@@ -1,0 +1,52 @@
+"""What `train` says of a run that it has seen to its end."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuctl.commands.train import report
+from gpuctl.options import App
+from inventories.disk.store import Store
+from inventories.end_reasons import Reason
+from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
+
+
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """Of a run that was stopped by a person, and left a checkpoint here."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    part = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
+    folder.save_run(
+        Run(
+            run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(part,),
+            master_addr="h", master_port=1, started_at="2026-11-21T05:46:25+00:00",
+        )
+    )  # fmt: skip
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "step-1.pt").write_bytes(b"x")
+    return Result(
+        run=folder.id, cluster="default", mode="torchrun", script="my.py", status="stopped", exit_code=None,
+        nnodes=1, nproc_per_node=1, world_size=1, started_at="", ended_at=None, seconds=Seconds(),
+        train=TrainSummary(), ranks=(), first_error=None, cost_usd=None, dir=str(folder.path),
+        reason=Reason.STOPPED,
+    )  # fmt: skip
+
+
+def test_run_that_was_stopped_as_it_hung_is_said_so_with_how_to_resume(
+    result: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(App(), replace(result, reason=Reason.STOPPED_HUNG), interrupted=False) == 1
+    said = capsys.readouterr().err
+    assert "it was stopped as it hung; `gpuctl why" in said
+    assert "resume from there: gpuctl train --resume" in said
+    assert "another command" not in said
+
+
+def test_run_that_another_command_stopped_is_said_so(
+    result: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(App(), result, interrupted=False) == 1
+    assert "it was stopped by another command: gpuctl stop, or gpuctl down" in capsys.readouterr().err
