@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from remote.node.environments import build, build_lock, uv_tool
 from remote.shared import frames
@@ -37,27 +37,27 @@ DEFAULTS = {
     "PIP_NO_INPUT": "1",
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
-    # The repository's history is not here to tell a version from.
-    "SETUPTOOLS_SCM_PRETEND_VERSION": "0",
 }
+UNVERSIONED = {"SETUPTOOLS_SCM_PRETEND_VERSION": "0"}
+"""For the build of what was sent: the repository's history is not here to tell a version from. What comes from an
+index has one. Without the project's name in the variable's, as hatch-vcs tells setuptools-scm no name.
+"""
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`project`: key, name, python (that below), folder, source, beside, extras, backend, backend_path,
     build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
 
-    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
-    One with a problem is made anew the next time.
+    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking` now.
+    One with a problem is made anew the next time, and so is one that what lies below has left lacking something.
     """
     uv_tool.set_indexes(request["indexes"], os.environ)
     home = home_of(str(request["key"]), str(request["python"]))
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home.with_suffix(".lock"), caller):
-        record = read_json(home / "ready.json")
-        made = not os.access(str(record.get("python")), os.X_OK)
+        found = usable(home, request)
         try:
-            if made:
-                record = install(home, request, caller)
+            record = found or install(home, request, caller)
             (home / "used").touch()
         except BrokenPipeError:
             raise
@@ -65,13 +65,27 @@ def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterato
             tail = error.tail if isinstance(error, build.Failed) else [str(error)]
             frames.write(output, {"t": frames.FAILED, "step": "preparing", "tail": tail})
             return
-    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": made})
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": found is None})
 
 
 def home_of(key: str, python: str) -> Path:
     """The folder of a project's environment: within the one of ours that it lies over, which it goes with."""
     above = [path for path in Path(python).parents if path.parent == build.ENVIRONMENTS]
     return above[0] / PROJECTS / key if above else build.home_of(key)
+
+
+def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the record of an environment as it is now; None: there is none, or it is to be made anew."""
+    record = read_json(home / "ready.json")
+    if not os.access(str(record.get("python")), os.X_OK):
+        return None
+    try:
+        lacking = _ask(record["python"], _finish(request), _environment())["lacking"]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    if request["dependencies"] == "install" and not set(lacking) <= set(record.get("lacking", ())):
+        return None
+    return dict(record, lacking=lacking)
 
 
 def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
@@ -83,7 +97,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if home.exists():
         shutil.rmtree(str(home))
     home.mkdir(parents=True, mode=0o700)
-    environment = dict(DEFAULTS, **build.installers_environment({}))
+    environment = _environment()
     python = _overlay(home, request["python"], environment, caller)
     site = site_packages(home)
     problem = None
@@ -94,13 +108,14 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
         # In the project's folder installers find its settings.
         argv = [*installer, *quiet, *folders]
-        build.run(argv, Path(request["folder"]), environment, caller, quiet=True, keep=MOST_WORDS)
+        own = dict(UNVERSIONED, **environment)
+        build.run(argv, Path(request["folder"]), own, caller, quiet=True, keep=MOST_WORDS)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         problem = error.tail if isinstance(error, build.Failed) else [str(error)]
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
-    wish = ["finish", request["name"], *request["extras"]]
+    wish = _finish(request)
     told = _ask(python, wish, environment)
     if problem is None and not told["understood"] and request["dependencies"] == "install":
         with contextlib.suppress(build.Failed):  # then names are all that is compared
@@ -168,7 +183,7 @@ def _add(
     request: Dict[str, Any],
     environment: Dict[str, str],
     caller: build_lock.Caller,
-) -> "List[str] | None":
+) -> Optional[List[str]]:
     """Install what the project needs and is not below; what an installer said where it could not, else None."""
     caller.progress("installing {}".format(", ".join(lacking)))
     beside = []
@@ -188,6 +203,15 @@ def _add(
 def _name(requirement: str) -> str:
     """The name of a package, in one of the ways that it can be written."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
+
+
+def _environment() -> Dict[str, str]:
+    return dict(DEFAULTS, **build.installers_environment({}))
+
+
+def _finish(request: Dict[str, Any]) -> List[str]:
+    """What `within.py` is started with once the project is installed."""
+    return ["finish", request["name"], *request["extras"]]
 
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:
