@@ -157,7 +157,8 @@ def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_
 def _installer(
     home: Path, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
 ) -> Tuple[List[str], List[str]]:
-    """The command that installs, and its flags for the project: pip of the interpreter below, else uv.
+    """The command that installs, and its flags for the project: pip of the interpreter below, else uv; uv, where it
+    is there, for indexes that are set for it alone.
 
     Where the project's build system is there, too, no index is asked for it. Over an environment that was made of
     wheels nothing comes from an index.
@@ -169,7 +170,10 @@ def _installer(
     needed = {name: request[name] for name in ("backend", "backend_path", "build_requires")}
     able = _ask(python, ["able", json.dumps(needed)], environment)
     flags = ["--no-build-isolation"] if able["builds"] else []
-    if able["pip"]:
+    uv_alone = sent is None and uv_tool.not_for_pip(environment) and uv_tool.installed()
+    if able["pip"] and not uv_alone:
+        if sent is None:
+            uv_tool.tell_of_pip(environment, caller.progress)
         return [python, "-m", "pip", "install", *from_where], flags
     uv = uv_tool.provide(sent, caller.progress)
     return [uv, "pip", "install", "--python", python, *from_where], flags
