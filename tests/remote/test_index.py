@@ -4,6 +4,7 @@ import pytest
 
 from remote.node.environments.uv_tool import not_for_pip, set_indexes
 from remote.python_env.index import carried
+from remote.python_env.project_files import BadRequirements
 
 
 def test_index_variables_are_carried_and_nothing_else() -> None:
@@ -63,3 +64,11 @@ def test_pip_is_not_given_indexes_of_which_uv_takes_the_first(name: str) -> None
     assert node == {name: "corp=https://a/"}
     assert not_for_pip(node) == [name]
     assert not_for_pip({**node, "PIP_EXTRA_INDEX_URL": "https://b/"}) == []
+
+
+def test_address_that_cannot_be_read_is_refused_without_telling_it() -> None:
+    with pytest.raises(BadRequirements) as told:
+        carried({"UV_INDEX": "https://a/ https://[u:secret@x"}, same_machine=False)
+    assert str(told.value).startswith("UV_INDEX has an address that can't be read: ")
+    assert "secret" not in str(told.value)
+    assert told.value.__suppress_context__
