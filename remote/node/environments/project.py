@@ -8,7 +8,6 @@ told.
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from remote.node.environments import build, build_lock, uv_tool
+from remote.node.environments.within import normal_name
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
 
@@ -121,7 +121,9 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         with contextlib.suppress(build.Failed):  # then names are all that is compared
             build.run([*installer, "packaging"], home, environment, caller)
             told = _ask(python, wish, environment)
-    addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
+    addable = [
+        one for one in told["lacking"] if normal_name(one) not in map(normal_name, request["not_from_index"])
+    ]
     if problem is None and addable and request["dependencies"] == "install":
         problem = _add(addable, told["names"], installer, home, request, environment, caller)
         told = _ask(python, wish, environment)
@@ -194,7 +196,7 @@ def _add(
     if installer[1] == "pip":
         # uv does not see what lies below, and would bring all of that again.
         file = home / "below.txt"
-        there = [name for name in names if _name(name) not in map(_name, lacking)]
+        there = [name for name in names if normal_name(name) not in map(normal_name, lacking)]
         file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in there))
         beside = ["--override", str(file)]
     try:
@@ -202,11 +204,6 @@ def _add(
     except build.Failed as error:
         return error.tail
     return None
-
-
-def _name(requirement: str) -> str:
-    """The name of a package, in one of the ways that it can be written."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
 
 
 def _environment() -> Dict[str, str]:
