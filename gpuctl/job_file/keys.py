@@ -16,7 +16,7 @@ SCRIPT, ARGUMENTS = "script", "arguments"
 """Keys under `run` for what is no option on a command line."""
 NAMES = {"env": "variables", "bring": "outputs"}
 """Option → its key, where that has another name."""
-ONE_RUN = frozenset({"resume", "resume_from", "dry_run"})
+ONE_RUN = frozenset({"resume", "resume_from", "fresh", "share_outputs", "skip_preflight", "dry_run"})
 """Options that are about one run, and stand in no file."""
 OTHER_WORDS = {
     "args": ARGUMENTS, "command": SCRIPT, "file": SCRIPT, "nproc": "nproc_per_node", "nodes": "nnodes",

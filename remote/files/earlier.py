@@ -10,6 +10,8 @@ from remote.shared.constants import ASIDE
 
 MAX_LISTED = 20_000
 MAX_NAMES = 100
+LARGEST = 2**63 - 1
+"""What the kernel takes for a number of bytes and for a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +56,14 @@ def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierF
         return EarlierFiles(
             aside=int(header["aside"]),
             aside_names=tuple(map(str, header["names"])),
-            files={str(path): (int(size), int(at)) for path, size, at in listed},
+            files={str(path): (_bounded(size), _bounded(at)) for path, size, at in listed},
             whole=bool(told["whole"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadAnswer(
             f"{node}: what it says of earlier runs' files can't be read: {type(error).__name__}."
         ) from error
+
+
+def _bounded(number: Any) -> int:  # noqa: ANN401 - whatever the node sent
+    return max(-LARGEST, min(int(number), LARGEST))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from remote.python_env.project_files import BadRequirements
+
 NAMES = frozenset({
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
     "UV_INSECURE_HOST", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST",
@@ -23,7 +25,7 @@ def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, 
     """The variables that the nodes' installers are given, of those of this computer.
 
     Of lists only the addresses that a node can have: a folder or a server of this computer is none, unless the nodes
-    are hosts on this machine.
+    are hosts on this machine. Raises BadRequirements for an address that can't be read.
     """
     given = {}
     for name, value in environment.items():
@@ -31,7 +33,12 @@ def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, 
             continue
         if name in PLACES and not same_machine:
             separator = "," if name == "UV_FIND_LINKS" else " "
-            value = separator.join(one for one in re.split(r"[\s,]+", value) if _is_elsewhere(one))
+            try:
+                value = separator.join(one for one in re.split(r"[\s,]+", value) if _is_elsewhere(one))
+            except ValueError:  # its words would show a password
+                raise BadRequirements(
+                    f"{name} has an address that can't be read: in its login, write %5B for [ and %5D for ]."
+                ) from None
         if value:
             given[name] = value
     if "PIP_NO_INDEX" in given and not same_machine and "PIP_FIND_LINKS" not in given:

@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,8 +61,8 @@ class LocalProject:
     """The folder in it from which its modules are imported: `src`, or `.`."""
     files: tuple[tuple[str, str], ...]
     """FILES that there are: name → text."""
-    beside: tuple[str, ...] = ()
-    """Folders of projects that it needs and that are sent with it, relative as `folder` is."""
+    beside: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Projects that it needs and that are sent with it: folder, relative as `folder` is → its FILES."""
     extras: tuple[str, ...] = ()
     """Of its optional dependencies those that are wanted."""
     not_from_index: tuple[str, ...] = ()
@@ -112,19 +112,18 @@ def with_named(
         if project is None or project.folder == found.folder:
             project = replace(project or found, extras=extras)
         elif found.folder not in project.beside:
-            project = replace(project, beside=(*project.beside, found.folder))
+            project = replace(project, beside={**project.beside, found.folder: found.files})
     return project
 
 
 def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalProject | None:
     """The project of a folder; None: there is none. `is_named`: a person says that it is to be installed."""
     relative = folder.relative_to(tree.root)
-    there = [name for name in FILES if (relative / name).as_posix() in tree.entries]
-    if not there:
+    texts = _texts(folder, tree)
+    if not texts:
         return None
-    document = read_toml(folder / "pyproject.toml") if "pyproject.toml" in there else {}
+    document = read_toml(folder / "pyproject.toml") if "pyproject.toml" in texts else {}
     source = "src" if any(_is_below(name, relative / "src") for name in tree.entries) else "."
-    texts = {name: read_text(folder / name) for name in there}
     if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
         return None
     build = document.get("build-system", {})
@@ -138,17 +137,19 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
         build_requires=tuple(map(str, build.get("requires", ("setuptools",)))),
         source=source,
         files=tuple(texts.items()),
-        beside=tuple(filter(None, (_sent(place, tree) for place in sources.values()))),
+        beside={
+            place.relative_to(tree.root).as_posix(): tuple(texts.items())
+            for place in sources.values()
+            if place.is_relative_to(tree.root) and (texts := _texts(place, tree))
+        },
         not_from_index=tuple(sources),
     )
 
 
-def _sent(folder: Path, tree: Tree) -> str:
-    """A project's folder relative to what is sent; empty where it is not sent with its files."""
-    if not folder.is_relative_to(tree.root):
-        return ""
+def _texts(folder: Path, tree: Tree) -> dict[str, str]:
+    """Those of FILES that are sent of a folder: name → text."""
     relative = folder.relative_to(tree.root)
-    return relative.as_posix() if any((relative / name).as_posix() in tree.entries for name in FILES) else ""
+    return {name: read_text(folder / name) for name in FILES if (relative / name).as_posix() in tree.entries}
 
 
 def _is_below(name: str, folder: Path) -> bool:

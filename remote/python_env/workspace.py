@@ -1,5 +1,6 @@
 """Projects that belong together, as uv and Poetry have it: a workspace's members, and sources that are folders."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -75,4 +76,4 @@ def _has_member(table: Mapping[str, Any], path: PurePath) -> bool:
 
 
 def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -25,7 +25,7 @@ from remote.runs.rank_activity import HangReport, RankActivity, hang_report, ran
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 from remote.shared.files import digest_of
-from remote.shared.flight_recorder import NotATrace, in_dump
+from remote.shared.flight_recorder import NotATrace, in_file
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -250,7 +250,7 @@ def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankAct
         for record in records:
             path = folder.path / constants.RANK_DUMP.format(record.rank)
             try:
-                entries = in_dump(path.read_bytes())
+                entries = in_file(path)
             except (FileNotFoundError, NotATrace):
                 continue
             now = record.ended_at or max((one["entered_at"] for one in entries), default=0.0)

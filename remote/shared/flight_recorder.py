@@ -3,11 +3,16 @@
 import io
 import json
 import pickle
+from pathlib import Path
 from typing import Any, Dict, List
 
 MOST_TRACE_BYTES = 16 * 1024 * 1024
+MOST_READ = 100_000
+"""Of a trace's entries, the last ones: as many as people let torch keep."""
 MOST_ENTRIES = 64
 """Of the last collectives, by process group; those that have not ended are always among them."""
+MOST_SIZES, MOST_CHARS, LARGEST = 64, 200, 2**64
+"""Of what is kept of an entry. A dump of a few bytes can refer to the same list again and again."""
 
 
 class NotATrace(ValueError):
@@ -21,8 +26,14 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("it asks for {}.{}".format(module, name))
 
 
+def in_file(path: Path) -> List[Dict[str, Any]]:
+    """Return the last collectives in a file that torch wrote at a timeout. Raises NotATrace, OSError."""
+    with path.open("rb") as file:
+        return in_dump(file.read(MOST_TRACE_BYTES + 1))
+
+
 def in_dump(dump: bytes) -> List[Dict[str, Any]]:
-    """Return the last collectives in a file that torch wrote at a timeout. Raises NotATrace."""
+    """Return the last collectives in what torch wrote at a timeout. Raises NotATrace."""
     if len(dump) > MOST_TRACE_BYTES:
         raise NotATrace("it has more than {} bytes".format(MOST_TRACE_BYTES))
     try:
@@ -32,25 +43,54 @@ def in_dump(dump: bytes) -> List[Dict[str, Any]]:
 
 
 def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Return a trace's last collectives of each process group."""
+    """Return a trace's last collectives of each process group. Raises ValueError, TypeError or AttributeError."""
     by_group = {}  # type: Dict[str, List[Dict[str, Any]]]
-    for entry in trace.get("entries") or []:
-        name, title = [*(entry.get("process_group") or []), "", ""][:2]
+    for entry in _list(trace.get("entries"))[-MOST_READ:]:
+        name, title = [*map(_text, _list(entry.get("process_group"))[:2]), "", ""][:2]
         sequence = entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
         one = {
-            "group": str(name),
-            "title": str(title),
+            "group": name,
+            "title": title,
             "point_to_point": bool(entry.get("is_p2p")),
-            "sequence": int(sequence),
+            "sequence": _number(sequence),
             # gloo:all_reduce
-            "name": str(entry.get("profiling_name")).rpartition(":")[2],
-            "sizes": json.dumps(entry.get("input_sizes"))[:200],
+            "name": _text(entry.get("profiling_name")).rpartition(":")[2],
+            "sizes": _sizes(entry.get("input_sizes")),
             "over": bool(entry.get("retired")) or entry.get("state") == "completed",
-            "entered_at": int(entry.get("time_created_ns") or 0) / 1e9,
+            "entered_at": _number(entry.get("time_created_ns") or 0) / 1e9,
         }
-        by_group.setdefault(str(name), []).append(one)
+        by_group.setdefault(name, []).append(one)
     kept = []
     for group in by_group.values():
         under_way = [one for one in group[:-MOST_ENTRIES] if not one["over"]]
         kept += under_way[-MOST_ENTRIES:] + group[-MOST_ENTRIES:]
     return kept
+
+
+def _list(value: Any) -> List[Any]:  # noqa: ANN401 - whatever the dump holds
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise ValueError("it has no list where one is to be")
+    return list(value or ())
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if value is not None and not isinstance(value, str):
+        raise ValueError("it has no text where some is to be")
+    return (value or "")[:MOST_CHARS]
+
+
+def _number(value: Any) -> int:  # noqa: ANN401
+    if not isinstance(value, int) or not -LARGEST < value < LARGEST:
+        raise ValueError("it has no number where one is to be")
+    return value
+
+
+def _sizes(value: Any) -> str:  # noqa: ANN401
+    """The sizes of tensors, each a number or a list of them, as they begin."""
+    first = [
+        [_number(size) for size in _list(one)[:MOST_SIZES]]
+        if isinstance(one, (list, tuple))
+        else _number(one)
+        for one in _list(value)[:MOST_SIZES]
+    ]
+    return json.dumps(first)[:MOST_CHARS]

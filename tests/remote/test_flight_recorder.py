@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.shared.flight_recorder import MOST_TRACE_BYTES, NotATrace, in_dump, in_trace
+from remote.shared.flight_recorder import MOST_TRACE_BYTES, NotATrace, in_dump, in_file, in_trace
 
 
 def test_flight_recorder_keeps_what_is_under_way_and_the_last() -> None:
@@ -65,3 +65,32 @@ def test_dump_is_read_without_running_what_is_in_it(tmp_path: Path) -> None:
 def test_what_is_no_dump_is_refused(dump: bytes) -> None:
     with pytest.raises(NotATrace):
         in_dump(dump)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["entries", "process_group", "profiling_name", "input_sizes", "collective_seq_id", "time_created_ns"],
+)
+def test_dump_that_refers_to_itself_again_and_again_is_refused_unexpanded(place: str) -> None:
+    many: list[object] = [1]
+    for _ in range(60):
+        many = [many, many]
+    entry = {"collective_seq_id": 5, "profiling_name": "nccl:all_reduce", place: many}
+    with pytest.raises(NotATrace):
+        in_dump(pickle.dumps({"entries": many if place == "entries" else [entry]}))
+
+
+def test_what_is_kept_of_an_entry_is_bounded() -> None:
+    entry = {"collective_seq_id": 5, "profiling_name": "n" * 10_000, "input_sizes": [[7] * 1000] * 1000}
+    (read,) = in_trace({"entries": [entry]})
+    assert (len(read["name"]), len(read["sizes"])) == (200, 200)
+    with pytest.raises(NotATrace):
+        in_dump(pickle.dumps({"entries": [{**entry, "collective_seq_id": 10**100}]}))
+
+
+def test_large_file_is_refused_before_all_of_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    with path.open("wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(NotATrace, match=f"more than {MOST_TRACE_BYTES} bytes"):
+        in_file(path)

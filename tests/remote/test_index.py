@@ -2,8 +2,9 @@
 
 import pytest
 
-from remote.node.environments.uv_tool import set_indexes
+from remote.node.environments.uv_tool import not_for_pip, set_indexes
 from remote.python_env.index import carried
+from remote.python_env.project_files import BadRequirements
 
 
 def test_index_variables_are_carried_and_nothing_else() -> None:
@@ -54,3 +55,20 @@ def test_set_indexes_replaces_the_nodes_own_and_tells_uv_and_pip_alike() -> None
         "PIP_FIND_LINKS": "https://x /no/such https://y",
         "UV_FIND_LINKS": "https://x,https://y",
     }
+
+
+@pytest.mark.parametrize("name", ["UV_INDEX", "UV_EXTRA_INDEX_URL"])
+def test_pip_is_not_given_indexes_of_which_uv_takes_the_first(name: str) -> None:
+    node: dict[str, str] = {}
+    set_indexes({name: "corp=https://a/"}, node)
+    assert node == {name: "corp=https://a/"}
+    assert not_for_pip(node) == [name]
+    assert not_for_pip({**node, "PIP_EXTRA_INDEX_URL": "https://b/"}) == []
+
+
+def test_address_that_cannot_be_read_is_refused_without_telling_it() -> None:
+    with pytest.raises(BadRequirements) as told:
+        carried({"UV_INDEX": "https://a/ https://[u:secret@x"}, same_machine=False)
+    assert str(told.value).startswith("UV_INDEX has an address that can't be read: ")
+    assert "secret" not in str(told.value)
+    assert told.value.__suppress_context__

@@ -182,7 +182,7 @@ def test_within_answers_any_python_with_one_line_of_json() -> None:
 def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_path: Path) -> None:
     toml(tmp_path, "[tool.uv.workspace]\nmembers = ['libs/*']\n")
     sources = "[tool.uv.sources]\n{} = {}\n"
-    toml(tmp_path, BUILD + NAMED + sources.format("Words_x", "{workspace = true}"), "libs/mine")
+    toml(tmp_path, BUILD + NAMED + sources.format("Words__x", "{workspace = true}"), "libs/mine")
     toml(
         tmp_path,
         BUILD + '[project]\nname = "words.x"\n' + sources.format("far", '{path = "../../../elsewhere"}'),
@@ -190,10 +190,15 @@ def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_pa
     )
     found = found_in(tmp_path, "libs/mine")
     assert found is not None
-    assert found.beside == ("libs/words",)
-    assert found.not_from_index == ("Words_x", "far")
+    assert list(found.beside) == ["libs/words"]
+    assert found.not_from_index == ("Words__x", "far")
     asked = project.request(found, "/code", facts(), "install", {})
-    assert (asked["beside"], asked["not_from_index"]) == (["/code/libs/words"], ["Words_x", "far"])
+    assert (asked["beside"], asked["not_from_index"]) == (["/code/libs/words"], ["Words__x", "far"])
+    path = tmp_path / "libs/words/pyproject.toml"
+    path.write_text(path.read_text() + '[project.scripts]\nsay = "words:say"\n')
+    changed = found_in(tmp_path, "libs/mine")
+    assert changed is not None
+    assert project.request(changed, "/code", facts(), "install", {})["key"] != asked["key"]
 
 
 def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_need(tmp_path: Path) -> None:
@@ -209,7 +214,7 @@ def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_
     for found in (around, None):
         both = project.with_named(found, listed.projects, tree)
         assert both is not None
-        assert (both.name, both.extras, both.beside) == ("mine", ("train", "eval"), ("lib",))
+        assert (both.name, both.extras, [*both.beside]) == ("mine", ("train", "eval"), ["lib"])
     part = tree_of(tmp_path / "lib", "**/*")
     with pytest.raises(BadRequirements, match=r"is not sent to the nodes: .* with --root"):
         project.with_named(around, listed.projects, part)

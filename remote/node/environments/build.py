@@ -146,6 +146,7 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     environment = installers_environment(request["env"])
     torch_index = None
     if request["conda"]:
+        uv_tool.tell_of_pip(environment, caller.progress)
         for argv in conda.commands(request["conda"], home):
             run(argv, folder, conda.without_active(environment), caller)
     else:

@@ -8,14 +8,14 @@ told.
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from remote.node.environments import build, build_lock, uv_tool
+from remote.node.environments.within import normal_name
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
 
@@ -37,27 +37,27 @@ DEFAULTS = {
     "PIP_NO_INPUT": "1",
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
-    # The repository's history is not here to tell a version from.
-    "SETUPTOOLS_SCM_PRETEND_VERSION": "0",
 }
+UNVERSIONED = {"SETUPTOOLS_SCM_PRETEND_VERSION": "0"}
+"""For the build of what was sent: the repository's history is not here to tell a version from. What comes from an
+index has one. Without the project's name in the variable's, as hatch-vcs tells setuptools-scm no name.
+"""
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`project`: key, name, python (that below), folder, source, beside, extras, backend, backend_path,
     build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
 
-    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking`.
-    One with a problem is made anew the next time.
+    Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking` now.
+    One with a problem is made anew the next time, and so is one that what lies below has left lacking something.
     """
     uv_tool.set_indexes(request["indexes"], os.environ)
     home = home_of(str(request["key"]), str(request["python"]))
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home.with_suffix(".lock"), caller):
-        record = read_json(home / "ready.json")
-        made = not os.access(str(record.get("python")), os.X_OK)
+        found = usable(home, request)
         try:
-            if made:
-                record = install(home, request, caller)
+            record = found or install(home, request, caller)
             (home / "used").touch()
         except BrokenPipeError:
             raise
@@ -65,13 +65,27 @@ def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterato
             tail = error.tail if isinstance(error, build.Failed) else [str(error)]
             frames.write(output, {"t": frames.FAILED, "step": "preparing", "tail": tail})
             return
-    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": made})
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": found is None})
 
 
 def home_of(key: str, python: str) -> Path:
     """The folder of a project's environment: within the one of ours that it lies over, which it goes with."""
     above = [path for path in Path(python).parents if path.parent == build.ENVIRONMENTS]
     return above[0] / PROJECTS / key if above else build.home_of(key)
+
+
+def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """Return the record of an environment as it is now; None: there is none, or it is to be made anew."""
+    record = read_json(home / "ready.json")
+    if not os.access(str(record.get("python")), os.X_OK):
+        return None
+    try:
+        lacking = _ask(record["python"], _finish(request), _environment())["lacking"]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    if request["dependencies"] == "install" and not set(lacking) <= set(record.get("lacking", ())):
+        return None
+    return dict(record, lacking=lacking)
 
 
 def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[str, Any]:
@@ -83,7 +97,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if home.exists():
         shutil.rmtree(str(home))
     home.mkdir(parents=True, mode=0o700)
-    environment = dict(DEFAULTS, **build.installers_environment({}))
+    environment = _environment()
     python = _overlay(home, request["python"], environment, caller)
     site = site_packages(home)
     problem = None
@@ -94,19 +108,22 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
         # In the project's folder installers find its settings.
         argv = [*installer, *quiet, *folders]
-        build.run(argv, Path(request["folder"]), environment, caller, quiet=True, keep=MOST_WORDS)
+        own = dict(UNVERSIONED, **environment)
+        build.run(argv, Path(request["folder"]), own, caller, quiet=True, keep=MOST_WORDS)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         problem = error.tail if isinstance(error, build.Failed) else [str(error)]
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
-    wish = ["finish", request["name"], *request["extras"]]
+    wish = _finish(request)
     told = _ask(python, wish, environment)
     if problem is None and not told["understood"] and request["dependencies"] == "install":
         with contextlib.suppress(build.Failed):  # then names are all that is compared
             build.run([*installer, "packaging"], home, environment, caller)
             told = _ask(python, wish, environment)
-    addable = [one for one in told["lacking"] if _name(one) not in map(_name, request["not_from_index"])]
+    addable = [
+        one for one in told["lacking"] if normal_name(one) not in map(normal_name, request["not_from_index"])
+    ]
     if problem is None and addable and request["dependencies"] == "install":
         problem = _add(addable, told["names"], installer, home, request, environment, caller)
         told = _ask(python, wish, environment)
@@ -142,7 +159,8 @@ def _overlay(home: Path, below: str, environment: Dict[str, str], caller: build_
 def _installer(
     home: Path, request: Dict[str, Any], environment: Dict[str, str], caller: build_lock.Caller
 ) -> Tuple[List[str], List[str]]:
-    """The command that installs, and its flags for the project: pip of the interpreter below, else uv.
+    """The command that installs, and its flags for the project: pip of the interpreter below, else uv; uv, where it
+    is there, for indexes that are set for it alone.
 
     Where the project's build system is there, too, no index is asked for it. Over an environment that was made of
     wheels nothing comes from an index.
@@ -154,7 +172,10 @@ def _installer(
     needed = {name: request[name] for name in ("backend", "backend_path", "build_requires")}
     able = _ask(python, ["able", json.dumps(needed)], environment)
     flags = ["--no-build-isolation"] if able["builds"] else []
-    if able["pip"]:
+    uv_alone = sent is None and uv_tool.not_for_pip(environment) and uv_tool.installed()
+    if able["pip"] and not uv_alone:
+        if sent is None:
+            uv_tool.tell_of_pip(environment, caller.progress)
         return [python, "-m", "pip", "install", *from_where], flags
     uv = uv_tool.provide(sent, caller.progress)
     return [uv, "pip", "install", "--python", python, *from_where], flags
@@ -168,14 +189,14 @@ def _add(
     request: Dict[str, Any],
     environment: Dict[str, str],
     caller: build_lock.Caller,
-) -> "List[str] | None":
+) -> Optional[List[str]]:
     """Install what the project needs and is not below; what an installer said where it could not, else None."""
     caller.progress("installing {}".format(", ".join(lacking)))
     beside = []
     if installer[1] == "pip":
         # uv does not see what lies below, and would bring all of that again.
         file = home / "below.txt"
-        there = [name for name in names if _name(name) not in map(_name, lacking)]
+        there = [name for name in names if normal_name(name) not in map(normal_name, lacking)]
         file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in there))
         beside = ["--override", str(file)]
     try:
@@ -185,9 +206,13 @@ def _add(
     return None
 
 
-def _name(requirement: str) -> str:
-    """The name of a package, in one of the ways that it can be written."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
+def _environment() -> Dict[str, str]:
+    return dict(DEFAULTS, **build.installers_environment({}))
+
+
+def _finish(request: Dict[str, Any]) -> List[str]:
+    """What `within.py` is started with once the project is installed."""
+    return ["finish", request["name"], *request["extras"]]
 
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:

@@ -48,8 +48,6 @@ INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 UV_TO_PIP = {
     "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
     "UV_INDEX_URL": "PIP_INDEX_URL",
-    "UV_EXTRA_INDEX_URL": "PIP_EXTRA_INDEX_URL",
-    "UV_INDEX": "PIP_EXTRA_INDEX_URL",
     "UV_FIND_LINKS": "PIP_FIND_LINKS",
     "UV_INSECURE_HOST": "PIP_TRUSTED_HOST",
 }
@@ -59,6 +57,10 @@ PIP_TO_UV = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
     "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
 }
+UV_FIRST = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
+"""Indexes of which uv takes the first one that has a package. pip is not given them: it takes the highest version of
+all, so that anybody could publish a package of a private one's name.
+"""
 CERT_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 PIP_FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 """Those that count more come later."""
@@ -230,6 +232,18 @@ def set_indexes(given: Mapping[str, str], environment: MutableMapping[str, str])
                 if other == "UV_FIND_LINKS":  # pip passes over folders that are not there, and uv does not
                     bare = [place for place in bare if "://" in place or os.path.isdir(place)]
                 environment[other] = ("," if other == "UV_FIND_LINKS" else " ").join(bare)
+
+
+def tell_of_pip(environment: Mapping[str, str], say: Say) -> None:
+    """Say which indexes are not used where pip installs."""
+    names = not_for_pip(environment)
+    if names:
+        say("{} is not used: pip, unlike uv, would take a package from any index".format(" and ".join(names)))
+
+
+def not_for_pip(environment: Mapping[str, str]) -> List[str]:
+    """The variables that are set for uv and have no counterpart for pip."""
+    return [name for name in UV_FIRST if environment.get(name) and "PIP_EXTRA_INDEX_URL" not in environment]
 
 
 def _certificates(environment: Mapping[str, str], pip: Mapping[str, str]) -> Optional[str]:

@@ -75,14 +75,15 @@ def lacking_in(folder: str, project: str, extras: List[str]) -> List[str]:
     """What the packages in a folder need and is not there; of one, the project, with these extras."""
     found = {}  # type: Dict[str, None]
     for package in metadata.distributions(path=[folder]):
-        own = extras if _plain(package.metadata["Name"]) == _plain(project) else []
+        own = extras if normal_name(package.metadata["Name"]) == normal_name(project) else []
         for extra in ["", *own]:
             found.update(dict.fromkeys(lacking(package.requires or [], extra)))
     return [one.partition(";")[0].strip() for one in found]
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def normal_name(requirement: str) -> str:
+    """The name of a package, in one of the ways that it can be written."""
+    return re.sub(r"[-_.]+", "-", _name(requirement)).lower()
 
 
 def lacking(requirements: List[str], extra: str = "") -> List[str]:

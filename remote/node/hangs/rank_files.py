@@ -12,6 +12,11 @@ STACKS = ".stacks"
 """What a rank's process writes of its threads, on request and when it crashes."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
+OLDER_NAMES = {
+    RECORDED: "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
+"""Torch takes the value of the newer name where both are set."""
 
 
 def rank_files(run_dir: Path, rank: int) -> str:
@@ -45,7 +50,11 @@ def recorder_environment(environment: Mapping[str, str], run_dir: Path) -> Dict[
         "TORCH_INCLUDE_STACK_TRACE": "False",
         "TORCH_FR_DUMP_TEMP_FILE": str(run_dir / RANK_DUMP.format("")),
     }
-    return {name: value for name, value in recorder.items() if name not in environment}
+    return {
+        name: value
+        for name, value in recorder.items()
+        if name not in environment and OLDER_NAMES.get(name) not in environment
+    }
 
 
 def hook_for_ranks(run_dir: Path) -> Dict[str, str]:

@@ -167,3 +167,12 @@ def test_word_of_a_node_that_is_no_list_is_refused(header: dict[str, Any], body:
 def test_names_that_are_no_text_are_kept(project: Project) -> None:
     (project.there / os.fsdecode(b"caf\xe9")).write_text("x")
     assert list(project.sync().files) == ["caf\udce9"]
+
+
+def test_times_and_sizes_of_a_node_are_such_as_files_can_have(tmp_path: Path) -> None:
+    body = json.dumps({"listed": [["a", 10**30, 10**30], ["b", 1, -(10**30)]], "whole": True}).encode()
+    told = earlier_files("n", {"aside": 0, "names": []}, body)
+    assert told.files["a"][0] == 2**63 - 1
+    for name, (_, at) in told.files.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(at, at))

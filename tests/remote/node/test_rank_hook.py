@@ -85,6 +85,20 @@ def test_users_flight_recorder_settings_win(tmp_path: Path) -> None:
     assert hook_environment({}, tmp_path, 0)["TORCH_FR_BUFFER_SIZE"] == "2000"
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
+    ],
+)
+def test_users_flight_recorder_settings_win_by_their_older_names(
+    tmp_path: Path, older: str, newer: str
+) -> None:
+    assert newer in hook_environment({}, tmp_path, 0)
+    assert not {older, newer} & set(hook_environment({older: "own"}, tmp_path, 0))
+
+
 @pytest.mark.parametrize("deep", ["", "d" * 120])
 def test_worker_server_starts_with_torch_distributed_however_long_its_path(tmp_path: Path, deep: str) -> None:
     package = tmp_path / "own" / "torch"

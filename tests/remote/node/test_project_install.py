@@ -1,0 +1,127 @@
+"""A project's installation on a node: what its installers are started with, and what is looked at again.
+
+The interpreter and uv are small programs that answer as the real ones do.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from remote.node.environments import build, project, uv_tool
+from remote.shared import frames
+
+INTERPRETER = """\
+#!/bin/sh
+for last; do :; done
+case "$*" in
+    *"-m venv"*) mkdir -p "$last/bin" "$last/lib/python3.11/site-packages"; cp "$0" "$last/bin/python" ;;
+    *" able "*) cat "$HOME/able.json" ;;
+    *"-m pip "*) echo "pip ${PIP_EXTRA_INDEX_URL-none}" >> "$HOME/uv.log" ;;
+    *" finish "*) cat "$HOME/within.json" ;;
+    *) echo '[]' ;;
+esac
+"""
+UV = """\
+#!/bin/sh
+case "$*" in
+    --version) echo "uv 0.13.9" ;;
+    *) echo "${SETUPTOOLS_SCM_PRETEND_VERSION-none} ${UV_INDEX-none} $*" >> "$HOME/uv.log" ;;
+esac
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home with the interpreter and uv in it."""
+    for name, text in (("python", INTERPRETER), ("uv", UV)):
+        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o700)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    for name in (*uv_tool.UV_FIRST, "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(build, "ENVIRONMENTS", tmp_path / "envs")
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "code").mkdir()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def installed(
+    home: Path, *, lacking: tuple[str, ...] = (), has_pip: bool = False, **asked: Any
+) -> dict[str, Any]:
+    """What the node answers, and with it `said`, and `uv`: how installers were started."""
+    (home / "able.json").write_text(json.dumps({"builds": False, "pip": has_pip}) + "\n")
+    told = {"lacking": list(lacking), "names": [], "understood": True}
+    (home / "within.json").write_text(json.dumps(told) + "\n")
+    (home / "uv.log").write_text("")
+    request = {
+        "key": "k",
+        "name": "mine",
+        "python": str(home / "bin" / "python"),
+        "folder": str(home / "code"),
+        "source": str(home / "code"),
+        "beside": [],
+        "extras": [],
+        "not_from_index": [],
+        "backend": "hatchling.build",
+        "backend_path": [],
+        "build_requires": ["hatchling"],
+        "dependencies": "install",
+        "indexes": {},
+        "deadline_s": 60.0,
+    }
+    output, ended = BytesIO(), Event()
+
+    def incoming() -> Iterator[frames.Frame]:
+        ended.wait()
+        yield from ()
+
+    project.command_project({**request, **asked}, output, incoming())
+    ended.set()
+    output.seek(0)
+    *told_before, answer = [header for header, _ in frames.decode(output.readline, output.read)]
+    said = [header["text"] for header in told_before]
+    return {**answer, "said": said, "uv": (home / "uv.log").read_text().splitlines()}
+
+
+def test_version_is_made_up_for_what_was_sent_alone(home: Path) -> None:
+    own, dependency = installed(home, lacking=("words>=1",))["uv"]
+    assert own.startswith("0 ")
+    assert own.endswith(f"--editable {home}/code")
+    assert dependency.startswith("none ")
+    assert dependency.endswith(" words>=1")
+
+
+def test_what_is_lacking_is_looked_at_again_where_the_environment_is_there(home: Path) -> None:
+    assert installed(home, lacking=("gone",), dependencies="tell")["built"] is True
+    again = installed(home, dependencies="tell")
+    assert (again["built"], again["ready"]["lacking"], again["uv"]) == (False, [], [])
+    assert installed(home, lacking=("gone",), dependencies="tell")["ready"]["lacking"] == ["gone"]
+
+
+def test_environment_is_made_anew_where_what_lies_below_has_lost_something(home: Path) -> None:
+    installed(home)
+    assert installed(home)["built"] is False
+    anew = installed(home, lacking=("lost",))
+    assert (anew["built"], len(anew["uv"])) == (True, 2)
+
+
+def test_uv_installs_where_indexes_are_set_for_it_alone(home: Path) -> None:
+    first = {"UV_INDEX": "corp=https://index.corp/"}
+    (by_uv,) = installed(home, has_pip=True, indexes=first)["uv"]
+    assert by_uv.startswith("0 corp=https://index.corp/ pip install")
+    (home / "bin" / "uv").unlink()
+    by_pip = installed(home, has_pip=True, indexes=first, key="other")
+    assert by_pip["uv"] == ["pip none"]
+    assert "UV_INDEX is not used: pip, unlike uv, would take a package from any index" in by_pip["said"]
