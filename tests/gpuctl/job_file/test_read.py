@@ -101,7 +101,7 @@ def test_read_job_takes_a_text_for_the_name_of_the_cluster(project: Path) -> Non
 
 
 def test_read_job_takes_off_as_it_is_written(project: Path) -> None:
-    assert read(project, "run: {hang_after: off}").options["hang_after"] == "off"
+    assert options_of(read(project, "run: {hang_after: off}")) == {"hang_after": "off"}
 
 
 def test_read_job_takes_a_module_and_arguments_of_the_built_in_job(project: Path) -> None:
