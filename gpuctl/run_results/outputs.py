@@ -99,8 +99,8 @@ def groups_of(files: Sequence[OutputFile]) -> list[OutputGroup]:
     return sorted(groups, key=lambda group: (group.brought == group.files, -group.bytes, group.path))
 
 
-def pull_command(cluster: str, node: str, path: str) -> str:
-    """The command that brings a file or folder of a node into the current folder here.
+def pull_command(cluster: str, node: str, path: str, destination: str = "") -> str:
+    """The command that brings a file or folder of a node here. `destination`: default, the current folder.
 
     Where a name can't be typed, the nearest folder above that can.
     """
@@ -108,7 +108,8 @@ def pull_command(cluster: str, node: str, path: str) -> str:
     while not _can_be_typed(str(source)) and source.parent != source:
         source = source.parent
     named = "" if cluster == "default" else f" --cluster {cluster}"
-    return f"gpuctl pull{named} --rank {shlex.quote(node)} {shlex.quote(str(source))}"
+    words = [str(source), destination] if destination else [str(source)]
+    return f"gpuctl pull{named} --rank {shlex.quote(node)} {shlex.join(words)}"
 
 
 def _can_be_typed(path: str) -> bool:

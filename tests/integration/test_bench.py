@@ -69,7 +69,7 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
 
     if two["speed_up"] is None:  # something else held up a process alone, and nothing follows from that
         assert document["forecast"] == []
-        assert document["layouts"][1]["disturbed"]
+        assert any(layout["disturbed"] for layout in document["layouts"])
         assert "measured again, as the figures contradict themselves" in done.err
     else:
         assert two["efficiency"] == pytest.approx(two["speed_up"] / 2)

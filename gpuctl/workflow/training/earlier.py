@@ -57,7 +57,7 @@ def aside_lines(
     what = "what earlier runs wrote" if aside.everything else "what runs had changed and is replaced"
     return [
         f"{name}: {what} is put aside there ({_some(found.aside_names, found.aside)}): "
-        + pull_command(cluster, name, _from_home(aside.folder(roots[name])))
+        + pull_command(cluster, name, _from_home(aside.folder(roots[name])), f"aside/{name}")
         for name, found in earlier.items()
         if found.aside
     ]
