@@ -20,6 +20,10 @@ def python() -> str:
         pytest.skip(
             "there is no $GPUCTL_FRAMEWORKS_PYTHON, an interpreter with what `make test-deep` installs"
         )
+    frameworks = "import accelerate, lightning, transformers, deepspeed"
+    found = subprocess.run([path, "-c", frameworks], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"{path} lacks a framework: {found.stderr.strip().splitlines()[-1]}")
     return path
 
 
