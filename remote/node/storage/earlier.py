@@ -59,10 +59,13 @@ def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterat
             yield path
 
 
-def not_sent(root: str, sent: Dict[str, Any]) -> Iterator[str]:
-    """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one."""
+def not_sent(root: str, sent: Dict[str, Any], pushed: Dict[str, Any]) -> Iterator[str]:
+    """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one.
+
+    What was `pushed` is left alone, as nothing brings it again; so is a link on its way.
+    """
     folders = {""}
-    for path in sent:
+    for path in [*sent, *pushed]:
         above = os.path.dirname(path)
         while above not in folders:
             folders.add(above)
@@ -80,7 +83,8 @@ def not_sent(root: str, sent: Dict[str, Any]) -> Iterator[str]:
             if is_cache(entry.name):
                 continue
             if not entry.is_dir(follow_symlinks=False):
-                if not _is_as_sent(entry, sent.get(path)):
+                left = path in folders or (path in pushed and path not in sent)
+                if not left and not _is_as_sent(entry, sent.get(path)):
                     yield path
             elif entry.path not in mounts and device_of(entry.path) == device:
                 if path in folders:

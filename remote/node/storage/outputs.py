@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
 
+from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
 from remote.shared import frames
 from remote.shared.constants import CODE_RECORD, OUTPUTS
@@ -76,7 +77,7 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     if not code:
         return {}
     root, began_ns = code["root"], os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
-    found = look(root, read_json(Path(root + ".manifest.json")), began_ns)
+    found = look(root, brought(root), began_ns)
     listing = {
         "root": root,
         "folder": code["folder"],

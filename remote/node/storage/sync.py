@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
 
 from remote.node.storage import earlier
+from remote.node.storage.pushed import brought, note_pushed, pushed
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
@@ -36,7 +37,8 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     anything is sent, where something is in the way of a file.
 
     `aside`: a folder beside it that takes files which would be replaced or removed, and are not as a sync brought
-    them; with `fresh` all that no sync brought. Then it is also told what is left of such.
+    them; with `fresh` all that nobody brought. Then it is also told what is left of such. `project`: the folder of
+    the project that `root` is in, of which what comes is a part from now on.
     """
     shown: str = request["root"]
     root = os.path.abspath(os.path.expanduser(shown))
@@ -50,7 +52,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     before: Manifest = read_json(index) if ours else {}
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before)))
+        aside.take(list(earlier.not_sent(root, before, pushed(root))))
     stale = _stale(root, manifest)
     folders = _folders_of(stale)
     found = _in_the_way(root, folders, stale, before if ours else None)
@@ -58,11 +60,14 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
     if aside is not None:
         gone = [path for path in before if path not in manifest]
-        aside.take(list(earlier.not_as_sent(root, before, [*stale, *gone])))
+        there = dict(pushed(root), **before)
+        aside.take(list(earlier.not_as_sent(root, there, [*stale, *gone])))
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
         write_json(index, manifest)
+    if request.get("project"):
+        note_pushed(os.path.abspath(os.path.expanduser(request["project"])), root, manifest)
     need = {"t": frames.NEED, "paths": list(stale), "removed": removed, "root": root, "rsync": None}
     with Staging(root) as staging:
         if stale:
@@ -78,7 +83,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     if aside is None:
         frames.write(output, done)
     else:
-        left = json.dumps(earlier.listing(root, manifest)).encode()
+        left = json.dumps(earlier.listing(root, dict(brought(root), **manifest))).encode()
         frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
 
 

@@ -26,6 +26,12 @@ class Project:
         self.aside = tmp_path / "code" / "my-01.aside-1"
         self.here.mkdir()
 
+    def push(self, folder: Path, where: str) -> None:
+        """Send what is in a folder to a place in the project, as a person does."""
+        tree, output = read_everything(folder), BytesIO()
+        request = {"root": str(self.there / where), "follow_deletions": False, "project": str(self.there)}
+        command_sync(request, output, _chunks(tree, output))
+
     def sync(self, *, fresh: bool = False, share: bool = False) -> EarlierFiles:
         """Send it as before a run, in this process; or as files that nodes share."""
         tree = read_everything(self.here)
@@ -86,6 +92,20 @@ def test_fresh_run_begins_with_what_is_sent_alone_and_nothing_is_lost(project: P
     (project.aside / "link").unlink()
     assert listing(project.aside) == {"snapshot": "1", "pkg/own": "2", "runs/a/b": "3", "train": "changed"}
     assert project.sync(fresh=True).aside == 0
+
+
+def test_fresh_run_finds_what_was_pushed(project: Project, tmp_path: Path) -> None:
+    project.write(tmp_path / "mine", a="pushed", deep__b="pushed")
+    project.push(tmp_path / "mine", "data/set")
+    (tmp_path / "disk").mkdir()
+    (project.there / "large").symlink_to(tmp_path / "disk")
+    project.push(tmp_path / "mine", "large")
+    assert project.sync().files == {}, "no run wrote that"
+    project.write(project.there, data__set__index="of a run", data__set__a="by a run", snapshot="1")
+    found = project.sync(fresh=True)
+    assert sorted(found.aside_names) == ["data/set/index", "snapshot"]
+    assert listing(project.there / "data") == {"set/a": "by a run", "set/deep/b": "pushed"}
+    assert listing(project.there / "large") == {"a": "pushed", "deep/b": "pushed"}
 
 
 def test_sent_file_that_a_run_changed_is_put_aside_before_it_is_sent_again(project: Project) -> None:
