@@ -90,13 +90,25 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
 
 
 SCRIPT = """
-import json, os, time
-open("made.txt", "x").write("each run begins with what was sent alone")
+import json, os, sys, time
+if not os.path.exists("data.txt"):
+    open("data.txt", "w").write("downloaded")
+    print("downloads", flush=True)
+if os.path.exists("snapshot"):
+    raise SystemExit
 for step in range(1, 21):
     time.sleep(0.01)
     with open(os.environ["GPUCTL_METRICS"], "a") as file:
         file.write(json.dumps({"step": step, "time": time.time()}) + "\\n")
+if "--save" in sys.argv and os.environ["RANK"] == "0":
+    open("snapshot", "w").close()
 """
+
+
+def logs_of(cluster: Gpuctl) -> list[str]:
+    """What rank 0 of each run said, the first run first."""
+    runs = sorted(run["run"] for run in cluster.ok("runs", "--json").json["runs"])
+    return [(cluster.run_folder(run) / "logs" / "rank-0.log").read_text() for run in runs]
 
 
 def test_bench_measures_a_script_by_its_steps(cluster: Gpuctl) -> None:
@@ -109,6 +121,15 @@ def test_bench_measures_a_script_by_its_steps(cluster: Gpuctl) -> None:
     assert (layout["epoch_s"], layout["samples_per_s"], layout["from_log"]) == ([], None, False)
     assert "The hosts share one machine: this is no measurement of machines." in document["doubts"]
     assert "is put aside on the nodes" in done.err
+    assert [log.count("downloads") for log in logs_of(cluster)] == [1, 0, 0, 0], "in the warm-up"
+
+
+def test_bench_of_a_script_that_resumes_begins_each_run_anew(cluster: Gpuctl) -> None:
+    cluster.script("mine.py", SCRIPT)
+    done = cluster.ok("bench", "--layouts", "1x1", "--json", "mine.py", "--save", timeout_s=300)
+    assert len(done.json["layouts"][0]["runs"]) == 3
+    assert done.err.count("did less than the warm-up, as a script that resumes its own checkpoint") == 1
+    assert [log.count("downloads") for log in logs_of(cluster)] == [1, 0, 1, 1, 1]
 
 
 def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
