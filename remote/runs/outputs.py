@@ -85,7 +85,7 @@ def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
 
 
 def _merge(came: Path, target: Path) -> None:
-    """Move a folder's files to their places in another; a file in the place of a folder is renamed, or a folder in that of one."""
+    """Move a folder's files to their places in another. A file in a folder's place, or the reverse, is renamed."""
     private_dir(target)
     for new in sorted(came.iterdir()):
         there = target / new.name
