@@ -172,8 +172,8 @@ def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[st
 
 
 def _frame(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> frames.Frame:
-    """The next frame. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
-    frame = next(answers, None)
+    """The next frame that says something. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
+    frame = next((one for one in answers if one[0].get("t") != frames.BEAT), None)
     if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
     return frame

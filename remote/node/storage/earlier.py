@@ -4,10 +4,11 @@ What is put aside is moved into a folder beside the project's, on the same disk:
 """
 
 import errno
+import itertools
 import os
 import shutil
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
@@ -30,10 +31,9 @@ class Aside:
         self.count = 0
 
     def take(self, paths: Iterable[str]) -> None:
-        """Move these files and folders of the project's there, each with its path."""
+        """Move these files and folders of the project's there, each with its path; what is there stays as it is."""
         for path in paths:
-            target = os.path.join(self._folder, path)
-            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+            target = self._place_of(path)
             source = os.path.join(self._root, path)
             try:
                 os.rename(source, target)
@@ -46,6 +46,21 @@ class Aside:
             self.count += 1
             if len(self.names) < MOST_NAMES:
                 self.names.append(path)
+
+    def _place_of(self, path: str) -> str:
+        """A place that nothing has there; a name on the way that is taken gets a number behind it."""
+        folder = self._folder
+        *above, name = path.split("/")
+        for part in above:
+            folder = _free(os.path.join(folder, part), os.path.isdir)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        return _free(os.path.join(folder, name), lambda _: False)
+
+
+def _free(path: str, suits: Callable[[str], bool]) -> str:
+    """A path at which there is nothing, or what suits: this one, or with a number behind it."""
+    names = itertools.chain([path], ("{}.{}".format(path, number) for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name) or suits(name))
 
 
 def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ it. Files, and links to files, are replaced by those of the same name; a folder 
     {"t": "sent"}                                                  →    ← {"t": "synced", "root"}
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
 
 from remote.node.storage import earlier
+from remote.node.storage.checkpoints import Heartbeat
 from remote.node.storage.pushed import brought, note_pushed, pushed
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
+from remote.node.storage.sync_lock import alone
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
 
@@ -47,6 +50,21 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     os.makedirs(root, 0o700, exist_ok=True)
     remove_left_behind(root)
     manifest = _take_manifest(more)
+    project = request.get("project") or (
+        root if request["follow_deletions"] or request.get("aside") else None
+    )
+    with contextlib.ExitStack() as held:
+        if project:
+            project = os.path.abspath(os.path.expanduser(project))
+            held.enter_context(alone(project, Heartbeat(output)))
+        _sync(request, root, manifest, output, more)
+
+
+def _sync(
+    request: Dict[str, Any], root: str, manifest: Manifest, output: BinaryIO, more: Iterator[frames.Frame]
+) -> None:
+    """Make the folder hold what the manifest has, while nobody else does."""
+    shown: str = request["root"]
     ours: bool = request["follow_deletions"]
     index = Path(root + ".manifest.json")
     before: Manifest = read_json(index) if ours else {}

@@ -125,6 +125,28 @@ def test_own_file_of_a_run_that_is_sent_now_is_put_aside(project: Project) -> No
     assert listing(project.there)["snapshot"] == "mine"
 
 
+def test_what_was_put_aside_before_is_not_overwritten(project: Project) -> None:
+    for number in "12":
+        project.write(project.there, snapshot=number, train=number, out__a=number)
+        project.sync(fresh=True)
+    (project.there / "out").write_text("a file")
+    project.sync(fresh=True)
+    project.write(project.aside, pkg="in the way")
+    project.write(project.there, pkg__own="3")
+    project.sync(fresh=True)
+    assert listing(project.aside) == {
+        "out.2/a": "2",
+        "out.3": "a file",
+        "out/a": "1",
+        "pkg": "in the way",
+        "pkg.2/own": "3",
+        "snapshot": "1",
+        "snapshot.2": "2",
+        "train": "1",
+        "train.2": "2",
+    }
+
+
 def test_what_a_link_of_a_run_leads_to_is_left_alone(project: Project, tmp_path: Path) -> None:
     outside = tmp_path / "data"
     project.write(outside, mod="dear")
