@@ -1,4 +1,4 @@
-"""What a person has pushed into a project's folder, beside what syncs bring: kept in a record beside that folder.
+"""What a person has pushed into a project's folder, or its installation has built there: in a record beside it.
 
 It is neither sent again by a sync nor written by a run, so that nothing but a person removes it.
 """
@@ -14,12 +14,12 @@ RECORD = ".pushed.json"
 
 
 def pushed(project: str) -> Dict[str, Any]:
-    """What has been pushed into a project's folder, as a manifest."""
+    """What has been pushed into a project's folder, or built there, as a manifest."""
     return read_json(Path(project + RECORD))
 
 
 def brought(project: str) -> Dict[str, Any]:
-    """All that syncs and pushes brought into a project's folder, as a manifest; what a sync brought last counts."""
+    """All that was sent to a project's folder, pushed or built there, as a manifest; what was sent counts first."""
     return dict(pushed(project), **read_json(Path(project + ".manifest.json")))
 
 
