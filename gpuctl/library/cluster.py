@@ -157,9 +157,8 @@ class Cluster:
         """
         if into_project and destination is not None:
             raise Usage("--into-project says where it goes: leave out the destination.")
-        source = Path(source)
-        where = access.place_in_project(self._app, source) if into_project else destination or "~"
-        return tuple(access.push(self._app, source, where, _name(rank), allow_large=allow_large))
+        where = None if into_project else destination or "~"
+        return tuple(access.push(self._app, Path(source), where, _name(rank), allow_large=allow_large))
 
     def pull(
         self, source: str, destination: "File" = ".", *, rank: int | str | None = None

@@ -66,6 +66,7 @@ def sync(
     follow_deletions: bool = True,
     working_folder: str = ".",
     aside: Aside | None = None,
+    project: str | None = None,
     say: Say | None = None,
 ) -> Synced:
     """Make `destination` on the node hold the tree. One round trip where nothing changed.
@@ -73,7 +74,8 @@ def sync(
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
     runs wrote themselves stays. rsync is used for much, where both sides have it and the system's ssh gets there.
     `working_folder`: one in it that is there afterwards, though nothing may be sent to it. `aside`: what becomes of
-    files of runs that would be lost; None: they are replaced. `say` hears how far it is, once that takes longer than
+    files of runs that would be lost; None: they are replaced. `project`: the folder of the project that `destination`
+    is in, where what is sent stays until a person removes it. `say` hears how far it is, once that takes longer than
     two seconds.
 
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
@@ -82,6 +84,7 @@ def sync(
     # How long it takes is a matter of what is sent; the node says three things and no more.
     request: dict[str, Any] = {"root": destination, "follow_deletions": follow_deletions}
     request |= {"working_folder": working_folder, **(aside.request(destination) if aside else {})}
+    request |= {"project": project} if project else {}
     with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
         answers = talk.frames()
@@ -169,8 +172,8 @@ def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[st
 
 
 def _frame(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> frames.Frame:
-    """The next frame. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
-    frame = next(answers, None)
+    """The next frame that says something. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
+    frame = next((one for one in answers if one[0].get("t") != frames.BEAT), None)
     if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
     return frame

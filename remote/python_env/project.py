@@ -178,6 +178,7 @@ def request(
         "key": project.key(place, facts, dependencies),
         "name": project.name,
         "python": facts.python,
+        "root": root,
         "folder": place,
         "beside": [folder_in(root, one) for one in project.beside],
         "extras": list(project.extras),

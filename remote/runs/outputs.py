@@ -1,7 +1,7 @@
 """What a run wrote into the project's folder on a node: the node's list, and the files that came with it."""
 
 import json
-import shutil
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -68,22 +68,33 @@ def _shown(name: object) -> str:
 
 
 def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
-    """Put what came of a node, whole, in place of what is here, and keep its list, which tells what came.
+    """Put what came of a node beside what is here already, and keep its list, which tells what came.
 
-    Two commands may do so at once: the later one's stays. Raises InventoryError where the folder can't be locked.
+    A file that came again replaces the one that is here; nothing else goes. Two commands may do so at once. Raises
+    InventoryError where the folder can't be locked.
     """
-    target, old = folder.outputs_path / listing.node, came.with_name(".replaced")
+    target = folder.outputs_path / listing.node
     with lock.hold(folder.path / "lock", subject=f"the outputs of run {folder.id}", command="gpuctl"):
         if came.is_dir():
             private_dir(folder.outputs_path)
-            if target.exists():
-                target.rename(old)
-            came.rename(target)
+            _merge(came, target)
         here = {_shown(path.relative_to(target).as_posix()) for path in target.rglob("*") if path.is_file()}
         private_dir(folder.written_path)
         listed = tuple(replace(one, brought=one.path in here) for one in listing.listed)
         write_atomic(folder.written_path / f"{listing.node}.json", dump(replace(listing, listed=listed)))
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def _merge(came: Path, target: Path) -> None:
+    """Move a folder's files to their places in another. A file in a folder's place, or the reverse, is renamed."""
+    private_dir(target)
+    for new in sorted(came.iterdir()):
+        there = target / new.name
+        if there.exists() and there.is_dir() != new.is_dir():
+            there.rename(target / f"{new.name}.before-{secrets.token_hex(4)}")
+        if new.is_dir() and there.is_dir():
+            _merge(new, there)
+        else:
+            new.replace(there)
 
 
 def read_outputs(folder: RunFolder, nodes: Iterable[RunNode]) -> list[NodeOutputs]:

@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from support import Gpuctl
+from support import Done, Gpuctl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -90,18 +90,32 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
 
 
 SCRIPT = """
-import json, os, time
-open("made.txt", "x").write("each run begins with what was sent alone")
+import json, os, sys, time
+if not os.path.exists("data.txt"):
+    open("data.txt", "w").write("downloaded")
+    print("downloads", flush=True)
+if os.path.exists("snapshot"):
+    raise SystemExit
 for step in range(1, 21):
     time.sleep(0.01)
     with open(os.environ["GPUCTL_METRICS"], "a") as file:
         file.write(json.dumps({"step": step, "time": time.time()}) + "\\n")
+if "--save" in sys.argv and os.environ["RANK"] == "0":
+    open("snapshot", "w").close()
 """
+
+
+def downloads(cluster: Gpuctl, *words: str) -> tuple[list[bool], Done]:
+    """Bench the script, and say of each run, the first one first, whether it downloaded anything."""
+    before = {run["run"] for run in cluster.ok("runs", "--json").json["runs"]}
+    done = cluster.ok("bench", "--json", *words, timeout_s=300)
+    runs = sorted({run["run"] for run in cluster.ok("runs", "--json").json["runs"]} - before)
+    return [bool(list((cluster.run_folder(run) / "logs").glob("rank-*.log"))) for run in runs], done
 
 
 def test_bench_measures_a_script_by_its_steps(cluster: Gpuctl) -> None:
     cluster.script("mine.py", SCRIPT)
-    done = cluster.ok("bench", "--layouts", "2x1", "--json", "mine.py", timeout_s=300)
+    downloaded, done = downloads(cluster, "--layouts", "2x1", "mine.py")
     document = done.json
     (layout,) = document["layouts"]
     assert (document["script"], layout["unit"], len(layout["runs"])) == ("mine.py", "steps", 3)
@@ -109,6 +123,15 @@ def test_bench_measures_a_script_by_its_steps(cluster: Gpuctl) -> None:
     assert (layout["epoch_s"], layout["samples_per_s"], layout["from_log"]) == ([], None, False)
     assert "The hosts share one machine: this is no measurement of machines." in document["doubts"]
     assert "is put aside on the nodes" in done.err
+    assert downloaded == [True, False, False, False], "in the warm-up"
+
+
+def test_bench_of_a_script_that_resumes_begins_each_run_anew(cluster: Gpuctl) -> None:
+    cluster.script("mine.py", SCRIPT)
+    downloaded, done = downloads(cluster, "--layouts", "1x1", "mine.py", "--save")
+    assert len(done.json["layouts"][0]["runs"]) == 3
+    assert done.err.count("did less than the warm-up, as a script that resumes its own checkpoint") == 1
+    assert downloaded == [True, False, True, True, True]
 
 
 def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:

@@ -71,6 +71,7 @@ def test_push_into_project_puts_files_where_scripts_find_them(cluster: Gpuctl) -
     cluster.ok("push", "--into-project", "../data", cwd=folder)
     assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err
     assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err, "a sync leaves it alone"
+    assert "pushed" in cluster.ok("train", "--fresh", "my.py", cwd=folder).err, "no run wrote it"
     assert "is no part of the project" in cluster("push", "--into-project", "/etc/hosts", cwd=folder).err
     assert "leave out the destination" in cluster("push", "--into-project", "my.py", "x", cwd=folder).err
 

@@ -28,6 +28,13 @@ subprocess.run(["mine-says"], check=True)
 """
 
 
+BUILDS_IN_PLACE = """\
+import setuptools
+open("src/mine/built.py", "w").close()
+setuptools.setup()
+"""
+
+
 @pytest.fixture
 def project(cluster: Gpuctl) -> Gpuctl:
     cluster.script("pyproject.toml", PYPROJECT.format(requires="setuptools>=64"))
@@ -38,6 +45,8 @@ def project(cluster: Gpuctl) -> Gpuctl:
 
 
 def test_project_with_src_layout_runs_as_a_module_and_is_installed_once(project: Gpuctl) -> None:
+    project.script("setup.py", BUILDS_IN_PLACE)
+    using = project.script("using.py", "import mine.built\n").name
     planned = project.ok("train", "--dry-run", "-m", "mine").err
     assert "the project mine is installed, editable" in planned
     first = project.ok("train", "--json", "-m", "mine")
@@ -53,6 +62,12 @@ def test_project_with_src_layout_runs_as_a_module_and_is_installed_once(project:
 
     again = project.ok("train", "-m", "mine")
     assert again.err.count("project mine: ready") == 2
+    fresh = project.ok("train", "--fresh", using)
+    assert fresh.err.count("project mine: ready") == 2, "what was built in its folder is no file of a run"
+    node = project.home / "clusters" / "default" / "local" / "default-0"
+    next(node.rglob("src/mine/built.py")).unlink()
+    anew = project.ok("train", using)
+    assert (anew.err.count("project mine: installed in"), anew.err.count("project mine: ready")) == (1, 1)
     without = project("train", "--no-install-project", "-m", "mine")
     assert without.status == 1
     assert "No module named mine" in without.err

@@ -89,6 +89,7 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "beside": [],
         "extras": [],
         "not_from_index": [],
+        "root": "/home/u/code",
         "source": "/home/u/code/lib/src",
         "backend": "hatchling.build",
         "backend_path": [],

@@ -204,16 +204,16 @@ def bench(app: App, request: BenchRequest) -> Bench:
 
 
 def _leave_tidy(ready: Ready) -> None:
-    """Put aside what the last run of a script wrote, so that the next one that is trained does not meet it."""
+    """Put aside what the runs of a script wrote, so that the next one that is trained does not meet it."""
     say = ready.app.output.say
     try:
-        if put_aside(ready, f"{datetime.now(UTC):%Y%m%d-%H%M%S}"):
+        if put_aside(ready):
             say(
                 "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
                 "--all removes it"
             )
     except RemoteError as error:
-        say(f"what the last run wrote into the project's folder is still there on the nodes: {error}")
+        say(f"what these runs wrote into the project's folder is still there on the nodes: {error}")
 
 
 def _bandwidth(

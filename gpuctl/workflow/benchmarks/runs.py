@@ -65,6 +65,8 @@ class Timed:
     job: Job
     repetition: Repetition | None
     """None: it told of nothing that counts."""
+    told: int
+    """How much, in lines of rank 0's metrics or losses in its log."""
     interrupted: bool
     """A person wants no other."""
 
@@ -76,20 +78,20 @@ def measure(
 
     Raises KeyboardInterrupt, or the failure, where nothing was.
     """
-
+    runs = _Runs(ready)
     measured: list[Measured] = []
     status: RunStatus = "succeeded"
     failure = None
     try:
         for layout in layouts:
-            _warm_up(ready, layout)
-            _layout(ready, layout, repeats, measured)
+            runs.warm_up(layout)
+            runs.layout(layout, repeats, measured)
         if again := contradicting(measured):
             names = ", ".join(one.layout.name for one in again)
             ready.app.output.say(f"measured again, as the figures contradict themselves: {names}")
         for one in again:
             anew: list[Measured] = []
-            _layout(ready, one.layout, repeats, anew)
+            runs.layout(one.layout, repeats, anew)
             measured[measured.index(one)] = anew[0]
     except KeyboardInterrupt:
         if not measured:
@@ -102,38 +104,77 @@ def measure(
     return status, failure, tuple(measured)
 
 
-def _warm_up(ready: Ready, layout: Layout) -> None:
-    """A run that is not timed: a short one of the built-in job. Raises as `_layout`."""
-    if _one_run(ready, layout, "warm-up", WARM_UP_WORDS if ready.request.built_in else ()).interrupted:
-        raise KeyboardInterrupt
+class _Runs:
+    """The runs of one bench. They find what those before them wrote, such as data that they have downloaded.
 
-
-def _layout(ready: Ready, layout: Layout, repeats: int, measured: list[Measured]) -> None:
-    """Time; the last of `measured` is then this layout, with each repetition as soon as it is over.
-
-    Raises KeyboardInterrupt where a person wants no more, Failed where a run failed.
+    A script that resumes its own checkpoint so has nothing left to do. Where that is seen, each run from then on
+    begins with what was sent alone.
     """
-    for number in range(1, repeats + 1):
-        timed = _one_run(ready, layout, f"repetition {number} of {repeats}")
-        if timed.repetition is None:
-            raise Failed(
-                f"Run {timed.run.run} on {layout.name} told of no epochs, samples or steps, so there is nothing to "
-                'measure. Have rank 0 write lines such as {"step": 10, "samples": 640} into the file $GPUCTL_METRICS.'
-            )
-        if number == 1:
-            measured.append(
-                Measured(
-                    layout=layout,
-                    job=timed.job,
-                    hourly_usd=timed.run.hourly_usd,
-                    repetitions=(timed.repetition,),
-                    one_machine=ready.one_machine,
-                )
-            )
-        else:
-            measured[-1] = replace(measured[-1], repetitions=(*measured[-1].repetitions, timed.repetition))
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready = ready
+        self._anew = False
+        self._told: dict[Layout, int] = {}
+        """What the warm-up of a layout told."""
+
+    def warm_up(self, layout: Layout) -> None:
+        """A run that is not timed: a short one of the built-in job. Raises as `layout`."""
+        built_in = self.ready.request.built_in
+        timed = self._run(layout, "warm-up", WARM_UP_WORDS if built_in else ())
+        self._told[layout] = 0 if built_in else timed.told
         if timed.interrupted:
             raise KeyboardInterrupt
+
+    def layout(self, layout: Layout, repeats: int, measured: list[Measured]) -> None:
+        """Time; the last of `measured` is then this layout, with each repetition as soon as it is over.
+
+        Raises KeyboardInterrupt where a person wants no more, Failed where a run failed.
+        """
+        for number in range(1, repeats + 1):
+            timed = self._timed(layout, f"repetition {number} of {repeats}")
+            if timed.repetition is None:
+                raise Failed(
+                    f"Run {timed.run.run} on {layout.name} told of no epochs, samples or steps, so there is nothing "
+                    'to measure. Have rank 0 write lines such as {"step": 10, "samples": 640} into the file '
+                    "$GPUCTL_METRICS."
+                )
+            if number == 1:
+                measured.append(
+                    Measured(
+                        layout=layout,
+                        job=timed.job,
+                        hourly_usd=timed.run.hourly_usd,
+                        repetitions=(timed.repetition,),
+                        one_machine=self.ready.one_machine,
+                    )
+                )
+            else:
+                measured[-1] = replace(
+                    measured[-1], repetitions=(*measured[-1].repetitions, timed.repetition)
+                )
+            if timed.interrupted:
+                raise KeyboardInterrupt
+
+    def _timed(self, layout: Layout, what: str) -> Timed:
+        timed = self._run(layout, what)
+        if self._anew or timed.interrupted or not resumed(timed.told, self._told[layout]):
+            return timed
+        self._anew = True
+        self.ready.app.output.say(
+            f"run {timed.run.run} did less than the warm-up, as a script that resumes its own checkpoint: it is run "
+            "again, and each run from now on begins with what was sent alone"
+        )
+        return self._run(layout, what)
+
+    def _run(self, layout: Layout, what: str, more: tuple[str, ...] = ()) -> Timed:
+        if self._anew:
+            put_aside(self.ready)
+        return _one_run(self.ready, layout, what, more)
+
+
+def resumed(told: int, by_warm_up: int) -> bool:
+    """Whether a run that told so much has left out work, compared with the same run before it."""
+    return 2 * told < by_warm_up
 
 
 def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()) -> Timed:
@@ -159,7 +200,6 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
         view.phase(layout.name, f"{what}, run {run.run}")
-        put_aside(ready, run.run)
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
         launch = Launch(
             run=run,
@@ -183,22 +223,20 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
         run=run,
         job=Job.of(event(metrics.get(0, ()), "start"), script=None if request.built_in else script.title),
         repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
+        told=max(len(metrics.get(0, ())), len(result.train.loss_at)),
         interrupted=interrupted,
     )
 
 
-def put_aside(ready: Ready, name: str) -> bool:
-    """Have the nodes begin with what was sent alone. `name`: see `Aside`, of what the last run wrote.
-
-    Returns whether it wrote anything.
-    """
+def put_aside(ready: Ready) -> bool:
+    """Have the nodes begin with what was sent alone; return whether runs of a script wrote anything else."""
     from remote.files.earlier import Aside
     from remote.files.sync import sync
     from remote.sessions.fanout import fan_out, values
 
     if ready.request.built_in:
         return False
-    project, aside = ready.project, Aside(name=name, everything=True)
+    project, aside = ready.project, Aside(name=f"{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True)
 
     def one(node: "Node") -> bool:
         synced = sync(node, project.tree, project.destination, working_folder=project.folder, aside=aside)

@@ -131,9 +131,17 @@ def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
 
 
 def push(
-    app: App, source: Path, destination: str, rank: str | None, *, allow_large: bool = False
+    app: App,
+    source: Path,
+    destination: str | None,
+    rank: str | None,
+    *,
+    allow_large: bool = False,
 ) -> list[Pushed]:
-    """Copy a file or folder, all of it, into `destination` on the nodes. `allow_large`: of any size."""
+    """Copy a file or folder, all of it, into `destination` on the nodes. `allow_large`: of any size.
+
+    None: into the place that it has in the copy of the current folder's project.
+    """
     from remote.files.sync import sync
     from remote.files.tree import human_bytes, read_everything
     from remote.sessions.fanout import fan_out, values
@@ -141,6 +149,9 @@ def push(
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
     source = source.resolve()
+    project = None
+    if destination is None:
+        project, destination = _place_in_project(app, source)
     tree = read_everything(source, allow_large=allow_large)
     for name, why in tree.skipped.items():
         app.output.say(f"{name} is not sent: {why}")
@@ -159,6 +170,7 @@ def push(
                 tree,
                 destination,
                 follow_deletions=False,
+                project=project,
                 say=lambda text: app.output.say(f"{node.name}: {text}"),
             )
 
@@ -173,17 +185,18 @@ def push(
     ]
 
 
-def place_in_project(app: App, source: Path) -> str:
-    """The folder on the nodes that a file or folder of the current folder's project is in there."""
+def _place_in_project(app: App, source: Path) -> tuple[str, str]:
+    """The current folder's project on the nodes, and the folder in it that a file or folder is in there."""
     from gpuctl.workflow.cluster.host_firewalls import owner_of
     from remote.files.sync import code_folder, folder_in
     from remote.files.tree import root_of
 
-    root, source = root_of(Path.cwd()), source.resolve()
+    root = root_of(Path.cwd())
     if source == root or not source.is_relative_to(root):
         raise Usage(f"{source} is no part of the project {root}. Run the command in the project's folder.")
     inventory = load_inventory(app.store.cluster(app.options.cluster))
-    return folder_in(code_folder(root, owner_of(inventory)), source.parent.relative_to(root).as_posix())
+    code = code_folder(root, owner_of(inventory))
+    return code, folder_in(code, source.parent.relative_to(root).as_posix())
 
 
 def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pulled]:

@@ -16,6 +16,9 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from remote.node.environments import build, build_lock, uv_tool
 from remote.node.environments.within import normal_name
+from remote.node.storage import sync_lock
+from remote.node.storage.outputs import look
+from remote.node.storage.pushed import brought, note_pushed
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
 
@@ -27,6 +30,8 @@ print(json.dumps([place for place in places if os.path.isdir(place)]))
 """
 PROJECTS = "projects"
 """In the folder of an environment of ours: the projects that are installed over it."""
+IN_PLACE = "in_place"
+"""In the record of an environment: paths of what its installation has written within the root."""
 LAST_PATHS = "zzz_below.pth"
 """Read after those of the project, which goes before what lies below."""
 ANSWER_S = 60.0
@@ -45,11 +50,13 @@ index has one. Without the project's name in the variable's, as hatch-vcs tells 
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`project`: key, name, python (that below), folder, source, beside, extras, backend, backend_path,
-    build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
+    """`project`: key, name, python (that below), root (of what was sent), folder, source, beside, extras, backend,
+    backend_path, build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as
+    `environment`.
 
     Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking` now.
-    One with a problem is made anew the next time, and so is one that what lies below has left lacking something.
+    One with a problem is made anew the next time, and so is one that what lies below has left lacking something, or
+    of which something that was built within the root is gone.
     """
     uv_tool.set_indexes(request["indexes"], os.environ)
     home = home_of(str(request["key"]), str(request["python"]))
@@ -65,7 +72,8 @@ def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterato
             tail = error.tail if isinstance(error, build.Failed) else [str(error)]
             frames.write(output, {"t": frames.FAILED, "step": "preparing", "tail": tail})
             return
-    frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": found is None})
+    ready = {key: value for key, value in record.items() if key != IN_PLACE}
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": ready, "built": found is None})
 
 
 def home_of(key: str, python: str) -> Path:
@@ -77,7 +85,8 @@ def home_of(key: str, python: str) -> Path:
 def usable(home: Path, request: Dict[str, Any]) -> Optional[Dict[str, Any]]:
     """Return the record of an environment as it is now; None: there is none, or it is to be made anew."""
     record = read_json(home / "ready.json")
-    if not os.access(str(record.get("python")), os.X_OK):
+    built = record.get(IN_PLACE, [None])
+    if not os.access(str(record.get("python")), os.X_OK) or not _are_there(request["root"], built):
         return None
     try:
         lacking = _ask(record["python"], _finish(request), _environment())["lacking"]
@@ -97,6 +106,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if home.exists():
         shutil.rmtree(str(home))
     home.mkdir(parents=True, mode=0o700)
+    began_ns = os.lstat(str(home)).st_ctime_ns
     environment = _environment()
     python = _overlay(home, request["python"], environment, caller)
     site = site_packages(home)
@@ -132,6 +142,7 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         "python": python,
         "problem": problem,
         "lacking": told["lacking"],
+        IN_PLACE: _note_built(request["root"], began_ns, caller),
         "packages": build.packages(home / "venv"),
         "bytes": sum(status.st_size for _, status in walk_files(home)),
         "seconds": round(time.monotonic() - began, 3),
@@ -139,6 +150,23 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if problem is None:
         write_json(home / "ready.json", record)
     return record
+
+
+def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str]:
+    """Keep that what was written within the root since then, such as extension modules, is no run's; its paths."""
+    with sync_lock.alone(root, lambda: caller.check("waiting for a sync")):
+        built = {}
+        for path, _, _ in look(root, brought(root), began_ns).listed:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(root, path))
+                built[path] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
+        note_pushed(root, root, built)
+    return sorted(built)
+
+
+def _are_there(root: str, built: "List[str | None]") -> bool:
+    """Whether all that was built is still there; None: it is not known what was."""
+    return all(path is not None and os.path.lexists(os.path.join(root, path)) for path in built)
 
 
 def site_packages(home: Path) -> Path:

@@ -4,10 +4,11 @@ What is put aside is moved into a folder beside the project's, on the same disk:
 """
 
 import errno
+import itertools
 import os
 import shutil
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
@@ -30,10 +31,9 @@ class Aside:
         self.count = 0
 
     def take(self, paths: Iterable[str]) -> None:
-        """Move these files and folders of the project's there, each with its path."""
+        """Move these files and folders of the project's there, each with its path; what is there stays as it is."""
         for path in paths:
-            target = os.path.join(self._folder, path)
-            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+            target = self._place_of(path)
             source = os.path.join(self._root, path)
             try:
                 os.rename(source, target)
@@ -47,6 +47,21 @@ class Aside:
             if len(self.names) < MOST_NAMES:
                 self.names.append(path)
 
+    def _place_of(self, path: str) -> str:
+        """A place that nothing has there; a name on the way that is taken gets a number behind it."""
+        folder = self._folder
+        *above, name = path.split("/")
+        for part in above:
+            folder = _free(os.path.join(folder, part), os.path.isdir)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        return _free(os.path.join(folder, name), lambda _: False)
+
+
+def _free(path: str, suits: Callable[[str], bool]) -> str:
+    """A path at which there is nothing, or what suits: this one, or with a number behind it."""
+    names = itertools.chain([path], ("{}.{}".format(path, number) for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name) or suits(name))
+
 
 def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterator[str]:
     """Of these paths those of plain files that are there, and not as an earlier sync brought them."""
@@ -59,10 +74,13 @@ def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterat
             yield path
 
 
-def not_sent(root: str, sent: Dict[str, Any]) -> Iterator[str]:
-    """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one."""
+def not_sent(root: str, sent: Dict[str, Any], pushed: Dict[str, Any]) -> Iterator[str]:
+    """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one.
+
+    What was `pushed` is left alone, as nothing brings it again; so is a link on its way.
+    """
     folders = {""}
-    for path in sent:
+    for path in [*sent, *pushed]:
         above = os.path.dirname(path)
         while above not in folders:
             folders.add(above)
@@ -80,7 +98,8 @@ def not_sent(root: str, sent: Dict[str, Any]) -> Iterator[str]:
             if is_cache(entry.name):
                 continue
             if not entry.is_dir(follow_symlinks=False):
-                if not _is_as_sent(entry, sent.get(path)):
+                left = path in folders or (path in pushed and path not in sent)
+                if not left and not _is_as_sent(entry, sent.get(path)):
                     yield path
             elif entry.path not in mounts and device_of(entry.path) == device:
                 if path in folders:

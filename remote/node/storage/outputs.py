@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
 
+from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
 from remote.shared import frames
 from remote.shared.constants import CODE_RECORD, OUTPUTS
@@ -86,7 +87,7 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            look(root, read_json(Path(root + ".manifest.json")), began_ns, found)
+            look_into(found, root, brought(root), began_ns)
             done.set()
 
     looking = Thread(target=work, daemon=True)
@@ -105,8 +106,17 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     return listing
 
 
-def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s: float = LOOK_S) -> None:
-    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
+def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S) -> Found:
+    """What is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
+    found = Found()
+    look_into(found, root, sent, began_ns, look_s=look_s)
+    return found
+
+
+def look_into(
+    found: Found, root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S
+) -> None:
+    """As `look`, so that what was found is there also while it looks."""
     pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()

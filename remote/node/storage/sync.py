@@ -10,6 +10,7 @@ it. Files, and links to files, are replaced by those of the same name; a folder 
     {"t": "sent"}                                                  →    ← {"t": "synced", "root"}
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
 
 from remote.node.storage import earlier
+from remote.node.storage.checkpoints import Heartbeat
+from remote.node.storage.pushed import brought, note_pushed, pushed
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
+from remote.node.storage.sync_lock import alone
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
 
@@ -36,7 +40,8 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     anything is sent, where something is in the way of a file.
 
     `aside`: a folder beside it that takes files which would be replaced or removed, and are not as a sync brought
-    them; with `fresh` all that no sync brought. Then it is also told what is left of such.
+    them; with `fresh` all that nobody brought. Then it is also told what is left of such. `project`: the folder of
+    the project that `root` is in, of which what comes is a part from now on.
     """
     shown: str = request["root"]
     root = os.path.abspath(os.path.expanduser(shown))
@@ -45,12 +50,27 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     os.makedirs(root, 0o700, exist_ok=True)
     remove_left_behind(root)
     manifest = _take_manifest(more)
+    project = request.get("project") or (
+        root if request["follow_deletions"] or request.get("aside") else None
+    )
+    with contextlib.ExitStack() as held:
+        if project:
+            project = os.path.abspath(os.path.expanduser(project))
+            held.enter_context(alone(project, Heartbeat(output)))
+        _sync(request, root, manifest, output, more)
+
+
+def _sync(
+    request: Dict[str, Any], root: str, manifest: Manifest, output: BinaryIO, more: Iterator[frames.Frame]
+) -> None:
+    """Make the folder hold what the manifest has, while nobody else does."""
+    shown: str = request["root"]
     ours: bool = request["follow_deletions"]
     index = Path(root + ".manifest.json")
     before: Manifest = read_json(index) if ours else {}
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before)))
+        aside.take(list(earlier.not_sent(root, before, pushed(root))))
     stale = _stale(root, manifest)
     folders = _folders_of(stale)
     found = _in_the_way(root, folders, stale, before if ours else None)
@@ -58,11 +78,14 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
         raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
     if aside is not None:
         gone = [path for path in before if path not in manifest]
-        aside.take(list(earlier.not_as_sent(root, before, [*stale, *gone])))
+        there = dict(pushed(root), **before)
+        aside.take(list(earlier.not_as_sent(root, there, [*stale, *gone])))
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
         write_json(index, manifest)
+    if request.get("project"):
+        note_pushed(os.path.abspath(os.path.expanduser(request["project"])), root, manifest)
     need = {"t": frames.NEED, "paths": list(stale), "removed": removed, "root": root, "rsync": None}
     with Staging(root) as staging:
         if stale:
@@ -78,7 +101,7 @@ def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frame
     if aside is None:
         frames.write(output, done)
     else:
-        left = json.dumps(earlier.listing(root, manifest)).encode()
+        left = json.dumps(earlier.listing(root, dict(brought(root), **manifest))).encode()
         frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from remote.files.tree import Tree, read_everything
 from remote.node.storage import staging
 from remote.node.storage.staging import PARTIAL, Staging, remove_left_behind
 from remote.node.storage.sync import command_sync
+from remote.node.storage.sync_lock import alone
 from remote.shared import files, frames
 
 
@@ -197,6 +199,24 @@ def test_sync_refuses_interleaved_or_unrequested_files(here: Path, tmp_path: Pat
         with pytest.raises(ValueError, match=r"b was sent before a was whole|nobody asked for was sent: c"):
             command_sync({"root": str(there), "follow_deletions": True}, BytesIO(), more)
         assert listing(there) == []
+
+
+def test_syncs_into_one_folder_wait_for_each_other(here: Path, tmp_path: Path) -> None:
+    there = make(tmp_path / "there")
+    make(here, a="1")
+    beats: list[bool] = []
+    with alone(str(there), lambda: None):
+        later = Thread(target=sync, args=(there, read_everything(here)))
+        later.start()
+        with (
+            pytest.raises(TimeoutError, match=r"files are still being sent into .*/there by another"),
+            alone(str(there), lambda: beats.append(True), deadline_s=0.2),
+        ):
+            pass
+        assert listing(there) == []
+        assert beats, "who waits is known to be there"
+    later.join(timeout=30)
+    assert listing(there) == ["a"]
 
 
 def test_sync_without_changes_writes_nothing(here: Path, tmp_path: Path) -> None:

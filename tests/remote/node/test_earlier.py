@@ -26,6 +26,12 @@ class Project:
         self.aside = tmp_path / "code" / "my-01.aside-1"
         self.here.mkdir()
 
+    def push(self, folder: Path, where: str) -> None:
+        """Send what is in a folder to a place in the project, as a person does."""
+        tree, output = read_everything(folder), BytesIO()
+        request = {"root": str(self.there / where), "follow_deletions": False, "project": str(self.there)}
+        command_sync(request, output, _chunks(tree, output))
+
     def sync(self, *, fresh: bool = False, share: bool = False) -> EarlierFiles:
         """Send it as before a run, in this process; or as files that nodes share."""
         tree = read_everything(self.here)
@@ -88,6 +94,20 @@ def test_fresh_run_begins_with_what_is_sent_alone_and_nothing_is_lost(project: P
     assert project.sync(fresh=True).aside == 0
 
 
+def test_fresh_run_finds_what_was_pushed(project: Project, tmp_path: Path) -> None:
+    project.write(tmp_path / "mine", a="pushed", deep__b="pushed")
+    project.push(tmp_path / "mine", "data/set")
+    (tmp_path / "disk").mkdir()
+    (project.there / "large").symlink_to(tmp_path / "disk")
+    project.push(tmp_path / "mine", "large")
+    assert project.sync().files == {}, "no run wrote that"
+    project.write(project.there, data__set__index="of a run", data__set__a="by a run", snapshot="1")
+    found = project.sync(fresh=True)
+    assert sorted(found.aside_names) == ["data/set/index", "snapshot"]
+    assert listing(project.there / "data") == {"set/a": "by a run", "set/deep/b": "pushed"}
+    assert listing(project.there / "large") == {"a": "pushed", "deep/b": "pushed"}
+
+
 def test_sent_file_that_a_run_changed_is_put_aside_before_it_is_sent_again(project: Project) -> None:
     project.write(project.there, train="by a run", pkg__mod="by a run", snapshot="1")
     (project.here / "pkg" / "mod").unlink()
@@ -103,6 +123,28 @@ def test_own_file_of_a_run_that_is_sent_now_is_put_aside(project: Project) -> No
     assert project.sync().aside_names == ("snapshot",)
     assert listing(project.aside) == {"snapshot": "of a run"}
     assert listing(project.there)["snapshot"] == "mine"
+
+
+def test_what_was_put_aside_before_is_not_overwritten(project: Project) -> None:
+    for number in "12":
+        project.write(project.there, snapshot=number, train=number, out__a=number)
+        project.sync(fresh=True)
+    (project.there / "out").write_text("a file")
+    project.sync(fresh=True)
+    project.write(project.aside, pkg="in the way")
+    project.write(project.there, pkg__own="3")
+    project.sync(fresh=True)
+    assert listing(project.aside) == {
+        "out.2/a": "2",
+        "out.3": "a file",
+        "out/a": "1",
+        "pkg": "in the way",
+        "pkg.2/own": "3",
+        "snapshot": "1",
+        "snapshot.2": "2",
+        "train": "1",
+        "train.2": "2",
+    }
 
 
 def test_what_a_link_of_a_run_leads_to_is_left_alone(project: Project, tmp_path: Path) -> None:

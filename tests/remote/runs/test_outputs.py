@@ -57,6 +57,16 @@ def test_outputs_brought_again_replace_the_earlier_ones(folder: RunFolder) -> No
     assert [one.brought for one in kept(folder).listed] == [True]
 
 
+def test_outputs_that_do_not_come_again_stay(folder: RunFolder) -> None:
+    listed = [["a/one", 3, 7], ["a/two", 3, 7], ["b", 3, 7]]
+    bring(folder, listed, "outputs/a/one", "outputs/a/two", "outputs/b", body=b"old", files=3)
+    bring(folder, listed, "outputs/a/one", "outputs/b/inner", files=3)
+    here = folder.outputs_path / "n-0"
+    assert [(here / "a" / name).read_bytes() for name in ("one", "two")] == [b"new", b"old"]
+    assert [path.read_bytes() for path in here.glob("b.before-*")] == [b"old"], "a file that is a folder now"
+    assert [one.brought for one in kept(folder).listed] == [True, True, False]
+
+
 def test_run_that_wrote_nothing_leaves_no_trace(folder: RunFolder) -> None:
     bring(folder, [], files=0)
     assert not folder.outputs_path.exists()
