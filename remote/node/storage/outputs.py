@@ -105,8 +105,14 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     return listing
 
 
-def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s: float = LOOK_S) -> None:
-    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
+def look(
+    root: str, sent: Dict[str, Any], began_ns: int, found: Optional[Found] = None, *, look_s: float = LOOK_S
+) -> Found:
+    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
+
+    `found`: where it is put, for who can't wait for the end.
+    """
+    found = found or Found()
     pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()
@@ -114,7 +120,7 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s
         inner = pending.popleft()
         if time.monotonic() > limit:
             found.whole = False
-            return
+            return found
         try:
             with os.scandir(os.path.join(top, inner)) as entries:
                 for entry in entries:
@@ -122,7 +128,7 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s
                     late = looked_at % LOOK_AT_ONCE == 0 and time.monotonic() > limit
                     if late or looked_at > MAX_LOOKED_AT:
                         found.whole = False
-                        return
+                        return found
                     if is_cache(entry.name):
                         continue
                     path = "{}/{}".format(inner, entry.name) if inner else entry.name
@@ -137,6 +143,7 @@ def look(root: str, sent: Dict[str, Any], began_ns: int, found: Found, *, look_s
                         found.add(path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
+    return found
 
 
 def is_cache(name: str) -> bool:
