@@ -17,6 +17,19 @@ def handles_signal(pid: int) -> bool:
     return _has(read_of(pid, "status"), "SigCgt:")
 
 
+def holds_open(pid: int, path: str) -> bool:
+    """Whether a process still has the file open: a script may close what is not its own, and open others there."""
+    folder = "/proc/{}/fd".format(pid)
+    try:
+        for name in os.listdir(folder):
+            link = "{}/{}".format(folder, name)
+            if os.path.basename(os.readlink(link)) == os.path.basename(path):
+                return os.path.samefile(link, path)
+    except OSError:  # it is gone, or just closed it
+        return False
+    return False
+
+
 def send(pid: int) -> bool:
     """Send it, and return whether it was sent.
 

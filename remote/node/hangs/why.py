@@ -166,8 +166,11 @@ def process_of(record: Dict[str, Any]) -> Optional[int]:
 
 
 def stacks_by_signal(pid: int, path: str) -> str:
-    """What the hook's handler writes of a process's threads; empty where it has none, or does not get to it."""
-    if not (os.path.exists(path) and thread_signal.handles_signal(pid)):
+    """What the hook's handler writes of a process's threads; empty where it has none, or does not get to it.
+
+    It writes into a descriptor by its number: where that is no longer the file, it may be one of the script's.
+    """
+    if not (thread_signal.holds_open(pid, path) and thread_signal.handles_signal(pid)):
         return ""
     size = before = os.path.getsize(path)
     if not thread_signal.send(pid):

@@ -87,7 +87,7 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            look_into(found, root, brought(root), began_ns)
+            look(root, brought(root), began_ns, found)
             done.set()
 
     looking = Thread(target=work, daemon=True)
@@ -106,17 +106,14 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     return listing
 
 
-def look(root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S) -> Found:
-    """What is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest."""
-    found = Found()
-    look_into(found, root, sent, began_ns, look_s=look_s)
-    return found
+def look(
+    root: str, sent: Dict[str, Any], began_ns: int, found: Optional[Found] = None, *, look_s: float = LOOK_S
+) -> Found:
+    """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
 
-
-def look_into(
-    found: Found, root: str, sent: Dict[str, Any], began_ns: int, *, look_s: float = LOOK_S
-) -> None:
-    """As `look`, so that what was found is there also while it looks."""
+    `found`: where it is put, for who can't wait for the end.
+    """
+    found = found or Found()
     pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()
@@ -124,7 +121,7 @@ def look_into(
         inner = pending.popleft()
         if time.monotonic() > limit:
             found.whole = False
-            return
+            return found
         try:
             with os.scandir(os.path.join(top, inner)) as entries:
                 for entry in entries:
@@ -132,7 +129,7 @@ def look_into(
                     late = looked_at % LOOK_AT_ONCE == 0 and time.monotonic() > limit
                     if late or looked_at > MAX_LOOKED_AT:
                         found.whole = False
-                        return
+                        return found
                     if is_cache(entry.name):
                         continue
                     path = "{}/{}".format(inner, entry.name) if inner else entry.name
@@ -147,6 +144,7 @@ def look_into(
                         found.add(path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
+    return found
 
 
 def is_cache(name: str) -> bool:

@@ -148,8 +148,7 @@ def test_look_at_very_many_files_ends_and_says_so(project: Project, monkeypatch:
     project.begin()
     for number in range(outputs.LOOK_AT_ONCE + 1):
         project.write(f"shards/{number}")
-    outputs.look(str(project.root), {}, 0, found := outputs.Found(), look_s=-1)
-    assert not found.whole
+    assert not outputs.look(str(project.root), {}, 0, look_s=-1).whole
     monkeypatch.setattr(outputs, "MAX_LOOKED_AT", 5)
     listing = outputs.keep(project.run_dir)
     assert (listing["whole"], len(listing["listed"])) == (False, 4)

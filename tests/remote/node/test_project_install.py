@@ -69,6 +69,7 @@ def installed(
         "key": "k",
         "name": "mine",
         "python": str(home / "bin" / "python"),
+        "root": str(home / "code"),
         "folder": str(home / "code"),
         "source": str(home / "code"),
         "beside": [],

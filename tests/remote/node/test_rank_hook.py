@@ -137,6 +137,40 @@ def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
         assert rank.communicate()[0] == ""
 
 
+CLOSES = """
+import os, time
+os.closerange(3, {most})
+own = [open("own-{{}}.txt".format(number), "w") for number in range({most})]
+print("begins", flush=True)
+time.sleep(60)
+"""
+
+
+@linux
+@pytest.mark.parametrize(("most", "told"), [(64, True), (1024, False)])
+def test_stacks_never_get_into_a_file_of_the_scripts(tmp_path: Path, most: int, told: bool) -> None:
+    script = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))\n" + CLOSES.format(
+        most=most
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begins\n"
+        stacks = why.stacks_by_signal(rank.pid, rank_files(tmp_path, 0) + ".stacks")
+        assert ("in <module>" in stacks) == told
+        assert [path for path in tmp_path.glob("own-*.txt") if path.stat().st_size] == []
+        assert rank.poll() is None
+    finally:
+        rank.kill()
+        rank.communicate()
+
+
 @linux
 def test_process_without_the_hook_gets_no_signal(tmp_path: Path) -> None:
     (tmp_path / "rank-0.stacks").touch()

@@ -18,6 +18,8 @@ HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
 STACKS_SIGNAL = 46
 """A real-time signal that no library is known to use: SIGUSR1 and SIGUSR2 are the user's."""
 MOST_OF_A_SOCKETS_PATH = 107
+HIGHEST = 1024
+"""Descriptors from here on need more memory for the table of all."""
 
 
 def _begin() -> None:
@@ -60,9 +62,16 @@ def _register_signal(files: str) -> None:
     if not sys.platform.startswith("linux"):
         return
     import faulthandler
+    import fcntl
+    import resource
     import signal
 
-    handle = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    low = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    # faulthandler knows it by its number: a high one is not among those that scripts close without a look.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = HIGHEST if most == resource.RLIM_INFINITY else min(most, HIGHEST)
+    handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, most - 64))
+    os.close(low)
     others = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
     if not faulthandler.is_enabled():
         faulthandler.enable(file=handle)
