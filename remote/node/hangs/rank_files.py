@@ -53,7 +53,7 @@ def recorder_environment(environment: Mapping[str, str], run_dir: Path) -> Dict[
     return {
         name: value
         for name, value in recorder.items()
-        if name not in environment and OLDER_NAMES.get(name) not in environment
+        if name not in environment and OLDER_NAMES.get(name, name) not in environment
     }
 
 
