@@ -80,9 +80,10 @@ def test_hook_is_not_there_with_the_watch_off(tmp_path: Path) -> None:
     assert not (tmp_path / "hangs").exists()
 
 
-def test_users_flight_recorder_settings_win(tmp_path: Path) -> None:
+def test_users_flight_recorder_settings_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in hook_environment({"TORCH_FR_BUFFER_SIZE": "0"}, tmp_path, 0)
-    assert hook_environment({}, tmp_path, 0)["TORCH_FR_BUFFER_SIZE"] == "2000"
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
+    assert hook_environment(os.environ, tmp_path, 0)["TORCH_FR_BUFFER_SIZE"] == "2000"
 
 
 @pytest.mark.parametrize(
