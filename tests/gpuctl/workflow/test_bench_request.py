@@ -112,6 +112,10 @@ def test_bench_wrong_options_exit_2_with_reason(
 def test_variable_parses_env_option_or_refuses() -> None:
     assert variable("A=b=c", {}) == ("A", "b=c")
     assert variable("A", {"A": "1"}) == ("A", "1")
-    for word, said in (("A", "There is no variable A here"), ("1A=2", "no valid name"), ("=2", "no valid name")):
+    for word, said in (
+        ("A", "There is no variable A here"),
+        ("1A=2", "no valid name"),
+        ("=2", "no valid name"),
+    ):
         with pytest.raises(Usage, match=said):
             variable(word, {})
