@@ -166,7 +166,6 @@ def test_train_is_safe_from_colliding_module_names(cluster: Gpuctl) -> None:
         "fabric.py",
     ):
         cluster.script(name, bomb)
-    cluster.script("gpuctl.yaml", "this: is, not: [yaml")
     cluster.script("colorsys.py", "MINE = 'my own colorsys'")
     cluster.script("train.py", "import colorsys, sys\nprint(colorsys.MINE, sys.argv[1:])")
     here = {"PYTHONPATH": str(cluster.cwd)}
