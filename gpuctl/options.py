@@ -12,7 +12,7 @@ several commands which start ranks have stand here, too.
 
 import functools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -84,6 +84,14 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+def run_options(app: "App", given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - options of any command
+    """What a command was given, as the library takes it: options have the same names there."""
+    from gpuctl.environment_variables import variable
+
+    env = dict(variable(word) for word in given["env"])
+    return {**given, "env": env, "allow_large": app.options.yes}
 
 
 def project_options(function: Callable[..., Any]) -> Callable[..., Any]:

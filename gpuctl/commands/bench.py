@@ -1,7 +1,6 @@
 """`gpuctl bench`: a script or the built-in job on each layout, how it scales, what other layouts would bring."""
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -15,6 +14,7 @@ from gpuctl.options import (
     env_option,
     install_options,
     project_options,
+    run_options,
 )
 
 
@@ -65,17 +65,8 @@ def command(
     forecast: str | None,
     bandwidth_gb_s: float | None,
     plot: Path | None,
-    device: Literal["auto", "cpu"] | None,
-    env: tuple[str, ...],
-    python: str | None,
-    pip: tuple[str, ...],
-    requirements: Path | None,
-    wheels: Path | None,
-    install_project: bool,
-    root: Path | None,
-    include: tuple[Path, ...],
-    module: str | None,
     words: tuple[str, ...],
+    **options: object,
 ) -> int:
     """Run a script or the built-in job on several layouts. Show how it scales, its cost, and what to change first.
 
@@ -105,7 +96,6 @@ def command(
 
     After Ctrl-C, what was measured so far is shown.
     """
-    from gpuctl.environment_variables import variable
     from gpuctl.library.options import bench_request
     from gpuctl.run_results.plot_files import check_picture
     from gpuctl.workflow.benchmarks.bench import bench
@@ -113,26 +103,13 @@ def command(
 
     if plot is not None:
         check_picture(plot)
-    request = bench_request(
-        words,
-        {
-            "layouts": () if layouts is None else layouts.split(","),
-            "repeats": repeats,
-            "forecast": () if forecast is None else forecast.split(","),
-            "bandwidth_gb_s": bandwidth_gb_s,
-            "device": device,
-            "env": dict(variable(word) for word in env),
-            "python": python,
-            "pip": pip,
-            "requirements": requirements,
-            "wheels": wheels,
-            "install_project": install_project,
-            "root": root,
-            "include": include,
-            "module": module,
-            "allow_large": app.options.yes,
-        },
-    )
+    own = {
+        "layouts": () if layouts is None else layouts.split(","),
+        "repeats": repeats,
+        "forecast": () if forecast is None else forecast.split(","),
+        "bandwidth_gb_s": bandwidth_gb_s,
+    }
+    request = bench_request(words, run_options(app, {**own, **options}))
     if request.job.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     done = bench(app, request)

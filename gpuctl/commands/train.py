@@ -5,14 +5,12 @@ import os
 import stat
 import termios
 from array import array
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from gpuctl import completions
-from gpuctl.environment_variables import variable
 from gpuctl.errors import Interrupted
 from gpuctl.job_file.command import job_file_options
 from gpuctl.options import (
@@ -26,12 +24,12 @@ from gpuctl.options import (
     json_note,
     project_options,
     refuse_late_dry_run,
+    run_options,
 )
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from gpuctl.job_file.read import Job
-    from inventories.hang import OnHang
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -135,32 +133,11 @@ OURS = frozenset({
 @job_file_options("environment", "", "run")
 def command(
     app: App,
-    mode: str | None,
-    nnodes: str | None,
-    nproc_per_node: str | None,
-    detach: bool,
-    device: Literal["auto", "cpu"] | None,
-    env: tuple[str, ...],
-    python: str | None,
-    pip: tuple[str, ...],
-    requirements: Path | None,
-    wheels: Path | None,
-    install_project: bool,
-    root: Path | None,
-    include: tuple[Path, ...],
-    bring: tuple[str, ...],
-    fresh: bool,
-    share_outputs: bool,
-    skip_preflight: bool,
-    resume: bool,
-    resume_from: str | None,
-    max_restarts: int,
-    hang_after: str | None,
-    on_hang: "OnHang | None",
     dry_run: bool | None,
     module: str | None,
     words: tuple[str, ...],
     job: "Job | None",
+    **options: object,
 ) -> int:
     """Run a script, a module or the built-in job on the cluster.
 
@@ -219,36 +196,7 @@ def command(
     from inventories.run import Result
 
     all_words, project = what_runs(words, job)
-    request = train_request(
-        all_words,
-        {
-            "mode": mode,
-            "nnodes": nnodes,
-            "nproc_per_node": nproc_per_node,  # type: ignore[typeddict-item] # it is checked there
-            "detach": detach,
-            "device": device,
-            "env": dict(variable(word) for word in env),
-            "python": python,
-            "pip": pip,
-            "requirements": requirements,
-            "wheels": wheels,
-            "install_project": install_project,
-            "project": project,
-            "root": root,
-            "include": include,
-            "bring": bring,
-            "fresh": fresh,
-            "share_outputs": share_outputs,
-            "skip_preflight": skip_preflight,
-            "module": module,
-            "resume": resume,
-            "resume_from": resume_from,
-            "max_restarts": max_restarts,
-            "hang_after": hang_after,
-            "on_hang": on_hang,
-            "allow_large": app.options.yes,
-        },
-    )
+    request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     taken = OURS & set(words if module or all_words != words else words[1:])

@@ -1,6 +1,5 @@
 """`gpuctl tune`: a search for hyperparameters, with Ray Tune."""
 
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -15,6 +14,7 @@ from gpuctl.options import (
     env_option,
     install_options,
     project_options,
+    run_options,
 )
 
 
@@ -86,16 +86,8 @@ def command(
     gpus_per_trial: float | None,
     most_at_once: int | None,
     seed: int,
-    device: Literal["auto", "cpu"] | None,
-    env: tuple[str, ...],
-    python: str | None,
-    pip: tuple[str, ...],
-    requirements: Path | None,
-    wheels: Path | None,
-    install_project: bool,
-    root: Path | None,
-    include: tuple[Path, ...],
     words: tuple[str, ...],
+    **options: object,
 ) -> int:
     """Search for hyperparameters with Ray Tune, on all of the cluster's machines at once.
 
@@ -112,25 +104,11 @@ def command(
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.environment_variables import variable
     from gpuctl.workflow.benchmarks.search_space import parse_params
     from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
     from gpuctl.workflow.training.request import TrainRequest, built_in_help
 
-    request = TrainRequest(
-        launcher="ray",
-        device=device,
-        env=dict(variable(word) for word in env),
-        python=python,
-        pip=pip,
-        requirements=requirements,
-        wheels=wheels,
-        install_project=install_project,
-        root=root,
-        include=include,
-        words=words,
-        allow_large=app.options.yes,
-    )
+    request = TrainRequest(launcher="ray", words=words, **run_options(app, options))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     tuned = tune(
