@@ -90,13 +90,14 @@ class Ours:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         model.to(memory_format=self._format)
         self._timer = StepTimer(device) if told else Silent(device)
-        optimizer = build_optimizer(options, model.parameters(), fused=fused)
+        strategy = Strategy(options, DistributedEnvironment(), device)
+        optimizer = build_optimizer(strategy, model.parameters(), fused=fused)
         self._step = TrainStep(
             options,
             ModelWithLoss(model, options),
             optimizer,
             self._timer,
-            Strategy(options, DistributedEnvironment(), device),
+            strategy,
             micro_batch_size=BATCH,
         )
         self._progress = TrainingProgress(device)

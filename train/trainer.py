@@ -19,7 +19,7 @@ from train.distributed.process_group import barrier
 from train.evaluation import MAX_IMAGES, MAX_NUMBERS, evaluate
 from train.models.networks import build_model
 from train.optimization.lr_schedule import lr_schedule, set_lr
-from train.optimization.optimizer import optimizer_settings
+from train.optimization.optimizer import build_optimizer
 from train.optimization.plateau import Plateau
 from train.options import Options
 from train.reporting.metrics import MetricsManager
@@ -94,8 +94,7 @@ class Trainer:
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
-        kind, settings = optimizer_settings(options, device, fused=fused)
-        self._optimizer = self.strategy.optimizer(kind, self.model.parameters(), settings)
+        self._optimizer = build_optimizer(self.strategy, self.model.parameters(), fused=fused)
         wrapped = self.strategy.wrap(
             ModelWithLoss(self.model, options),
             steps=options.epochs * self._steps(self._batch_size, 0),

@@ -318,7 +318,7 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     timer = StepTimer(work.device)
     objective = strategy.wrap(ModelWithLoss(model, options), steps=DDP_STEPS, on_ready=timer.gradients_ready)
-    optimizer = build_optimizer(options, model.parameters(), fused=True)
+    optimizer = build_optimizer(strategy, model.parameters(), fused=True)
     step = TrainStep(options, objective, optimizer, timer, strategy, micro_batch_size=work.sizes.loss_batch)
     losses = []
     for _ in range(DDP_STEPS):

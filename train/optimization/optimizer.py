@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from train.options import Options
+from train.strategies.strategy import Strategy
 
 MOMENTUM = 0.9
 
@@ -22,23 +23,15 @@ def update_is_compiled(options: Options) -> bool:
 
 
 def build_optimizer(
-    options: Options, parameters: Iterable[nn.Parameter], *, fused: bool
+    strategy: Strategy, parameters: Iterable[nn.Parameter], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """Build the optimizer of weights that are whole on this rank; the rest is as in `optimizer_settings`."""
-    weights = list(parameters)
-    kind, settings = optimizer_settings(options, weights[0].device, fused=fused)
-    return kind(weights, **settings)
-
-
-def optimizer_settings(
-    options: Options, device: torch.device, *, fused: bool
-) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Return the optimizer's class and its arguments.
+    """Build the optimizer, distributed by the strategy.
 
     `fused`: one operation for all weights; the numbers are the same but for rounding. Otherwise torch chooses; on a
     GPU it takes a few operations for all weights together. A compiled step is fused by the compiler, which keeps
     torch's own fused operations out of its graphs: there `fused` has no effect.
     """
+    options, device = strategy.options, strategy.device
     compiled = update_is_compiled(options)
     settings: dict[str, Any] = {
         # A number would be part of the compiled code, which then would be compiled again whenever it changes.
@@ -47,8 +40,9 @@ def optimizer_settings(
         "fused": (fused and not compiled) or None,
     }
     if options.optimizer == "sgd":
-        return SGD, {**settings, "momentum": MOMENTUM}
+        return strategy.optimizer(SGD, parameters, {**settings, "momentum": MOMENTUM})
     # On a GPU its count of steps is kept there, too: nothing has to be read from it, or sent to it, in a step. A
     # fused one does so by itself; told to, it would warn that no graph is captured.
     capturable = device.type == "cuda" and compiled
-    return Adam if options.optimizer == "adam" else AdamW, {**settings, "capturable": capturable}
+    kind = Adam if options.optimizer == "adam" else AdamW
+    return strategy.optimizer(kind, parameters, {**settings, "capturable": capturable})

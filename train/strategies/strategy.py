@@ -89,8 +89,9 @@ class Strategy:
     def part(self, weight: Tensor, value: Any) -> Any:  # noqa: ANN401 - an optimizer's state holds anything
         """Return what this rank keeps of a value for that weight, in the order in which the weight is in memory.
 
-        torch's fused operations go through both in memory, and would not notice another order.
+        torch's fused operations go through both in memory, and would not notice another order. The value stays on its
+        device: an optimizer moves what it takes.
         """
         if not isinstance(value, Tensor) or value.shape != weight.shape:
             return value
-        return torch.empty_like(weight, dtype=value.dtype).copy_(value)
+        return torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from train.strategies.ddp import DataParallel
@@ -22,12 +22,6 @@ class Zero1(DataParallel):
     ) -> torch.optim.Optimizer:
         """Build the optimizer, of which each rank updates its part of the weights."""
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **settings)
-
-    def part(self, weight: Tensor, value: Any) -> Any:  # noqa: ANN401 - an optimizer's state holds anything
-        """Keep it in the host's memory: the optimizer moves what is this rank's to the device."""
-        if not isinstance(value, Tensor) or value.shape != weight.shape:
-            return value
-        return torch.empty_like(weight, dtype=value.dtype, device="cpu").copy_(value)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
         """Gather the state on rank 0; the others have none of it."""

@@ -2,9 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+from train.distributed.environment import DistributedEnvironment
 from train.optimization.lr_schedule import set_lr
 from train.optimization.optimizer import build_optimizer
 from train.options import Options
+from train.strategies.strategy import Strategy
 
 
 @pytest.mark.parametrize(
@@ -19,7 +21,9 @@ from train.options import Options
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
 def test_optimizer_has_a_tensor_learning_rate_when_compiled(kind, changed, fused, of_a_tensor):
     """And the compiler fuses it: torch's own fused operations would be left out of the graph."""
-    optimizer = build_optimizer(Options(optimizer=kind, **changed), nn.Linear(2, 2).parameters(), fused=True)
+    options = Options(optimizer=kind, **changed)
+    strategy = Strategy(options, DistributedEnvironment(), torch.device("cpu"))
+    optimizer = build_optimizer(strategy, nn.Linear(2, 2).parameters(), fused=True)
     [group] = optimizer.param_groups
     assert group["fused"] is fused
     before = group["lr"]
