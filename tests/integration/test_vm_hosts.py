@@ -86,7 +86,8 @@ def closed_ports(net: Net, host: Host) -> list[int]:
     assert listening.stdout is not None
     with listening:
         try:
-            assert listening.stdout.readline() == "listening\n"
+            first = listening.stdout.readline()
+            assert first == "listening\n", first + listening.stdout.read()
             tried = net.outsider.run([sys.executable, "-c", TRY, host.address, *map(str, PORTS)])
             return [int(word) for word in tried.stdout.split()]
         finally:
@@ -94,6 +95,8 @@ def closed_ports(net: Net, host: Host) -> list[int]:
 
 
 def test_train_works_behind_firewall_that_blocks_torchrun(gpuctl: Gpuctl, oci: Net) -> None:
+    for host in oci.hosts:  # what is tried at the end is no connection's meanwhile
+        host.root(f"sysctl -w net.ipv4.ip_local_reserved_ports={','.join(map(str, PORTS))}")
     before = [host.root("iptables-save").stdout for host in oci.hosts]
     saved = [host.root("cat /etc/iptables/rules.v4").stdout for host in oci.hosts]
     by_hand = torchrun_by_hand(oci, deadline_s=15)

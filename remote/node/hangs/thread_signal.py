@@ -30,8 +30,8 @@ def holds_open(pid: int, path: str) -> bool:
     return False
 
 
-def send(pid: int) -> bool:
-    """Send it, and return whether it was sent.
+def send(pid: int) -> Optional[int]:
+    """Send it, and return the thread that takes it; None: it could not be sent.
 
     To a thread other than the main one, where there is such a one: a signal ends a sleep or a read in C code early.
     """
@@ -39,10 +39,19 @@ def send(pid: int) -> bool:
     try:
         if thread is None or number is None:
             os.kill(pid, STACKS_SIGNAL)
-            return True
-        return bool(ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0)
+            return pid
+        return thread if ctypes.CDLL(None).syscall(number, pid, thread, STACKS_SIGNAL) == 0 else None
     except (ProcessLookupError, PermissionError):
-        return False
+        return None
+
+
+def is_handled(pid: int, thread: int) -> bool:
+    """Whether a thread is done with it: it is neither pending nor blocked, as it is while its handler runs.
+
+    A handler that calls the user's own is not blocked while it runs.
+    """
+    status = read_of(pid, "task/{}/status".format(thread))
+    return not any(_has(status, mask) for mask in ("SigBlk:", "SigPnd:", "ShdPnd:"))
 
 
 def _other_thread(pid: int) -> Optional[int]:

@@ -21,11 +21,12 @@ from remote.shared.files import read_json
 
 CPU_S = 1.0
 """The time of which a rank's share of a CPU is, and its input and output."""
-SIGNAL_S = 3.0
+SIGNAL_S = 5.0
 """For the handler to write the stacks: it runs in the process, which has to get a CPU."""
 QUIET_S = 0.1
-"""Stacks that have not grown for so long are whole."""
+"""Stacks that have not grown for so long are whole, once the handler is done."""
 MOST_STACKS_BYTES = 256 * 1024
+"""Of the end, where the main thread is."""
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
 PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
@@ -173,16 +174,21 @@ def stacks_by_signal(pid: int, path: str) -> str:
     if not (thread_signal.holds_open(pid, path) and thread_signal.handles_signal(pid)):
         return ""
     size = before = os.path.getsize(path)
-    if not thread_signal.send(pid):
+    thread = thread_signal.send(pid)
+    if thread is None:
         return ""
     limit, grew = time.monotonic() + SIGNAL_S, time.monotonic()
-    while time.monotonic() < limit and (size == before or time.monotonic() - grew < QUIET_S):
+    whole = False
+    while not whole and time.monotonic() < limit:
         time.sleep(QUIET_S / 5)
         now = os.path.getsize(path)
         if now != size:
             size, grew = now, time.monotonic()
+        # The main thread's come last, and the handler may wait for a CPU between two lines.
+        quiet = size > before and time.monotonic() - grew > QUIET_S
+        whole = quiet and thread_signal.is_handled(pid, thread)
     with open(path, "rb") as file:
-        file.seek(before)
+        file.seek(max(before, size - MOST_STACKS_BYTES))
         return file.read(MOST_STACKS_BYTES).decode(errors="replace")
 
 

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,8 @@ busy()
 """
 FAKE_SERVER = """
 import sys
+import threading
+import time
 class _WorkerServer:
     def __init__(self, path, port):
         open(path, "w").write("started")
@@ -136,6 +141,48 @@ def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
     finally:
         rank.kill()
         assert rank.communicate()[0] == ""
+
+
+THREADS = """
+import threading, time
+def deep(frames):
+    return deep(frames - 1) if frames else time.sleep(60)
+for _ in range(60):
+    threading.Thread(target=deep, args=(95,), daemon=True).start()
+def main_thread():
+    print("begins", flush=True)
+    time.sleep(60)
+main_thread()
+"""
+
+
+@linux
+def test_stacks_are_whole_where_a_busy_machine_delays_them(tmp_path: Path) -> None:
+    """The main thread's come last; the process is held up when the first lines are there."""
+    path = Path(rank_files(tmp_path, 0) + ".stacks")
+    rank = subprocess.Popen(
+        [sys.executable, "-c", THREADS], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    )
+
+    def hold_up() -> None:
+        limit = time.monotonic() + 10
+        while path.stat().st_size == 0 and time.monotonic() < limit:
+            pass
+        rank.send_signal(signal.SIGSTOP)
+        time.sleep(10 * why.QUIET_S)
+        rank.send_signal(signal.SIGCONT)
+
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begins\n"
+        busy = threading.Thread(target=hold_up)
+        busy.start()
+        stacks = why.stacks_by_signal(rank.pid, str(path))
+        busy.join()
+        assert "in main_thread" in stacks
+    finally:
+        rank.kill()
+        rank.communicate()
 
 
 CLOSES = """
