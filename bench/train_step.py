@@ -119,7 +119,7 @@ class Ours:
                 if self._told:
                     loss_sum = loss.double() * len(labels)
                     self._metrics.update(logits, labels, loss_sum)
-                    self._progress.add_step(len(labels), loss_sum, consumed=0)
+                    self._progress.add_step(len(labels), loss_sum, consumed=0, counts=True)
                     self._log.add(self._progress, loss)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

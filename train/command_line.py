@@ -59,8 +59,18 @@ def conflict(options: Options) -> str | None:
         )
     if options.compression == "powersgd" and options.precision == "fp16":
         return "--compression powersgd keeps what overflows, as fp16's gradients do: take --precision bf16."
-    if options.strategy != "ddp" and (option := _of_ddp_alone(options)) is not None:
-        return f"{option} is for --strategy ddp, not for {options.strategy}: leave one of them out."
+    split = next((f"--{name}" for name in ("tp", "pp") if (getattr(options, name) or 1) > 1), None)
+    if split is not None and options.strategy in ("dp", "zero1"):
+        return f"{split} is not for --strategy {options.strategy}: take ddp, fsdp or hsdp."
+    if options.strategy in ("tp", "pp"):
+        split = f"--strategy {options.strategy}"
+    if split is not None and options.precision == "fp16":
+        return f"{split} has no way for fp16's scaled gradients: take --precision bf16."
+    if (option := _of_ddp_alone(options)) is not None:
+        if split is not None:
+            return f"{option} is not for {split}: leave one of them out."
+        if options.strategy != "ddp":
+            return f"{option} is for --strategy ddp, not for {options.strategy}: leave one of them out."
     if options.compile and options.bucket_mb is not None and options.bucket_mb < FIRST_BUCKET_MB:
         return (
             f"--compile divides the network as the gradients are sent, the first {FIRST_BUCKET_MB} MiB by themselves."

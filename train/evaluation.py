@@ -1,17 +1,16 @@
 """The metrics of images that are not trained on."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from train.batches.batch import Normalize
 from train.batches.in_memory import evaluation_batches
 from train.data.dataset import Images
-from train.distributed.environment import DistributedEnvironment
 from train.options import Precision
+from train.precision import autocast
 from train.reporting.metrics import MetricsManager
-from train.train_step import autocast
+from train.strategies.strategy import Strategy
 
 MAX_IMAGES = 1024
 MAX_NUMBERS = 2**20
@@ -25,22 +24,27 @@ def evaluate(
     metrics: MetricsManager,
     normalize: Normalize,
     *,
-    env: DistributedEnvironment,
+    strategy: Strategy,
     device: torch.device,
     precision: Precision,
     memory_format: torch.memory_format,
     batch_size: int,
 ) -> dict[str, float]:
-    """Compute the metrics of the images over all ranks; every rank evaluates its part of them."""
+    """Compute the metrics of the images over all ranks; every replica of the model evaluates its part of them."""
     model.eval()
-    if env.world_size > 1:
-        for buffer in model.buffers():  # running statistics: rank 0's are those that are kept
-            dist.broadcast(buffer, 0)
+    strategy.share_buffers(model)
     batches = evaluation_batches(
-        images, normalize, device, rank=env.rank, world_size=env.world_size, batch_size=batch_size
+        images,
+        normalize,
+        device,
+        rank=strategy.replica,
+        world_size=strategy.sizes.replicas,
+        batch_size=batch_size,
     )
     for batch, labels in batches:
         with autocast(precision, device):
-            logits = model(batch.contiguous(memory_format=memory_format))
-        metrics.update(logits, labels, cross_entropy(logits.double(), labels, reduction="sum"))
+            logits = strategy.forward(model, batch.contiguous(memory_format=memory_format))
+        if logits is not None and strategy.counts:
+            known = logits[: len(labels)]
+            metrics.update(known, labels, cross_entropy(known.double(), labels, reduction="sum"))
     return metrics.compute()

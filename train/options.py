@@ -18,7 +18,7 @@ Schedule = Literal["constant", "cosine", "step", "plateau"]
 LrScaling = Literal["none", "linear", "sqrt"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Compression = Literal["none", "half", "powersgd"]
-StrategyName = Literal["ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3"]
+StrategyName = Literal["ddp", "dp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "pp"]
 Loop = Literal["fast", "plain"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -91,12 +91,12 @@ class Options:
         type=whole_number(1),
         metavar="N",
     )
-    gradient_accumulation_steps: int = _how(
-        1,
-        "Micro-batches that a rank's batch is divided into, to save memory.",
-        type=whole_number(1),
-        metavar="N",
-    )
+    gradient_accumulation_steps: int | None = _how(
+        None,
+        "Micro-batches that a rank's batch is divided into, to save memory (default: 1, or 4 for each stage of a "
+        "pipeline).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
     optimizer: Optimizer = _how("adam", "Optimizer.")
     lr: float = _how(
         DEFAULT_LR["adam"],
@@ -137,8 +137,20 @@ class Options:
         "ddp",
         "How the model is distributed. ddp: whole on every rank; zero1: with the optimizer's state in parts; fsdp: "
         "weights, gradients and optimizer's state in parts (zero3 is another name; zero2 keeps the weights whole "
-        "between the passes); hsdp: in parts within a node, whole on each node.",
+        "between the passes); hsdp: in parts within a node, whole on each node; tp: layers split among a node's "
+        "ranks; pp: a pipeline of stages, each of some layers; dp: one process for all GPUs of a node.",
     )
+    tp: int | None = _speed(
+        None,
+        "Ranks that each layer is split among; with ddp, fsdp and hsdp, too (default: 1; with --strategy tp those of "
+        "a node).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
+    pp: int | None = _speed(
+        None,
+        "Stages of the pipeline; with ddp, fsdp and hsdp, too (default: 1; with --strategy pp 2).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
     wrap: str = _speed(
         "size:100000",
         "Which parts of the network are sharded by themselves. transformer: its repeated blocks; size:N: parts of N "

@@ -8,7 +8,7 @@ is under way, and the timer's marks.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from train.errors import BadOptions
 from train.optimization.optimizer import update_is_compiled
-from train.options import Options, Precision
+from train.options import Options
+from train.precision import autocast
 from train.reporting.timing import StepTimer
 from train.strategies.strategy import Strategy
-
-AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ModelWithLoss(nn.Module):
@@ -85,48 +84,43 @@ class TrainStep:
         self._seen_sizes.add(batch_size)
         return new
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient."""
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
+
+        The logits may be None on a rank that does not count its samples.
+        """
         self._optimizer.zero_grad()
-        micro_batches = list(
-            zip(
-                torch.split(images, self._micro_batch_size),
-                torch.split(labels, self._micro_batch_size),
-                strict=True,
-            )
-        )
-        losses, logits = [], []
-        for number, (inputs, targets) in enumerate(micro_batches, 1):
-            with self._strategy.micro_batch(self._model, last=number == len(micro_batches)):
-                with self.autocast(), _explain_single_image(self._options.model):
-                    loss, outputs = self._model(inputs, targets)
-                    loss = loss * (len(targets) / len(labels)) if len(micro_batches) > 1 else loss
-                self.scaler.scale(loss).backward()
-            losses.append(loss.detach())
-            logits.append(outputs.detach())
+        parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
+        batch = list(zip(*parts, strict=True))
+
+        def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            with autocast(self._options.precision, self._device), _explain_single_image(self._options.model):
+                loss, logits = self._model(inputs, targets)
+                loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
+            self.scaler.scale(loss).backward()
+            return loss.detach(), logits.detach()
+
+        loss, logits = self._strategy.backward(self._model, batch, compute)
         self._timer.backward_done()
         self._update()
-        if len(micro_batches) == 1:
-            return losses[0], logits[0]
-        return torch.stack(losses).sum(), torch.cat(logits)
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Return the context that computes in the chosen precision."""
-        return autocast(self._options.precision, self._device)
+        return loss, logits
 
     def _plain_update(self) -> None:
         """Clip the gradients, and update the weights."""
-        if self._options.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self._weights, self._options.max_grad_norm)
+        self._clip()
         self._optimizer.step()
 
     def _scaled_update(self) -> None:
         """Update by gradients that are scaled up. Where one has overflowed, the weights stay as they are."""
         if self._options.max_grad_norm is not None:
             self.scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._weights, self._options.max_grad_norm)
+        self._clip()
         self.scaler.step(self._optimizer)
         self.scaler.update()
+
+    def _clip(self) -> None:
+        if self._options.max_grad_norm is not None:
+            self._strategy.clip(self._weights, self._options.max_grad_norm)
 
 
 def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:
@@ -161,9 +155,3 @@ def _explain_single_image(name: str) -> Iterator[None]:
             f"{name} normalises over the batch, and can't be trained on a single image, which is what is left for "
             "the last batch or micro-batch of an epoch. Give another --batch-size, or larger images."
         ) from error
-
-
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the context that computes in that precision on the device."""
-    half = AUTOCAST.get(precision)
-    return torch.autocast(device.type, half) if half else nullcontext()

@@ -28,6 +28,7 @@ from train.reporting.report import Epoch, Report
 from train.reporting.step_logger import StepLogger
 from train.reporting.timing import StepTimer
 from train.strategies.choice import build_strategy
+from train.strategies.degrees import micro_batches
 from train.train_step import (
     ModelWithLoss,
     TrainStep,
@@ -65,14 +66,16 @@ class Trainer:
         self._report = report
         fast = options.loop == "fast"
 
+        self.strategy = build_strategy(options, env, device)
         self._data = load_dataset(options, env)
         barrier("data", env, timeout_s=DATA_TIMEOUT_S)
         self.images = len(self._data.training)
         """Training images of all ranks together."""
-        self._samples = samples_per_rank(self.images, env.world_size)
-        self._batch_size = batch_size_per_rank(options, self.images, env.world_size)
+        replicas = self.strategy.sizes.replicas
+        self._samples = samples_per_rank(self.images, replicas)
+        self._batch_size = batch_size_per_rank(options, self.images, replicas)
         self._normalize = Normalize(self._data.mean, self._data.std, device)
-        self._batches = training_batches(options, env, self._data, device, report.say)
+        self._batches = training_batches(options, self.strategy, self._data, device, report.say)
         self._metrics = {
             name: MetricsManager(options.metrics, self._data.classes, device, samples=self._samples)
             for name in ("training", "validation", "test")
@@ -80,17 +83,20 @@ class Trainer:
 
         torch.manual_seed(options.seed)
         self.timer = StepTimer(device)
-        self.strategy = build_strategy(options, env, device)
         self.model = build_model(options, self._data.shape, self._data.classes).to(device)
-        """The bare model, without any wrapper; its weights may be this rank's part of them."""
+        """The bare model, without any wrapper; it may be this rank's part of it."""
+        self.shapes = [tuple(p.shape) for p in self.model.parameters()]
+        """Of the weights of the whole model."""
         # Convolutions are up to twice as fast with the channels innermost.
         innermost = fast and self.strategy.any_memory_format
         self._format = torch.channels_last if innermost else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
-        micro_batch = micro_batch_size(self._batch_size, options.gradient_accumulation_steps)
+        number = micro_batches(options, self.strategy.sizes, self._batch_size)
+        micro_batch = micro_batch_size(self._batch_size, number)
         if smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1:
             check_single_image(self.model, options.model, self._data.shape)
-        self.strategy.shard(self.model)
+        example = torch.rand(1, *self._data.shape, device=device)
+        self.strategy.shard(self.model, example, micro_batches=number, micro_batch_size=micro_batch)
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
@@ -103,7 +109,7 @@ class Trainer:
         self._step = TrainStep(
             options, wrapped, self._optimizer, self.timer, self.strategy, micro_batch_size=micro_batch
         )
-        self._lr_schedule = lr_schedule(options, env.world_size)
+        self._lr_schedule = lr_schedule(options, replicas)
         self._lr = options.lr
         self._plateau = Plateau(
             patience=PATIENCE,
@@ -112,9 +118,14 @@ class Trainer:
             batch_size=self._batch_size,
             max_batch_size=min(self._samples, MAX_GROWTH * self._batch_size),
         )
-        torch.manual_seed(options.seed + SEED_STRIDE * env.rank)  # every rank has its own dropout masks
+        # Every replica has its own dropout masks.
+        torch.manual_seed(options.seed + SEED_STRIDE * self.strategy.replica)
         self.progress = TrainingProgress(device)
-        self._evaluation_batch = max(micro_batch, min(MAX_IMAGES, MAX_NUMBERS // math.prod(self._data.shape)))
+        most = min(MAX_IMAGES, MAX_NUMBERS // math.prod(self._data.shape))
+        # In a pipeline what is sent from stage to stage has one size.
+        self._evaluation_batch = (
+            number * micro_batch if self.strategy.sizes.pp > 1 else max(micro_batch, most)
+        )
         self._step_logger = StepLogger(report, self.timer, device, options.log_every)
         self._checkpointer = Checkpointer(self, checkpoints)
         self._checkpoint_due = False
@@ -125,7 +136,7 @@ class Trainer:
             self._device,
             steps_per_epoch=self._steps(self._batch_size, 0),
             batch_size=self._batch_size,
-            parameters=sum(p.numel() for p in self.model.parameters()),
+            parameters=sum(map(math.prod, self.shapes)),
             gradient_bytes=self.strategy.gradient_bytes(self.model),
             strategy=self.strategy.name,
             parts_known=self.strategy.times_communication,
@@ -195,31 +206,33 @@ class Trainer:
             "rng": [rng_state(self._device)],
             "seen": self._metrics["training"].state_dict(),
             "world_size": self.env.world_size,
-            **self.progress.state_dict(self.env),
+            "strategy": self.strategy.name,
+            **self.progress.state_dict(self.strategy.sizes.replicas),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the states of all ranks together, which may have been more or fewer."""
         self.strategy.load_model(self.model, state["model"])
-        for theirs, ours in zip(
-            state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True
-        ):
-            theirs |= {name: ours[name] for name in SETTINGS_OF_THIS_RUN if name in ours}
+        [theirs], ours = state["optimizer"]["param_groups"], self._optimizer.param_groups[0]
+        theirs |= {name: ours[name] for name in SETTINGS_OF_THIS_RUN if name in ours}
         self.strategy.load_optimizer(self._optimizer, state["optimizer"])
         self._step.scaler.load_state_dict(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
-        self.progress.load_state_dict(state, self.env)
-        rank = self.env.rank
-        if rank == 0:
+        first = self.env.rank == 0
+        self.progress.load_state_dict(state, self.strategy.sizes.replicas, first=first)
+        if first:
             self._metrics["training"].load_state_dict(state["seen"])
-        if rank < len(state["rng"]):
-            set_rng_state(state["rng"][rank], self._device)
+        if (state["world_size"], state.get("strategy", self.strategy.name)) == (
+            self.env.world_size,
+            self.strategy.name,
+        ):
+            set_rng_state(state["rng"][self.env.rank], self._device)
         else:
-            torch.manual_seed(self.options.seed + SEED_STRIDE * rank + self.progress.steps)
+            torch.manual_seed(self.options.seed + SEED_STRIDE * self.strategy.replica + self.progress.steps)
 
     def _steps(self, batch_size: int, consumed: int) -> int:
         """Return the number of steps that are left in an epoch."""
-        return math.ceil(samples_per_rank(self.images, self.env.world_size, consumed) / batch_size)
+        return math.ceil(samples_per_rank(self.images, self.strategy.sizes.replicas, consumed) / batch_size)
 
     def _train(self) -> tuple[float, int, bool]:
         """Take the steps that are left in the epoch.
@@ -228,7 +241,8 @@ class Trainer:
         have taken their steps then.
         """
         self.model.train()
-        progress, world_size, factors = self.progress, self.env.world_size, self._plateau.factors
+        progress, factors = self.progress, self._plateau.factors
+        replicas, counts = self.strategy.sizes.replicas, self.strategy.counts
         size = min(round(self._batch_size * factors.batch_size), self._samples)
         batches = self._batches.epoch(progress.epoch, size, progress.consumed)
         for _ in range(self._steps(size, progress.consumed)):
@@ -238,22 +252,23 @@ class Trainer:
                 self.timer.exclude()
             images = images.contiguous(memory_format=self._format)
             self.timer.data_ready()
-            consumed = min(self.images, progress.consumed + len(labels) * world_size)
+            consumed = min(self.images, progress.consumed + len(labels) * replicas)
             middle = (progress.consumed + consumed) / 2
             self._lr = self._lr_schedule.at(progress.epoch - 1 + middle / self.images) * factors.lr
             set_lr(self._optimizer, self._lr)
             loss, logits = self._step(images, labels)
             self.timer.end()
             loss_sum = loss.double() * len(labels)
-            self._metrics["training"].update(logits, labels, loss_sum)
-            progress.add_step(len(labels), loss_sum, consumed=consumed)
+            if counts and logits is not None:
+                self._metrics["training"].update(logits, labels, loss_sum)
+            progress.add_step(len(labels), loss_sum, consumed=consumed, counts=counts)
             self._step_logger.add(progress, loss)
             if consumed < self.images and self._checkpointer.due():
                 self._checkpointer.save()
         self._step_logger.finish()
-        counts = [progress.taken, self.env.rank == 0 and self._checkpointer.due()]
-        totals = torch.cat([progress.loss_sum[None], torch.tensor(counts).to(progress.loss_sum)])
-        if world_size > 1:
+        own = [progress.taken, self.env.rank == 0 and self._checkpointer.due()]
+        totals = torch.cat([progress.loss_sum[None], torch.tensor(own).to(progress.loss_sum)])
+        if self.env.world_size > 1:
             dist.all_reduce(totals)
         loss_of_all, samples, due = totals.tolist()
         return loss_of_all / samples, int(samples), due > 0
@@ -264,7 +279,7 @@ class Trainer:
             images,
             self._metrics[name],
             self._normalize,
-            env=self.env,
+            strategy=self.strategy,
             device=self._device,
             precision=self.options.precision,
             memory_format=self._format,

@@ -61,11 +61,11 @@ def test_parse_reads_every_option():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == ["data_pipeline", "batch_size", "lr_scaling", "strategy", "wrap"], (
+    assert same == ["data_pipeline", "batch_size", "lr_scaling", "strategy", "tp", "pp", "wrap"], (
         "an option that is not tried"
     )
-    sharded = parse(["--strategy", "fsdp", "--wrap", "Block,Head"])
-    assert (sharded.strategy, sharded.wrap) == ("fsdp", "Block,Head")
+    sharded = parse(["--strategy", "fsdp", "--wrap", "Block,Head", "--tp", "2", "--pp", "3"])
+    assert (sharded.strategy, sharded.wrap, sharded.tp, sharded.pp) == ("fsdp", "Block,Head", 2, 3)
     streamed = parse(["--dataset", "folder", "--data-pipeline", "ray"])
     assert (streamed.dataset, streamed.data_pipeline) == ("folder", "ray"), "not for another dataset"
     other = parse(["--batch-size", "16", "--lr-scaling", "linear"])
@@ -114,6 +114,12 @@ def test_default_lr_covers_every_optimizer():
             "--strategy fsdp --compile",
             "--compile is for --strategy ddp, not for fsdp: leave one of them out.",
         ),
+        ("--strategy zero1 --tp 2", "--tp is not for --strategy zero1: take ddp, fsdp or hsdp."),
+        (
+            "--strategy pp --precision fp16",
+            "--strategy pp has no way for fp16's scaled gradients: take --precision bf16.",
+        ),
+        ("--pp 2 --compile", "--compile is not for --pp: leave one of them out."),
         ("--strategy zero1 --compression half", "--compression is for --strategy ddp, not for zero1"),
         (
             "--wrap size:0",

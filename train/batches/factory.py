@@ -9,9 +9,9 @@ from train.batches.data_loader import DataLoaderBatches
 from train.batches.in_memory import InMemoryBatches
 from train.batches.sampling import RankSampler, samples_per_rank
 from train.data.dataset import Dataset, ImageFiles
-from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
 from train.options import DEFAULT_BATCH, Augmentation, Options
+from train.strategies.strategy import Strategy
 
 GPU_MEMORY_SHARE = 0.5
 """Fraction of a GPU's free memory that the images may take."""
@@ -19,7 +19,7 @@ GPU_MEMORY_SHARE = 0.5
 
 def training_batches(
     options: Options,
-    env: DistributedEnvironment,
+    strategy: Strategy,
     dataset: Dataset,
     device: torch.device,
     say: Callable[[str], object],
@@ -28,8 +28,8 @@ def training_batches(
     auto: Augmentation = "flip" if dataset.flip_keeps_label else "none"
     sampler = RankSampler(
         seed=options.seed,
-        rank=env.rank,
-        world_size=env.world_size,
+        rank=strategy.replica,
+        world_size=strategy.sizes.replicas,
         augmentation=auto if options.augmentation == "auto" else options.augmentation,
     )
     images = dataset.training
@@ -71,7 +71,7 @@ def batch_size_per_rank(options: Options, images: int, world_size: int) -> int:
             f"A batch of {size:,} images a rank is more than there are: {images:,} training images for {ranks}. Give "
             f"at most {most:,} a rank."
         )
-    if options.gradient_accumulation_steps > size:
+    if (options.gradient_accumulation_steps or 1) > size:
         raise BadOptions(
             f"A batch of {size} images can't be divided into {options.gradient_accumulation_steps} micro-batches "
             "(--gradient-accumulation-steps)."

@@ -6,7 +6,7 @@ import torch
 
 from train.batches.augmentation import augment
 from train.batches.batch import Batch, Normalize, to_device
-from train.batches.sampling import RankSampler
+from train.batches.sampling import RankSampler, samples_per_rank
 from train.data.dataset import Images
 
 
@@ -52,7 +52,15 @@ def evaluation_batches(
     world_size: int,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """Yield this rank's batches of images to evaluate on; every image is in the batches of exactly one rank."""
-    shard = images.images[rank::world_size], images.labels[rank::world_size]
-    for batch, labels in zip(*(torch.split(tensor, batch_size) for tensor in shard), strict=True):
-        yield normalize(batch.to(device)), labels.to(device)
+    """Yield this rank's batches of images to evaluate on; every image counts in those of exactly one rank.
+
+    Ranks compute together, so all have as many batches: where a rank has an image less than others, another one is
+    computed in its place, which has no label.
+    """
+    labels = images.labels[rank::world_size]
+    shard = images.images[rank::world_size]
+    if len(shard) < samples_per_rank(len(images), world_size):
+        shard = torch.cat([shard, images.images[:1]])
+    for begin in range(0, len(shard), batch_size):
+        end = begin + batch_size
+        yield normalize(shard[begin:end].to(device)), labels[begin:end].to(device)

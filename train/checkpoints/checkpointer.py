@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from train.checkpoints import files
 from train.checkpoints.checks import State, check_identity, check_optimizer, check_position
@@ -30,7 +29,7 @@ class Resumable(Protocol):
 
     options: Options
     env: DistributedEnvironment
-    model: nn.Module
+    shapes: list[tuple[int, ...]]
     progress: TrainingProgress
     images: int
 
@@ -124,7 +123,7 @@ class Checkpointer:
         try:
             check_identity(state["of"], trainer.identity(), path)
             check_position(state, images=trainer.images)
-            check_optimizer(state["optimizer"], trainer.model.parameters(), steps=state["steps"])
+            check_optimizer(state["optimizer"], trainer.shapes, steps=state["steps"])
             trainer.load_state_dict(state)
         except BadCheckpoint:
             raise

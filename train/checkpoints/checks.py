@@ -1,6 +1,6 @@
 """What a checkpoint is checked for before a job resumes from it: it may come from anywhere."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,9 @@ def check_position(state: State, *, images: int) -> None:
             raise ValueError("its metrics are not of numbers")
 
 
-def check_optimizer(state: State, parameters: Iterable[Tensor], *, steps: int) -> None:
-    """Raise ValueError where an optimizer's state is not of these parameters: its kernels would not look."""
+def check_optimizer(state: State, shapes: Sequence[tuple[int, ...]], *, steps: int) -> None:
+    """Raise ValueError where an optimizer's state is not of such weights: its kernels would not look."""
     of_each = state["state"]
-    shapes = [tuple(parameter.shape) for parameter in parameters]
     if (steps and not of_each) or set(of_each) - set(range(len(shapes))):
         raise ValueError(
             f"its optimizer has the state of {len(of_each)} weights where there are {len(shapes)}"

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.distributed.environment import DistributedEnvironment
-
 
 class TrainingProgress:
     """The position in the run, and the sums of its current epoch, as this rank knows them."""
@@ -23,7 +21,7 @@ class TrainingProgress:
         self.samples = 0
         """Samples that this rank has taken in all epochs."""
         self.taken = 0
-        """Samples of this epoch that this rank has taken; in a resumed epoch, rank 0 has all earlier ones."""
+        """Samples of this epoch that this rank counts; in a resumed epoch, rank 0 has all earlier ones."""
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         """Sum of the losses of `taken`."""
         self._earlier_s = 0.0
@@ -37,13 +35,17 @@ class TrainingProgress:
         """Return how long this epoch took until now, without the time between an interruption and its resumption."""
         return self._earlier_s + (0.0 if self._began is None else time.perf_counter() - self._began)
 
-    def add_step(self, samples: int, loss_sum: Tensor, *, consumed: int) -> None:
-        """Count a step, after which all ranks together are at `consumed`."""
+    def add_step(self, samples: int, loss_sum: Tensor, *, consumed: int, counts: bool) -> None:
+        """Count a step, after which all ranks together are at `consumed`.
+
+        `counts`: whether the samples are in this rank's sums: one of the ranks that share a replica has them.
+        """
         self.steps += 1
         self.samples += samples
-        self.taken += samples
-        self.loss_sum += loss_sum
         self.consumed = consumed
+        if counts:
+            self.taken += samples
+            self.loss_sum += loss_sum
 
     def next_epoch(self) -> None:
         """Move on to the next epoch."""
@@ -52,23 +54,22 @@ class TrainingProgress:
         self.loss_sum.zero_()
         self._earlier_s, self._began = 0.0, None
 
-    def state_dict(self, env: DistributedEnvironment) -> dict[str, Any]:
+    def state_dict(self, replicas: int) -> dict[str, Any]:
         """Return the position and this rank's sums for a checkpoint."""
         return {
             "epoch": self.epoch,
             "consumed": self.consumed,
             "steps": self.steps,
-            "samples": self.samples * env.world_size,
+            "samples": self.samples * replicas,
             "taken": self.taken,
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], env: DistributedEnvironment) -> None:
-        """Continue at the position of all ranks together, whose sums rank 0 takes."""
-        first = env.rank == 0
+    def load_state_dict(self, state: Mapping[str, Any], replicas: int, *, first: bool) -> None:
+        """Continue at the position of all ranks together, whose sums the first rank takes."""
         self.epoch, self.consumed, self.steps = state["epoch"], state["consumed"], state["steps"]
-        self.samples = state["samples"] // env.world_size
+        self.samples = state["samples"] // replicas
         self.taken = state["taken"] if first else 0
         self.loss_sum.fill_(float(state["loss_sum"]) if first else 0.0)
         self._earlier_s = state["seconds"]

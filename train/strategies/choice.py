@@ -4,24 +4,38 @@ import torch
 
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
+from train.strategies.degrees import SHARDED, Degrees, degrees
 from train.strategies.strategy import Strategy
 
 
 def build_strategy(options: Options, env: DistributedEnvironment, device: torch.device) -> Strategy:
-    """Build the strategy that the options name; on a single rank there is nothing to distribute."""
-    kind = Strategy if env.world_size == 1 else _strategy(options)
-    return kind(options, env, device)
+    """Build the strategy that the options name. Raises BadOptions where they can't divide the ranks so.
+
+    On a single rank there is nothing to distribute.
+    """
+    sizes = degrees(options, env)
+    return _kind(options, env, sizes)(options, env, device, sizes)
 
 
-def _strategy(options: Options) -> type[Strategy]:
-    if options.strategy == "ddp":
-        from train.strategies.ddp import DataParallel
+def _kind(options: Options, env: DistributedEnvironment, sizes: Degrees) -> type[Strategy]:
+    if options.strategy == "dp":
+        from train.strategies.dp import ThreadedDataParallel
 
-        return DataParallel
+        return ThreadedDataParallel
+    if env.world_size == 1:
+        return Strategy
+    if sizes.pp > 1:
+        from train.strategies.pipeline import Pipeline
+
+        return Pipeline
+    if options.strategy in SHARDED or sizes.tp > 1:
+        from train.strategies.fsdp import FullyShard
+
+        return FullyShard
     if options.strategy == "zero1":
         from train.strategies.zero import Zero1
 
         return Zero1
-    from train.strategies.fsdp import FullyShard
+    from train.strategies.ddp import DataParallel
 
-    return FullyShard
+    return DataParallel

@@ -1,14 +1,16 @@
 """What a strategy does for the training loop. The class is that of a single process, which distributes nothing."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
+from train.strategies.degrees import Degrees
 
 State = dict[str, Any]
 
@@ -29,13 +31,29 @@ class Strategy:
     any_memory_format = True
     """Whether weights may have their channels innermost."""
 
-    def __init__(self, options: Options, env: DistributedEnvironment, device: torch.device) -> None:
+    def __init__(
+        self,
+        options: Options,
+        env: DistributedEnvironment,
+        device: torch.device,
+        sizes: Degrees = Degrees(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.options = options
         self.env = env
         self.device = device
+        self.sizes = sizes
+        self.replica = sizes.replica(env.rank)
+        """The number of the replica that this rank is of: which samples it takes."""
+        self.counts = sizes.counts(env.rank)
+        """Whether this rank counts the samples of its replica."""
 
-    def shard(self, network: nn.Module) -> None:
-        """Distribute the weights of the network, in place."""
+    def shard(
+        self, network: nn.Module, example: Tensor, *, micro_batches: int, micro_batch_size: int
+    ) -> None:
+        """Distribute the weights of the network, in place. Raises BadOptions where it can't be divided so.
+
+        `example`: [1, …], one of what it takes; `micro_batches`: of a rank's batch.
+        """
 
     def optimizer(
         self, kind: type[torch.optim.Optimizer], weights: Iterable[nn.Parameter], settings: Mapping[str, Any]
@@ -50,9 +68,42 @@ class Strategy:
         """
         return model
 
+    def backward(
+        self, model: nn.Module, batch: Sequence[tuple[Tensor, Tensor]], compute: "Compute"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Add the gradients of a batch, given as micro-batches of images and labels.
+
+        Returns its mean loss and its logits [b, classes], both without gradient; where this rank does not count, the
+        logits may be None. `compute` does it for one micro-batch, and returns its part of the loss, and its logits.
+        """
+        losses, logits = [], []
+        for number, (images, labels) in enumerate(batch, 1):
+            with self.micro_batch(model, last=number == len(batch)):
+                loss, outputs = compute(images, labels)
+            losses.append(loss)
+            logits.append(outputs)
+        if len(batch) == 1:
+            return losses[0], logits[0]
+        return torch.stack(losses).sum(), torch.cat(logits)
+
     def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context of a micro-batch: with the last one of a batch the gradients are averaged."""
         return nullcontext()
+
+    def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
+        """Scale the gradients, which are averaged, so that their norm over the whole model is at most that."""
+        nn.utils.clip_grad_norm_(weights, most)
+
+    def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:
+        """Return the logits [b, classes] of an evaluation; where this rank does not count, they may be None."""
+        logits: Tensor = network(images)
+        return logits
+
+    def share_buffers(self, network: nn.Module) -> None:
+        """Give all ranks the running statistics that are kept: rank 0's."""
+        if self.env.world_size > 1:
+            for buffer in network.buffers():
+                dist.broadcast(buffer, 0)
 
     def gradient_bytes(self, network: nn.Module) -> int | None:
         """Return the bytes that a rank gives into a step's all-reduce, where there are several ranks.
@@ -60,7 +111,7 @@ class Strategy:
         None: it depends on the step, or what is sent is more than that.
         """
         compression = self.options.compression
-        if self.options.strategy != "ddp" or compression == "powersgd":
+        if self.name not in ("ddp", "single") or compression == "powersgd":
             return None
         trained = [p for p in network.parameters() if p.requires_grad]
         return sum(p.numel() * (2 if compression == "half" else p.element_size()) for p in trained)
@@ -70,7 +121,10 @@ class Strategy:
         return network.state_dict()
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Return the optimizer's whole state in torch's own form, on rank 0 at least. Every rank calls it."""
+        """Return the optimizer's whole state in torch's own form, on rank 0 at least. Every rank calls it.
+
+        Weights are numbered as in the whole network, and in one group.
+        """
         return optimizer.state_dict()
 
     def load_model(self, network: nn.Module, state: State) -> None:
@@ -95,3 +149,7 @@ class Strategy:
         if not isinstance(value, Tensor) or value.shape != weight.shape:
             return value
         return torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
+
+
+Compute = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Takes the images and labels of a micro-batch through the network and back."""

@@ -158,8 +158,9 @@ def test_check_position_refuses_impossible_values(wrong):
     ],
 )
 def test_check_optimizer_refuses_state_of_other_weights(state):
-    weights = [torch.zeros(2, 3), torch.zeros(4)]
-    check_optimizer({"state": {0: {"step": torch.tensor(3.0), "exp_avg": weights[0]}}}, weights, steps=3)
-    check_optimizer({"state": {}}, weights, steps=0)
+    shapes = [(2, 3), (4,)]
+    right = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2, 3)}
+    check_optimizer({"state": {0: right}}, shapes, steps=3)
+    check_optimizer({"state": {}}, shapes, steps=0)
     with pytest.raises(ValueError, match="its optimizer"):
-        check_optimizer({"state": state}, weights, steps=3)
+        check_optimizer({"state": state}, shapes, steps=3)

@@ -17,7 +17,24 @@ ARGS = (
     "--no-tensorboard",
 )
 """24 steps: five of 64 images and a last one of 16 in each epoch, in three parts, with clipped gradients."""
-STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "zero2")
+PLAIN = ("ddp", "fsdp", "hsdp", "zero1", "zero2")
+PRODUCTS = {
+    "tp 2 x ddp 2": ("tp", "--tp", "2"),
+    "fsdp 2 x tp 2": ("fsdp", "--tp", "2"),
+    "hsdp 2 x tp 2": ("hsdp", "--tp", "2"),
+    "pp 2 x ddp 2": ("pp",),
+    "fsdp 2 x pp 2": ("fsdp", "--pp", "2"),
+    "pp 2 x tp 2": ("pp", "--tp", "2"),
+    "ddp 2 x pp 2": ("ddp", "--pp", "2"),
+}
+"""What `--strategy` is given, by what the result says of it at 4 ranks."""
+CASES = [
+    *((name, 2, "adamw", (name,)) for name in PLAIN),
+    *((name, 4, "sgd", (name,)) for name in PLAIN),
+    ("tp 2", 2, "sgd", ("tp",)),
+    ("pp 2", 2, "sgd", ("pp",)),
+    *((name, 4, "adamw", words) for name, words in PRODUCTS.items()),
+]
 
 
 def losses(run_dir: Path) -> list[float]:
@@ -41,10 +58,9 @@ def alone(run, changed, tmp_path_factory):
     return done
 
 
-@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (4, "sgd")])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_strategy_has_the_losses_of_one_process(run, changed, tmp_path, alone, strategy, ranks, optimizer):
-    args = (*ARGS, "--optimizer", optimizer, "--strategy", strategy, "--wrap", "size:500")
+@pytest.mark.parametrize(("name", "ranks", "optimizer", "words"), CASES)
+def test_strategy_has_the_losses_of_one_process(run, changed, tmp_path, alone, name, ranks, optimizer, words):
+    args = (*ARGS, "--optimizer", optimizer, "--wrap", "size:500", "--strategy", *words)
     done = run(*args, ranks=ranks, script=changed(EXACT), run_dir=tmp_path)
     assert done.status == 0, done.err
     assert losses(tmp_path) == pytest.approx(losses(alone[optimizer].run_dir), rel=1e-9)
@@ -56,11 +72,11 @@ def test_strategy_has_the_losses_of_one_process(run, changed, tmp_path, alone, s
     assert ours.keys() == theirs.keys()
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-7, atol=1e-9) for name in theirs)
     start = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert start["strategy"] == strategy
+    assert start["strategy"] == name
 
 
 def test_any_strategy_goes_on_from_any_others_checkpoint(run, changed, tmp_path, alone):
-    chain = [("fsdp", 2), ("zero1", 4), ("zero2", None), ("hsdp", 2)]
+    chain = [("fsdp --tp 2", 4), ("zero1", 2), ("pp", 4), ("hsdp", 2)]
     for epochs, (strategy, ranks) in enumerate(chain, 1):
         stops = f"{EXACT}\nimport train.trainer\nsave = train.trainer.Trainer.save_if_due\n"
         stops += "def end(trainer):\n    save(trainer)\n"
@@ -68,7 +84,7 @@ def test_any_strategy_goes_on_from_any_others_checkpoint(run, changed, tmp_path,
             f"    if trainer.progress.epoch > {epochs}: os._exit(3)\ntrain.trainer.Trainer.save_if_due = end"
         )
         last = epochs == len(chain)
-        words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", strategy)
+        words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", *strategy.split())
         done = run(*words, ranks=ranks, script=changed(EXACT if last else stops), run_dir=tmp_path)
         assert (done.status == 0) == last, done.err
         assert ("resuming from step-" in done.out) == (epochs > 1), done.out

@@ -1,0 +1,57 @@
+"""How the ranks are divided, and what the result says of it."""
+
+import pytest
+
+from train.distributed.environment import DistributedEnvironment
+from train.errors import BadOptions
+from train.options import Options
+from train.strategies.degrees import Degrees, degrees, micro_batches, strategy_name
+
+
+def ranks(world, local):
+    return DistributedEnvironment(world_size=world, local_world_size=local)
+
+
+@pytest.mark.parametrize(
+    ("options", "world", "local", "name", "sizes"),
+    [
+        ({"strategy": "ddp"}, 8, 4, "ddp", Degrees(replicate=8)),
+        ({"strategy": "tp"}, 8, 4, "tp 4 x ddp 2", Degrees(replicate=2, tp=4)),
+        ({"strategy": "tp"}, 2, 1, "tp 1 x ddp 2", Degrees(replicate=2)),
+        ({"strategy": "tp", "tp": 2}, 2, 1, "tp 2", Degrees(tp=2)),
+        ({"strategy": "tp", "pp": 2}, 4, 4, "tp 2 x pp 2", Degrees(pp=2, tp=2)),
+        ({"strategy": "pp"}, 8, 4, "pp 2 x ddp 4", Degrees(pp=2, replicate=4)),
+        ({"strategy": "pp"}, 1, 1, "pp 1", Degrees()),
+        ({"strategy": "fsdp", "tp": 2}, 8, 4, "fsdp 4 x tp 2", Degrees(shard=4, tp=2)),
+        ({"strategy": "hsdp", "tp": 2}, 8, 4, "hsdp 4 x tp 2", Degrees(replicate=2, shard=2, tp=2)),
+        ({"strategy": "zero3", "pp": 2}, 8, 4, "zero3 4 x pp 2", Degrees(pp=2, shard=4)),
+        ({"strategy": "pp", "pp": 2, "tp": 2}, 8, 4, "pp 2 x tp 2 x ddp 2", Degrees(pp=2, replicate=2, tp=2)),
+    ],
+)
+def test_ranks_are_divided_as_the_options_say(options, world, local, name, sizes):
+    given = Options(**options)
+    assert degrees(given, ranks(world, local)) == sizes
+    assert strategy_name(given, sizes) == name
+
+
+def test_degrees_that_do_not_divide_the_ranks_are_refused():
+    with pytest.raises(BadOptions, match=r"6 ranks can't be divided by pp 2 x tp 2: start a multiple of 4"):
+        degrees(Options(pp=2, tp=2), ranks(6, 3))
+    with pytest.raises(BadOptions, match=r"1 rank can't be divided by tp 2"):
+        degrees(Options(tp=2), ranks(1, 1))
+
+
+def test_ranks_of_a_layer_are_neighbours_and_stages_are_far_apart():
+    sizes = Degrees(pp=2, replicate=2, tp=2)
+    assert [sizes.stage(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [sizes.replica(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert [rank for rank in range(8) if sizes.counts(rank)] == [4, 6]
+
+
+def test_pipeline_has_four_micro_batches_a_stage_and_never_fewer_than_stages():
+    pipeline = Degrees(pp=4)
+    assert micro_batches(Options(), pipeline, batch_size=64) == 16
+    assert micro_batches(Options(), pipeline, batch_size=5) == 5
+    assert micro_batches(Options(), Degrees(replicate=4), batch_size=64) == 1
+    with pytest.raises(BadOptions, match="3 micro-batches a batch are fewer than the 4 stages"):
+        micro_batches(Options(gradient_accumulation_steps=3), pipeline, batch_size=64)

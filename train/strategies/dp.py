@@ -1,0 +1,36 @@
+"""One process for all GPUs of a node: torch's DataParallel, whose threads share an interpreter.
+
+torch itself advises DistributedDataParallel instead. It is here to be compared with.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from train.distributed.environment import DistributedEnvironment
+from train.errors import BadOptions
+from train.options import Options
+from train.strategies.degrees import Degrees
+from train.strategies.strategy import Strategy
+
+
+class ThreadedDataParallel(Strategy):
+    """torch's `DataParallel`: the batch is divided among the GPUs, the loss is computed on the first one."""
+
+    name = "dp"
+
+    def __init__(
+        self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
+    ) -> None:
+        super().__init__(options, env, device, sizes)
+        if env.world_size > 1:
+            raise BadOptions(
+                f"--strategy dp is one process for all GPUs of one node, and there are {env.world_size} ranks: start "
+                "one (gpuctl train --nnodes 1 --nproc-per-node 1), or take --strategy ddp, which is faster."
+            )
+
+    def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
+        """Have the network of the model compute on all GPUs that there are; on CPUs it is the network itself."""
+        model.network = nn.DataParallel(model.get_submodule("network"))
+        return model

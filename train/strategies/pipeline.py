@@ -1,0 +1,220 @@
+"""Pipeline parallel: each stage has some of the layers, and computes one micro-batch while others compute others.
+
+The stages take turns by the schedule 1F1B: at most as many micro-batches are under way as there are stages. All
+micro-batches are of one size: a smaller batch is filled up with samples that are not counted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch.nn.functional import cross_entropy
+
+from train.precision import autocast
+from train.strategies.fsdp import FullyShard, local
+from train.strategies.stages import Layer, chain, costs_of, cut
+from train.strategies.strategy import Compute, State
+
+NOT_COUNTED = -100
+"""The label of a sample that fills up a micro-batch."""
+
+
+class Pipeline(FullyShard):
+    """torch's pipeline stages, one on each rank."""
+
+    def shard(
+        self, network: nn.Module, example: Tensor, *, micro_batches: int, micro_batch_size: int
+    ) -> None:
+        """Keep the layers of this rank's stage, and distribute their weights over the stage's ranks.
+
+        Raises BadOptions for a network that can't be cut so.
+        """
+        self._micro_batches, self._size = micro_batches, micro_batch_size
+        self.plan(network)
+        layers = chain(network, example)
+        of_stages = cut(layers, costs_of(layers, example), self.sizes.pp, self.splits)
+        tied = _tied(network, layers, of_stages)
+        stage = self.sizes.stage(self.env.rank)
+        for index, layer in enumerate(layers):
+            if index not in of_stages[stage]:
+                _remove(network, layer.name)
+        self._stage = Stage([layers[index].compute for index in of_stages[stage]], network, self._autocast)
+        self.shard_parts(self._stage, network)
+        self._ties = self._join(network, tied)
+        self._schedules: dict[int, PipelineScheduleSingle] = {}
+        self._evaluation = ScheduleGPipe(self._pipeline_stage(), micro_batches)
+
+    def backward(
+        self,
+        model: nn.Module,  # noqa: ARG002 - it is not whole here
+        batch: Sequence[tuple[Tensor, Tensor]],
+        compute: Compute,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        """Add the gradients of a batch. Every stage learns the loss, the last one alone has the logits."""
+        number = max(self._micro_batches, len(batch))
+        images, labels = (torch.cat(parts) for parts in zip(*batch, strict=True))
+        self._counted = labels.numel()
+        losses: list[Tensor] = []
+        size = number * self._size
+        target = _filled(labels, size, NOT_COUNTED) if self._is_last else None
+        logits = self._schedule(number).step(
+            *self._input(images, size), target=target, losses=losses if self._is_last else None
+        )
+        loss = torch.zeros((), device=self.device)
+        if self._is_last:
+            loss += torch.stack(losses).sum().detach()
+        dist.broadcast(loss, group_src=self.sizes.pp - 1, group=self.mesh.get_group("pp"))
+        for weight, (group, _) in self._ties:
+            assert weight.grad is not None
+            dist.all_reduce(local(weight.grad), group=group)
+        return loss, logits.detach()[: len(labels)] if self._is_last else None
+
+    def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return the logits on the last stage."""
+        logits = self._evaluation.step(*self._input(images, self._micro_batches * self._size))
+        return logits[: len(images)] if self._is_last else None
+
+    def model_state(self, network: nn.Module) -> State:
+        """Gather the weights of all stages on rank 0."""
+        return self._of_all_stages(super().model_state(network))
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
+        """Gather the state of all stages on rank 0."""
+        own = super().optimizer_state(optimizer)
+        state = self._of_all_stages(own["state"])
+        return {**own, "state": dict(sorted(state.items()))}
+
+    def load_model(self, network: nn.Module, state: State) -> None:
+        """Take this rank's part of the weights of its stage."""
+        super().load_model(network, {name: state[name] for name in network.state_dict()})
+
+    def copies(self, weight: nn.Parameter) -> int:
+        """Return how many ranks have the same part of a weight, on several stages where it is tied."""
+        stages = next((stages for tied, (_, stages) in self._ties if tied is weight), 1)
+        return super().copies(weight) * stages
+
+    @property
+    def _is_first(self) -> bool:
+        return self.sizes.stage(self.env.rank) == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self.sizes.stage(self.env.rank) == self.sizes.pp - 1
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast(self.options.precision, self.device)
+
+    def _schedule(self, number: int) -> PipelineScheduleSingle:
+        """Return the schedule of so many micro-batches; a batch that has grown has more."""
+        if number not in self._schedules:
+            self._schedules[number] = Schedule1F1B(
+                self._pipeline_stage(), number, loss_fn=self._loss, scale_grads=False
+            )
+        return self._schedules[number]
+
+    def _pipeline_stage(self) -> PipelineStage:
+        stage = self.sizes.stage(self.env.rank)
+        return PipelineStage(self._stage, stage, self.sizes.pp, self.device, group=self.mesh.get_group("pp"))
+
+    def _input(self, images: Tensor, size: int) -> tuple[Tensor, ...]:
+        """Return what this rank gives the schedule: the images, filled up, on the first stage."""
+        return (_filled(images, size),) if self._is_first else ()
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute a micro-batch's part of the batch's mean loss."""
+        with self._autocast():
+            total = cross_entropy(
+                logits.flatten(0, -2),
+                labels.flatten(),
+                ignore_index=NOT_COUNTED,
+                reduction="sum",
+                label_smoothing=self.options.label_smoothing,
+            )
+        return total / self._counted
+
+    def _join(
+        self, network: nn.Module, tied: Sequence[Mapping[int, str]]
+    ) -> list[tuple[nn.Parameter, tuple[dist.ProcessGroup, int]]]:
+        """Return this rank's weights that other stages have as well, with the group that adds up their gradients.
+
+        `tied`: the name of each such weight, by stage. Every rank makes all groups, in the same order.
+        """
+        of_stage = self.sizes.replicas * self.sizes.tp
+        stage, place = divmod(self.env.rank, of_stage)
+        own = dict(network.named_parameters())
+        found = []
+        for names in tied:
+            for at in range(of_stage):
+                group = dist.new_group([one * of_stage + at for one in names])
+                if at == place and stage in names:
+                    assert isinstance(group, dist.ProcessGroup)
+                    found.append((own[names[stage]], (group, len(names))))
+        return found
+
+    def _of_all_stages(self, own: State) -> State:
+        """Join what the first ranks of the stages have, on rank 0; the others have none."""
+        if self.env.rank % (self.sizes.replicas * self.sizes.tp):
+            return {}
+        parts: list[State] | None = [{}] * self.sizes.pp if self.env.rank == 0 else None
+        dist.gather_object(own, parts, group_dst=0, group=self.mesh.get_group("pp"))
+        return {name: value for part in parts or [] for name, value in part.items()}
+
+
+class Stage(nn.Module):
+    """The layers of a stage."""
+
+    def __init__(
+        self,
+        layers: Sequence[Callable[[Tensor], Tensor]],
+        network: nn.Module,
+        autocast: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`network`: what is left of it, whose modules these layers are."""
+        super().__init__()
+        self.network = network
+        self._steps = tuple(layers)
+        self._autocast = autocast
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Compute the layers of this stage."""
+        with self._autocast():
+            for layer in self._steps:
+                value = layer(value)
+        return value
+
+
+def _filled(values: Tensor, size: int, filling: int | None = None) -> Tensor:
+    """Return `size` rows: those given, and the first one again, or the filling."""
+    missing = size - len(values)
+    if not missing:
+        return values
+    rows = values[:1].expand(missing, *values.shape[1:])
+    return torch.cat([values, rows if filling is None else torch.full_like(rows, filling)])
+
+
+def _tied(network: nn.Module, layers: Sequence[Layer], of_stages: Sequence[range]) -> list[dict[int, str]]:
+    """Return the weights that several stages have: the name on each."""
+    stage_of = {layers[index].name: stage for stage, indices in enumerate(of_stages) for index in indices}
+    names: dict[int, list[str]] = {}
+    for name, weight in network.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(name)
+    found = []
+    for same in names.values():
+        by_stage: dict[int, str] = {}
+        for name in same:
+            layer = next(one for one in stage_of if one and name.startswith(f"{one}."))
+            by_stage.setdefault(stage_of[layer], name)
+        if len(by_stage) > 1:
+            found.append(by_stage)
+    return found
+
+
+def _remove(network: nn.Module, name: str) -> None:
+    """Remove a layer; those after it keep their names."""
+    if name:
+        parent, _, last = name.rpartition(".")
+        delattr(network.get_submodule(parent), last)
