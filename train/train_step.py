@@ -36,9 +36,14 @@ class ModelWithLoss(nn.Module):
             self.compile(dynamic=False)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and the logits [b, classes]."""
+        """Return the mean loss, and the logits [b, classes]; of text, both are of each token."""
         logits = self.network(images)
-        return cross_entropy(logits, labels, label_smoothing=self._label_smoothing), logits
+        return mean_loss(logits, labels, label_smoothing=self._label_smoothing), logits
+
+
+def mean_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Return the mean loss of logits [b, classes] for labels [b], or of [b, n, classes] for [b, n]."""
+    return cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing)
 
 
 class TrainStep:
@@ -86,7 +91,10 @@ class TrainStep:
         return new
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient."""
+        """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
+
+        Of text the logits would take more memory than all else, and are not kept: an empty tensor stands for them.
+        """
         self._optimizer.zero_grad()
         micro_batches = list(
             zip(
@@ -103,7 +111,7 @@ class TrainStep:
                     loss = loss * (len(targets) / len(labels)) if len(micro_batches) > 1 else loss
                 self.scaler.scale(loss).backward()
             losses.append(loss.detach())
-            logits.append(outputs.detach())
+            logits.append(outputs.new_empty(0) if self._options.is_text else outputs.detach())
         self._timer.backward_done()
         self._update()
         if len(micro_batches) == 1:

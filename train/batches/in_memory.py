@@ -1,31 +1,31 @@
-"""Batches from images that are all in memory as bytes, on the device where they fit; each takes a few operations."""
+"""Batches from samples that are all in memory, on the device where they fit; each takes a few operations."""
 
 from collections.abc import Iterator
 
 import torch
 
 from train.batches.augmentation import augment
-from train.batches.batch import Batch, Normalize, to_device
+from train.batches.batch import Batch, Prepare, to_device
 from train.batches.sampling import RankSampler
-from train.data.dataset import Images
+from train.data.dataset import Samples
 
 
 class InMemoryBatches:
-    """Batches cut from one tensor of all images, and made on the device."""
+    """Batches cut from one tensor of all samples, and made on the device."""
 
     def __init__(
         self,
-        images: Images,
-        normalize: Normalize,
+        samples: Samples,
+        prepare: Prepare,
         sampler: RankSampler,
         device: torch.device,
         *,
         storage: torch.device,
     ) -> None:
-        """`storage`: where the images stay, the device or the CPU. From the CPU each batch is copied as bytes."""
-        self._images = images.images.to(storage)
-        self._labels = images.labels.to(storage)
-        self._normalize = normalize
+        """`storage`: where the samples stay, the device or the CPU. From the CPU each batch is copied as it is."""
+        self._inputs = samples.inputs.to(storage)
+        self._labels = samples.labels.to(storage)
+        self._prepare = prepare
         self._sampler = sampler
         self._device = device
 
@@ -39,20 +39,20 @@ class InMemoryBatches:
         for chosen in torch.split(indices, batch_size):
             flips = None if all_flips is None else to_device(all_flips[chosen], self._device)
             shifts = None if all_shifts is None else to_device(all_shifts[chosen], self._device)
-            images = augment(to_device(self._images[chosen], self._device), flips, shifts)
-            yield self._normalize(images), to_device(self._labels[chosen], self._device)
+            inputs = augment(to_device(self._inputs[chosen], self._device), flips, shifts)
+            yield self._prepare(inputs), to_device(self._labels[chosen], self._device).long()
 
 
 def evaluation_batches(
-    images: Images,
-    normalize: Normalize,
+    samples: Samples,
+    prepare: Prepare,
     device: torch.device,
     *,
     rank: int,
     world_size: int,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """Yield this rank's batches of images to evaluate on; every image is in the batches of exactly one rank."""
-    shard = images.images[rank::world_size], images.labels[rank::world_size]
+    """Yield this rank's batches of samples to evaluate on; every one is in the batches of exactly one rank."""
+    shard = samples.inputs[rank::world_size], samples.labels[rank::world_size]
     for batch, labels in zip(*(torch.split(tensor, batch_size) for tensor in shard), strict=True):
-        yield normalize(batch.to(device)), labels.to(device)
+        yield prepare(batch.to(device)), labels.to(device).long()

@@ -29,6 +29,7 @@ class FullyShard(Strategy):
     times_communication = False  # it overlaps with computing in both passes
     fused_sgd = False  # it has no rule for sharded weights
     any_memory_format = False
+    shards_without_weights = True
 
     def __init__(self, options: Options, env: DistributedEnvironment, device: torch.device) -> None:
         super().__init__(options, env, device)

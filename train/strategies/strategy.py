@@ -28,6 +28,8 @@ class Strategy:
     """Whether torch's fused SGD can update the weights."""
     any_memory_format = True
     """Whether weights may have their channels innermost."""
+    shards_without_weights = False
+    """Whether `shard` takes a network that is on the device `meta`, so that no rank ever has all of its weights."""
 
     def __init__(self, options: Options, env: DistributedEnvironment, device: torch.device) -> None:
         self.options = options
