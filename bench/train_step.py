@@ -35,7 +35,7 @@ from train.batches.batch import Batches, Normalize
 from train.batches.data_loader import DataLoaderBatches
 from train.batches.in_memory import InMemoryBatches
 from train.batches.sampling import RankSampler
-from train.data.dataset import Images
+from train.data.dataset import Samples
 from train.distributed.environment import DistributedEnvironment
 from train.models.networks import build_model
 from train.optimization.optimizer import build_optimizer
@@ -62,7 +62,7 @@ class Ours:
     def __init__(
         self,
         options: Options,
-        images: Images,
+        images: Samples,
         classes: int,
         device: torch.device,
         folder: Path,
@@ -72,7 +72,7 @@ class Ours:
         fused: bool,
         told: bool = True,
     ) -> None:
-        channels = images.images.shape[1]
+        channels = images.inputs.shape[1]
         mean, std = (0.5,) * channels, (0.25,) * channels
         sampler = RankSampler(seed=0, rank=0, world_size=1, augmentation="flip" if channels == 3 else "none")
         self._made: Batches
@@ -86,7 +86,7 @@ class Ours:
         self._epoch = 0
         self._device = device
         torch.manual_seed(0)
-        model = build_model(options, tuple(images.images.shape[1:]), classes).to(device)
+        model = build_model(options, tuple(images.inputs.shape[1:]), classes).to(device)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         model.to(memory_format=self._format)
         self._timer = StepTimer(device) if told else Silent(device)
@@ -154,8 +154,8 @@ def main() -> int:
     limit = 10.0 if on_gpu else 1.3
     options = Options(model=model, lr=1e-3)
     generator = torch.Generator().manual_seed(0)
-    images = Images(
-        images=torch.randint(256, (BATCH * 100, *shape), generator=generator, dtype=torch.uint8),
+    images = Samples(
+        inputs=torch.randint(256, (BATCH * 100, *shape), generator=generator, dtype=torch.uint8),
         labels=torch.randint(10, (BATCH * 100,), generator=generator),
     )
     hardware = torch.cuda.get_device_name(device) if on_gpu else f"{os.cpu_count()} cores"

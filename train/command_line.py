@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from typing import IO, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from train.models.gpt_sizes import GPT_SIZES
 from train.models.names import unknown_network
 from train.options import DEFAULT_LR, Options
 
-RENAMED = {"--accumulate": "--gradient-accumulation-steps", "--clip": "--max-grad-norm"}
-"""Names that options had in the release before: the records of its runs have them, and are resumed."""
+OTHER_NAMES = {
+    "--accumulate": "--gradient-accumulation-steps",
+    "--clip": "--max-grad-norm",
+    "--data": "--data-dir",
+}
+"""Of options: those of the release before, whose runs are resumed, and the short one for a file of text."""
 FIRST_BUCKET_MB = 1
 """The size that torch.compile assumes for the first bucket of gradients, whatever DistributedDataParallel is told."""
 
@@ -26,8 +31,11 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     )
     if unknown:
         parser.error(_unknown_option(unknown[0]))
+    size = GPT_SIZES.get(found.model)
     if found.lr is None:
-        found.lr = DEFAULT_LR[found.optimizer]
+        found.lr = DEFAULT_LR[found.optimizer] if size is None or found.optimizer == "sgd" else size.lr
+    if found.dataset is None:
+        found.dataset = "text" if size else Options.dataset
     options = Options(**vars(found))
     if (problem := conflict(options)) is not None:
         parser.error(problem)
@@ -38,6 +46,8 @@ def conflict(options: Options) -> str | None:
     """Return what is wrong with options that are each valid, but do not fit together."""
     if (no_network := unknown_network(options.model)) is not None:
         return f"--model {no_network}"
+    if (problem := _problem_of_text(options)) is not None:
+        return problem
     if options.grow_batch and options.schedule != "plateau":
         return "--grow-batch needs --schedule plateau, which says when."
     if options.batch_size is not None and options.global_batch_size is not None:
@@ -79,6 +89,30 @@ def conflict(options: Options) -> str | None:
     return None
 
 
+def _problem_of_text(options: Options) -> str | None:
+    """Return what does not fit together of the options about text."""
+    size = GPT_SIZES.get(options.model)
+    if (options.dataset == "text") != (size is not None):
+        if size is not None:
+            return f"--model {options.model} is for text, and --dataset {options.dataset} has images: leave one out."
+        return f"--dataset text is for the text models, not for {options.model}: give one, such as gpt-10m."
+    if size is None:
+        return None if options.tokenizer is None else "--tokenizer is for --dataset text: leave it out."
+    if options.seq_len > size.context:
+        return (
+            f"--seq-len {options.seq_len} is more than {options.model} takes: give at most {size.context}, or a "
+            "larger model."
+        )
+    given = {
+        "--stem": options.stem != Options.stem,
+        "--augmentation": options.augmentation not in ("auto", "none"),
+        "--metrics": options.metrics not in (Options.metrics, ("loss",)),
+    }
+    if option := next((name for name, is_given in given.items() if is_given), None):
+        return f"{option} is for images, not for --dataset text: leave it out."
+    return None
+
+
 def _of_ddp_alone(options: Options) -> str | None:
     """Return an option that has no meaning with another strategy, or that torch has no way for."""
     given = {
@@ -112,7 +146,7 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m train",
         usage="python -m train [OPTIONS]",
-        description="Data-parallel training on images. Under torchrun every rank trains on its share of the images, "
+        description="Data-parallel training on images or text. Under torchrun every rank trains on its share of it, "
         "and the ranks average their gradients (DistributedDataParallel). Without torchrun it is one process.",
         epilog="Rank 0 writes artifacts/model.pt and checkpoints/ in $GPUCTL_RUN_DIR, or in the current folder if "
         "that is not set, and resumes from the latest checkpoint there. Every rank appends JSON lines to the file "
@@ -159,7 +193,7 @@ def _flag(name: str) -> str:
 def _current(word: str) -> str:
     """Return the word with an option's present name."""
     name, equals, value = word.partition("=")
-    return RENAMED.get(name, name) + equals + value
+    return OTHER_NAMES.get(name, name) + equals + value
 
 
 def _unknown_option(argument: str) -> str:

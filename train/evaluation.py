@@ -1,28 +1,35 @@
-"""The metrics of images that are not trained on."""
+"""The metrics of samples that are not trained on."""
+
+import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from train.batches.batch import Normalize
+from train.batches.batch import Prepare
 from train.batches.in_memory import evaluation_batches
-from train.data.dataset import Images
+from train.data.dataset import Samples
 from train.options import Precision
 from train.precision import autocast
 from train.reporting.metrics import MetricsManager
 from train.strategies.strategy import Strategy
 
-MAX_IMAGES = 1024
+MAX_SAMPLES = 1024
 MAX_NUMBERS = 2**20
-"""Images, and numbers in them, in one forward pass of an evaluation."""
+"""Samples, and numbers in them, or in the logits of text, in one forward pass of an evaluation."""
+MAX_LOGITS = 2**22
+"""Numbers of the logits whose loss is computed at once, in double precision."""
+
+MAX_EXPONENT = 700.0
+"""Above it, a power of e is no number any more."""
 
 
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
-    images: Images,
+    samples: Samples,
     metrics: MetricsManager,
-    normalize: Normalize,
+    prepare: Prepare,
     *,
     strategy: Strategy,
     device: torch.device,
@@ -30,12 +37,12 @@ def evaluate(
     memory_format: torch.memory_format,
     batch_size: int,
 ) -> dict[str, float]:
-    """Compute the metrics of the images over all ranks; every replica of the model evaluates its part of them."""
+    """Compute the metrics of the samples over all ranks; every replica of the model evaluates its part of them."""
     model.eval()
     strategy.share_buffers(model)
     batches = evaluation_batches(
-        images,
-        normalize,
+        samples,
+        prepare,
         device,
         rank=strategy.replica,
         world_size=strategy.sizes.replicas,
@@ -44,7 +51,22 @@ def evaluate(
     for batch, labels in batches:
         with autocast(precision, device):
             logits = strategy.forward(model, batch.contiguous(memory_format=memory_format))
-        if logits is not None and strategy.counts:
+        if logits is not None and strategy.counts and len(labels):
             known = logits[: len(labels)]
-            metrics.update(known, labels, cross_entropy(known.double(), labels, reduction="sum"))
+            metrics.update(known, labels, _loss_sum(known, labels))
     return metrics.compute()
+
+
+def perplexity(loss: float) -> float:
+    """Return between how many tokens, alike in chance, a model of that loss chooses on average."""
+    return math.inf if loss > MAX_EXPONENT else math.exp(loss)
+
+
+def _loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum of the samples' losses; that of a sequence is the mean over its tokens."""
+    at_once = max(1, MAX_LOGITS // logits.shape[-1])
+    of_labels = (torch.split(tensor, at_once) for tensor in (logits.flatten(0, -2), labels.flatten()))
+    total = torch.stack(
+        [cross_entropy(part.double(), of, reduction="sum") for part, of in zip(*of_labels, strict=True)]
+    ).sum()
+    return total * (len(labels) / labels.numel())

@@ -50,7 +50,14 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
                 writer.scalar(tag, value, epochs[-1].number)
             trainer.save_if_due()
         if epochs:
-            report.end(epochs, summarize(trainer.timer.steps), test=trainer.test())
+            use = trainer.device_use()
+            report.end(
+                epochs,
+                summarize(trainer.timer.steps),
+                use=use,
+                flops_per_sample=trainer.flops_per_sample,
+                test=trainer.test(),
+            )
         else:
             test = trainer.test()
             epochs_before = trainer.progress.epoch - 1
@@ -66,7 +73,9 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
 
 
 def set_arithmetic(options: Options) -> None:
-    """Choose how torch computes products and convolutions in this process, from now on."""
+    """Choose how torch computes in this process, from now on."""
+    if options.precision == "fp64":
+        torch.set_default_dtype(torch.float64)
     # torch's own default is tf32 for convolutions alone.
     torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
     # Batches have two shapes, with the last one of an epoch: it is worth trying which convolution is the fastest.

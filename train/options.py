@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from train.models.gpt_sizes import GPT_SIZES
 from train.option_values import fraction, names, number, synthetic_sizes, whole_number, wrap_policy
 
-DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder"]
+DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder", "text"]
 Stem = Literal["imagenet", "cifar"]
 Augmentation = Literal["auto", "none", "flip", "crop"]
 DataPipeline = Literal["memory", "ray"]
 Optimizer = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["constant", "cosine", "step", "plateau"]
 LrScaling = Literal["none", "linear", "sqrt"]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 Compression = Literal["none", "half", "powersgd"]
 StrategyName = Literal["ddp", "dp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "pp"]
 Loop = Literal["fast", "plain"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
-DEFAULT_BATCH = 64
+DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT = 64, 8
 
 
 def _option(group: str, default: Any, text: str, **arguments: Any) -> Any:  # noqa: ANN401 - of any type
@@ -43,7 +44,9 @@ class Options:
     """What to train and how; the same on every rank."""
 
     model: str = _what(
-        "cnn", "cnn, mlp, resnet18, or another network of torchvision by its name.", metavar="NAME"
+        "cnn",
+        f"cnn, mlp, resnet18, or another network of torchvision by its name; for text {', '.join(GPT_SIZES)}.",
+        metavar="NAME",
     )
     stem: Stem = _what(
         "imagenet",
@@ -52,11 +55,14 @@ class Options:
     dataset: DatasetName = _what(
         "digits",
         "digits: 1,797 handwritten digits of scikit-learn; synthetic: generated images; folder: the images "
-        "train/CLASS/*.png and *.jpg in --data-dir.",
+        "train/CLASS/*.png and *.jpg in --data-dir; text: the text in --data-dir, or some generated sentences "
+        "(default: digits, or text for a text model).",
+        argument_default=None,
     )
     data_dir: str | None = _what(
-        None, "Folder of the datasets on the nodes (default: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data).",
-        metavar="DIR",
+        None, "Folder of the datasets on the nodes (default: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data); for text "
+        "a file, or a folder of .txt files.",
+        metavar="PATH",
     )  # fmt: skip
     download: bool = _what(True, "Download a missing dataset, once per node.")
     data_pipeline: DataPipeline = _what(
@@ -71,8 +77,15 @@ class Options:
     image_size: int = _what(
         224, "Height and width of the images of a folder, pixels.", type=whole_number(8, 4096), metavar="N"
     )
+    seq_len: int = _what(1024, "Tokens in a sequence of text.", type=whole_number(2, 2**20), metavar="N")
+    tokenizer: str | None = _what(
+        None, "File of the tokenizers package (tokenizer.json) on the nodes for --dataset text (default: a token is "
+        "a byte).",
+        metavar="FILE",
+    )  # fmt: skip
     validation: float | None = _what(
-        None, "Fraction of the training images to validate with (default: the dataset's own images, else 0.2).",
+        None, "Fraction of the training samples to validate with (default: the dataset's own images, else 0.2; the "
+        "last 0.1 of a text).",
         type=fraction, metavar="F",
     )  # fmt: skip
     augmentation: Augmentation = _what(
@@ -80,14 +93,15 @@ class Options:
         "flip: mirror at random; crop: flip, and shift by up to 4 pixels; auto: flip where it keeps the label.",
     )
 
-    epochs: int = _how(10, "Passes over the training images.", type=whole_number(1), metavar="N")
+    epochs: int = _how(10, "Passes over the training samples.", type=whole_number(1), metavar="N")
     batch_size: int | None = _how(
-        None, f"Images per step and rank (default: {DEFAULT_BATCH}, or all that a rank has).",
+        None, f"Samples per step and rank (default: {DEFAULT_BATCH} images or {DEFAULT_BATCH_OF_TEXT} sequences, or "
+        "all that a rank has).",
         type=whole_number(1), metavar="N",
     )  # fmt: skip
     global_batch_size: int | None = _how(
         None,
-        "Images per step of all ranks together, instead of --batch-size.",
+        "Samples per step of all ranks together, instead of --batch-size.",
         type=whole_number(1),
         metavar="N",
     )
@@ -100,7 +114,8 @@ class Options:
     optimizer: Optimizer = _how("adam", "Optimizer.")
     lr: float = _how(
         DEFAULT_LR["adam"],
-        f"Learning rate (default: {', '.join(f'{lr:g} for {name}' for name, lr in DEFAULT_LR.items())}).",
+        f"Learning rate (default: {', '.join(f'{lr:g} for {name}' for name, lr in DEFAULT_LR.items())}; less with "
+        "adam and adamw for text models, the larger the less).",
         type=number(above=0, at_most=1e6), metavar="X", argument_default=None,
     )  # fmt: skip
     weight_decay: float = _how(0.0, "Weight decay.", type=number(at_least=0, at_most=1e6), metavar="X")
@@ -126,7 +141,9 @@ class Options:
         type=number(above=0, at_most=1e6), metavar="X",
     )  # fmt: skip
     label_smoothing: float = _how(0.0, "Label smoothing.", type=fraction, metavar="F")
-    precision: Precision = _how("fp32", "Arithmetic precision; bf16 and fp16 use torch.autocast.")
+    precision: Precision = _how(
+        "fp32", "Arithmetic precision; bf16 and fp16 use torch.autocast; fp64 is for proofs."
+    )
     seed: int = _how(
         0,
         "Random seed. On CPUs, two runs with the same seed, ranks and threads have bit-identical losses.",
@@ -196,7 +213,7 @@ class Options:
     )  # fmt: skip
     keep_checkpoints: int = _output(2, "Number of checkpoints to keep.", type=whole_number(1), metavar="N")
     metrics: tuple[str, ...] = _output(
-        ("accuracy",), "Metrics of torchmetrics, separated by commas: accuracy, f1, top5, …",
+        ("accuracy",), "Metrics of torchmetrics, separated by commas: accuracy, f1, top5, …; text has perplexity.",
         type=names, metavar="NAMES",
     )  # fmt: skip
     tensorboard: bool = _output(True, "Write TensorBoard event files, where its package is installed.")
@@ -204,3 +221,13 @@ class Options:
         10, "Steps between two lines in the metrics file.", type=whole_number(1), metavar="N"
     )
     save: bool = _output(True, "Write the trained model.")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are sequences of tokens, not images."""
+        return self.dataset == "text"
+
+    @property
+    def samples_name(self) -> str:
+        """What samples are called in a sentence."""
+        return "sequences" if self.is_text else "images"

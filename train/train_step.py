@@ -35,9 +35,14 @@ class ModelWithLoss(nn.Module):
             self.compile(dynamic=False)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and the logits [b, classes]."""
+        """Return the mean loss, and the logits [b, classes]; of text, both are of each token."""
         logits = self.network(images)
-        return cross_entropy(logits, labels, label_smoothing=self._label_smoothing), logits
+        return mean_loss(logits, labels, label_smoothing=self._label_smoothing), logits
+
+
+def mean_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Return the mean loss of logits [b, classes] for labels [b], or of [b, n, classes] for [b, n]."""
+    return cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing)
 
 
 class TrainStep:
@@ -87,18 +92,19 @@ class TrainStep:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
 
-        The logits may be None on a rank that does not count its samples.
+        The logits may be None on a rank that does not count its samples. Those of text would take more memory than
+        all else, and are not kept.
         """
         self._optimizer.zero_grad()
         parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
         batch = list(zip(*parts, strict=True))
 
-        def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
             with autocast(self._options.precision, self._device), _explain_single_image(self._options.model):
                 loss, logits = self._model(inputs, targets)
                 loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
             self.scaler.scale(loss).backward()
-            return loss.detach(), logits.detach()
+            return loss.detach(), None if self._options.is_text else logits.detach()
 
         loss, logits = self._strategy.backward(self._model, batch, compute)
         self._timer.backward_done()

@@ -7,21 +7,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from train.batches.batch import Normalize
+from train.batches.batch import preparation
 from train.batches.factory import batch_size_per_rank, training_batches
 from train.batches.sampling import samples_per_rank
 from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
-from train.data.dataset import Images
+from train.data.dataset import Samples
 from train.data.load import load_dataset
 from train.distributed.environment import DistributedEnvironment
 from train.distributed.process_group import barrier
-from train.evaluation import MAX_IMAGES, MAX_NUMBERS, evaluate
+from train.evaluation import MAX_NUMBERS, MAX_SAMPLES, evaluate, perplexity
+from train.models.gpt import GPT, materialise
+from train.models.gpt_sizes import GPT_SIZES
 from train.models.networks import build_model
 from train.optimization.lr_schedule import lr_schedule, set_lr
 from train.optimization.optimizer import build_optimizer
 from train.optimization.plateau import Plateau
 from train.options import Options
+from train.reporting.device_use import DeviceUse, device_use
 from train.reporting.metrics import MetricsManager
 from train.reporting.progress import TrainingProgress
 from train.reporting.report import Epoch, Report
@@ -70,33 +73,42 @@ class Trainer:
         self._data = load_dataset(options, env)
         barrier("data", env, timeout_s=DATA_TIMEOUT_S)
         self.images = len(self._data.training)
-        """Training images of all ranks together."""
+        """Training samples of all ranks together."""
         replicas = self.strategy.sizes.replicas
         self._samples = samples_per_rank(self.images, replicas)
         self._batch_size = batch_size_per_rank(options, self.images, replicas)
-        self._normalize = Normalize(self._data.mean, self._data.std, device)
+        self._prepare = preparation(self._data, device)
         self._batches = training_batches(options, self.strategy, self._data, device, report.say)
+        names = () if options.is_text else options.metrics
         self._metrics = {
-            name: MetricsManager(options.metrics, self._data.classes, device, samples=self._samples)
+            name: MetricsManager(names, self._data.classes, device, samples=self._samples)
             for name in ("training", "validation", "test")
         }
 
         torch.manual_seed(options.seed)
         self.timer = StepTimer(device)
-        self.model = build_model(options, self._data.shape, self._data.classes).to(device)
+        weightless = options.is_text and self.strategy.shards_without_weights
+        self.model = build_model(options, self._data.shape, self._data.classes, on_meta=weightless)
         """The bare model, without any wrapper; it may be this rank's part of it."""
         self.shapes = [tuple(p.shape) for p in self.model.parameters()]
         """Of the weights of the whole model."""
+        if not weightless:
+            self.model.to(device)
         # Convolutions are up to twice as fast with the channels innermost.
-        innermost = fast and self.strategy.any_memory_format
+        innermost = fast and self.strategy.any_memory_format and not options.is_text
         self._format = torch.channels_last if innermost else torch.contiguous_format
         self.model.to(memory_format=self._format)  # type: ignore[call-overload]
         number = micro_batches(options, self.strategy.sizes, self._batch_size)
         micro_batch = micro_batch_size(self._batch_size, number)
-        if smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1:
+        single = smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1
+        if single and not options.is_text:
             check_single_image(self.model, options.model, self._data.shape)
-        example = torch.rand(1, *self._data.shape, device=device)
+        example = self._prepare(torch.zeros(1, *self._data.shape, device=device, dtype=torch.uint8))
+        example = example.to("meta") if weightless else example
         self.strategy.shard(self.model, example, micro_batches=number, micro_batch_size=micro_batch)
+        if weightless:
+            assert isinstance(self.model, GPT)
+            materialise(self.model, device, options.seed)
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
@@ -121,10 +133,12 @@ class Trainer:
         # Every replica has its own dropout masks.
         torch.manual_seed(options.seed + SEED_STRIDE * self.strategy.replica)
         self.progress = TrainingProgress(device)
-        most = min(MAX_IMAGES, MAX_NUMBERS // math.prod(self._data.shape))
+        numbers = math.prod(self._data.shape) * (self._data.classes if options.is_text else 1)
         # In a pipeline what is sent from stage to stage has one size.
         self._evaluation_batch = (
-            number * micro_batch if self.strategy.sizes.pp > 1 else max(micro_batch, most)
+            number * micro_batch
+            if self.strategy.sizes.pp > 1
+            else max(micro_batch, min(MAX_SAMPLES, MAX_NUMBERS // numbers))
         )
         self._step_logger = StepLogger(report, self.timer, device, options.log_every)
         self._checkpointer = Checkpointer(self, checkpoints)
@@ -146,7 +160,7 @@ class Trainer:
             self._report.say(resumed)
 
     def train_epoch(self) -> Epoch:
-        """Train on every image of this rank that is left in this epoch, then evaluate.
+        """Train on every sample of this rank that is left in this epoch, then evaluate.
 
         The caller reports the epoch before it calls `save_if_due`: a resumed run does not report it again.
         """
@@ -176,12 +190,23 @@ class Trainer:
             self._checkpointer.save()
 
     def validate(self) -> dict[str, float]:
-        """Compute the metrics of the validation images."""
+        """Compute the metrics of the validation samples."""
         return self._evaluate("validation", self._data.validation)
 
     def test(self) -> dict[str, float] | None:
-        """Compute the metrics of the test images; None where only the validation images are there."""
+        """Compute the metrics of the test images; None where only the validation samples are there."""
         return self._evaluate("test", self._data.test) if self._data.test else None
+
+    def device_use(self) -> DeviceUse:
+        """Return how much of their devices the ranks use. Every rank calls it after a step."""
+        return device_use(self.model, self._optimizer, self._device, self.options.precision)
+
+    @property
+    def flops_per_sample(self) -> float | None:
+        """Operations that a sample needs, forward and backward; None: not known."""
+        size = GPT_SIZES.get(self.options.model)
+        length = self.options.seq_len
+        return None if size is None else size.flops_per_token(self._data.classes, length) * length
 
     def identity(self) -> dict[str, Any]:
         """Return what a checkpoint and the job that resumes from it have to agree on."""
@@ -273,15 +298,16 @@ class Trainer:
         loss_of_all, samples, due = totals.tolist()
         return loss_of_all / samples, int(samples), due > 0
 
-    def _evaluate(self, name: str, images: Images) -> dict[str, float]:
-        return evaluate(
+    def _evaluate(self, name: str, samples: Samples) -> dict[str, float]:
+        metrics = evaluate(
             self.model,
-            images,
+            samples,
             self._metrics[name],
-            self._normalize,
+            self._prepare,
             strategy=self.strategy,
             device=self._device,
             precision=self.options.precision,
             memory_format=self._format,
             batch_size=self._evaluation_batch,
         )
+        return {**metrics, "perplexity": perplexity(metrics["loss"])} if self.options.is_text else metrics

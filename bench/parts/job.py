@@ -18,7 +18,7 @@ import torch
 
 from bench.parts.device import synchronize
 from bench.parts.published import Published
-from train.data.dataset import Dataset, Images
+from train.data.dataset import Dataset, Samples
 from train.data.load import READERS, load_dataset
 from train.data.synthetic import read
 from train.distributed.environment import DistributedEnvironment
@@ -172,7 +172,7 @@ def measure_published(
     torch.set_float32_matmul_precision("highest")
     assert options.batch_size is not None
     images = images_of(options).training
-    assert isinstance(images, Images)
+    assert isinstance(images, Samples)
     loop = Published(options, images, CLASSES, device, batch_size=options.batch_size, workers=workers)
     began = time.perf_counter()
     loop(1)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from train.data.dataset import Images
+from train.data.dataset import Samples
 from train.models.networks import build_model
 from train.options import Options
 from train.torchvision_import import import_torchvision
@@ -27,7 +27,7 @@ class Published:
     def __init__(
         self,
         options: Options,
-        images: Images,
+        images: Samples,
         classes: int,
         device: torch.device,
         *,
@@ -35,7 +35,7 @@ class Published:
         workers: int = 0,
     ) -> None:
         transforms = import_torchvision().transforms
-        channels, height, width = images.images.shape[1:]
+        channels, height, width = images.inputs.shape[1:]
         steps = [transforms.ToTensor(), transforms.Normalize([0.5] * channels, [0.25] * channels)]
         if channels == 3:
             steps.insert(0, transforms.RandomHorizontalFlip())
@@ -89,8 +89,8 @@ class Published:
 class OneByOne(TorchDataset[tuple[torch.Tensor, int]]):
     """As torchvision's datasets keep them: arrays that become pictures one by one."""
 
-    def __init__(self, images: Images, transform: Callable[..., torch.Tensor]) -> None:
-        self._pixels = images.images.permute(0, 2, 3, 1).numpy()
+    def __init__(self, images: Samples, transform: Callable[..., torch.Tensor]) -> None:
+        self._pixels = images.inputs.permute(0, 2, 3, 1).numpy()
         self._labels = images.labels.tolist()
         self._transform = transform
 

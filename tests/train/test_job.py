@@ -128,7 +128,7 @@ def test_saved_model_has_the_reported_accuracy(default_run):
     digits = load_dataset(Options(), DistributedEnvironment())
     model = build_model(Options(), digits.shape, digits.classes)
     model.load_state_dict(state)
-    images = Normalize(digits.mean, digits.std, torch.device("cpu"))(digits.validation.images)
+    images = Normalize(digits.mean, digits.std, torch.device("cpu"))(digits.validation.inputs)
     with torch.inference_mode():
         accuracy = multiclass_accuracy(
             model(images), digits.validation.labels, num_classes=10, average="micro"

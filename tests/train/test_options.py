@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from train.command_line import parse
+from train.models.gpt_sizes import GPT_SIZES
 from train.options import DEFAULT_LR, Optimizer, Options
 
 
@@ -61,19 +62,28 @@ def test_parse_reads_every_option():
     )
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
-    assert same == ["data_pipeline", "batch_size", "lr_scaling", "strategy", "tp", "pp", "wrap"], (
-        "an option that is not tried"
-    )
+    assert same == [
+        *("data_pipeline", "seq_len", "tokenizer", "batch_size", "lr_scaling", "strategy", "tp", "pp", "wrap")
+    ], "an option that is not tried"
     sharded = parse(["--strategy", "fsdp", "--wrap", "Block,Head", "--tp", "2", "--pp", "3"])
     assert (sharded.strategy, sharded.wrap, sharded.tp, sharded.pp) == ("fsdp", "Block,Head", 2, 3)
     streamed = parse(["--dataset", "folder", "--data-pipeline", "ray"])
     assert (streamed.dataset, streamed.data_pipeline) == ("folder", "ray"), "not for another dataset"
+    text = parse(["--model", "gpt-10m", "--seq-len", "256", "--tokenizer", "bpe.json", "--data", "book.txt"])
+    assert (text.seq_len, text.tokenizer, text.data_dir) == (256, "bpe.json", "book.txt")
     other = parse(["--batch-size", "16", "--lr-scaling", "linear"])
     assert (other.batch_size, other.lr_scaling) == (16, "linear"), "not beside the batch of all ranks"
 
 
 def test_parse_uses_the_default_learning_rate_of_each_optimizer():
     assert {name: parse(["--optimizer", name]).lr for name in DEFAULT_LR} == DEFAULT_LR
+
+
+def test_text_model_is_trained_on_text_with_the_learning_rate_of_its_size():
+    found = parse(["--model", "gpt-7b"])
+    assert (found.dataset, found.lr) == ("text", GPT_SIZES["gpt-7b"].lr)
+    assert parse(["--model", "gpt-7b", "--optimizer", "sgd"]).lr == DEFAULT_LR["sgd"]
+    assert parse(["--model", "gpt-7b", "--lr", "0.5"]).lr == 0.5
 
 
 def test_default_lr_covers_every_optimizer():
@@ -145,6 +155,18 @@ def test_default_lr_covers_every_optimizer():
         (
             "--data-pipeline ray",
             "--data-pipeline ray reads images from files, and --dataset digits has none",
+        ),
+        (
+            "--model gpt-10m --seq-len 1025",
+            "--seq-len 1025 is more than gpt-10m takes: give at most 1024, or a",
+        ),
+        ("--model gpt-10m --dataset digits", "--model gpt-10m is for text, and --dataset digits has images"),
+        ("--dataset text", "--dataset text is for the text models, not for cnn: give one, such as gpt-10m."),
+        ("--tokenizer bpe.json", "--tokenizer is for --dataset text: leave it out."),
+        ("--model gpt-10m --metrics f1", "--metrics is for images, not for --dataset text: leave it out."),
+        (
+            "--model gpt-10mb",
+            "--model gpt-10mb is not one of torchvision's classification networks. Did you mean gpt",
         ),
         ("--grow-batch", "--grow-batch needs --schedule plateau, which says when."),
     ],

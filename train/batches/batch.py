@@ -1,13 +1,17 @@
 """A batch, ready for the network: normalised, on the device; and the protocol of what makes batches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from train.data.dataset import Dataset
+
 Batch = tuple[Tensor, Tensor]
-"""Images [b, c, h, w] of torch's default float type, labels [b]."""
+"""Images [b, c, h, w] of torch's default float type and labels [b]; or tokens [b, n], and those that follow each."""
+Prepare = Callable[[Tensor], Tensor]
+"""Makes a network's input of samples as a dataset has them, on any device."""
 
 
 class Batches(Protocol):
@@ -32,6 +36,11 @@ class Normalize:
     def __call__(self, images: Tensor) -> Tensor:
         """Convert [..., c, h, w] bytes to torch's default float type."""
         return torch.addcmul(self._shift, images.to(self._scale.dtype), self._scale)
+
+
+def preparation(dataset: Dataset, device: torch.device) -> Prepare:
+    """Return what makes the network's input of the dataset's samples on the device."""
+    return torch.Tensor.long if dataset.is_text else Normalize(dataset.mean, dataset.std, device)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

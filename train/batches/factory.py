@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import torch
 
-from train.batches.batch import Batches, Normalize
+from train.batches.batch import Batches, Normalize, preparation
 from train.batches.data_loader import DataLoaderBatches
 from train.batches.in_memory import InMemoryBatches
 from train.batches.sampling import RankSampler, samples_per_rank
 from train.data.dataset import Dataset, ImageFiles
 from train.errors import BadOptions
-from train.options import DEFAULT_BATCH, Augmentation, Options
+from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Augmentation, Options
 from train.strategies.strategy import Strategy
 
 GPU_MEMORY_SHARE = 0.5
-"""Fraction of a GPU's free memory that the images may take."""
+"""Fraction of a GPU's free memory that the samples may take."""
 
 
 def training_batches(
@@ -24,7 +24,7 @@ def training_batches(
     device: torch.device,
     say: Callable[[str], object],
 ) -> Batches:
-    """Build this rank's training batches. `say` gets a line where the GPU can't hold the images."""
+    """Build this rank's training batches. `say` gets a line where the GPU can't hold the samples."""
     auto: Augmentation = "flip" if dataset.flip_keeps_label else "none"
     sampler = RankSampler(
         seed=options.seed,
@@ -32,33 +32,32 @@ def training_batches(
         world_size=strategy.sizes.replicas,
         augmentation=auto if options.augmentation == "auto" else options.augmentation,
     )
-    images = dataset.training
-    if isinstance(images, ImageFiles):
+    samples = dataset.training
+    if isinstance(samples, ImageFiles):
         from train.batches.ray_data import RayDataBatches
 
         normalize = Normalize(dataset.mean, dataset.std, device)
-        return RayDataBatches(images, normalize, sampler, device, timeout_s=options.timeout_s)
+        return RayDataBatches(samples, normalize, sampler, device, timeout_s=options.timeout_s)
     if options.loop == "plain":
-        normalize = Normalize(dataset.mean, dataset.std, torch.device("cpu"))
-        return DataLoaderBatches(images, normalize, sampler, device)
-    size = images.images.numel()
+        return DataLoaderBatches(samples, preparation(dataset, torch.device("cpu")), sampler, device)
+    size = samples.inputs.nbytes + (samples.labels.nbytes if dataset.is_text else 0)
     fits = device.type != "cuda" or size < GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]
     if not fits:
         say(
-            f"the images ({size / 1e9:.1f} GB) do not fit into the GPU's memory: they stay in the host's, and are "
-            "copied batch by batch"
+            f"the {options.samples_name} ({size / 1e9:.1f} GB) do not fit into the GPU's memory: they stay in the "
+            "host's, and are copied batch by batch"
         )
-    normalize = Normalize(dataset.mean, dataset.std, device)
     storage = device if fits else torch.device("cpu")
-    return InMemoryBatches(images, normalize, sampler, device, storage=storage)
+    return InMemoryBatches(samples, preparation(dataset, device), sampler, device, storage=storage)
 
 
-def batch_size_per_rank(options: Options, images: int, world_size: int) -> int:
+def batch_size_per_rank(options: Options, samples: int, world_size: int) -> int:
     """Return a rank's batch size. Raises BadOptions for one that is too large, or that can't be divided."""
-    most = samples_per_rank(images, world_size)
-    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    most = samples_per_rank(samples, world_size)
+    ranks, what = f"{world_size} rank{'s' if world_size > 1 else ''}", options.samples_name
     if options.global_batch_size is None:
-        size = min(DEFAULT_BATCH, most) if options.batch_size is None else options.batch_size
+        default = DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH
+        size = min(default, most) if options.batch_size is None else options.batch_size
     elif options.global_batch_size % world_size:
         raise BadOptions(
             f"--global-batch-size {options.global_batch_size} can't be divided among {ranks}. Give a multiple of "
@@ -68,12 +67,12 @@ def batch_size_per_rank(options: Options, images: int, world_size: int) -> int:
         size = options.global_batch_size // world_size
     if size > most:
         raise BadOptions(
-            f"A batch of {size:,} images a rank is more than there are: {images:,} training images for {ranks}. Give "
-            f"at most {most:,} a rank."
+            f"A batch of {size:,} {what} a rank is more than there are: {samples:,} training {what} for {ranks}. "
+            f"Give at most {most:,} a rank."
         )
     if (options.gradient_accumulation_steps or 1) > size:
         raise BadOptions(
-            f"A batch of {size} images can't be divided into {options.gradient_accumulation_steps} micro-batches "
+            f"A batch of {size} {what} can't be divided into {options.gradient_accumulation_steps} micro-batches "
             "(--gradient-accumulation-steps)."
         )
     return size

@@ -1,31 +1,31 @@
-"""Batches from images that are all in memory as bytes, on the device where they fit; each takes a few operations."""
+"""Batches from samples that are all in memory, on the device where they fit; each takes a few operations."""
 
 from collections.abc import Iterator
 
 import torch
 
 from train.batches.augmentation import augment
-from train.batches.batch import Batch, Normalize, to_device
+from train.batches.batch import Batch, Prepare, to_device
 from train.batches.sampling import RankSampler, samples_per_rank
-from train.data.dataset import Images
+from train.data.dataset import Samples
 
 
 class InMemoryBatches:
-    """Batches cut from one tensor of all images, and made on the device."""
+    """Batches cut from one tensor of all samples, and made on the device."""
 
     def __init__(
         self,
-        images: Images,
-        normalize: Normalize,
+        samples: Samples,
+        prepare: Prepare,
         sampler: RankSampler,
         device: torch.device,
         *,
         storage: torch.device,
     ) -> None:
-        """`storage`: where the images stay, the device or the CPU. From the CPU each batch is copied as bytes."""
-        self._images = images.images.to(storage)
-        self._labels = images.labels.to(storage)
-        self._normalize = normalize
+        """`storage`: where the samples stay, the device or the CPU. From the CPU each batch is copied as it is."""
+        self._inputs = samples.inputs.to(storage)
+        self._labels = samples.labels.to(storage)
+        self._prepare = prepare
         self._sampler = sampler
         self._device = device
 
@@ -39,28 +39,28 @@ class InMemoryBatches:
         for chosen in torch.split(indices, batch_size):
             flips = None if all_flips is None else to_device(all_flips[chosen], self._device)
             shifts = None if all_shifts is None else to_device(all_shifts[chosen], self._device)
-            images = augment(to_device(self._images[chosen], self._device), flips, shifts)
-            yield self._normalize(images), to_device(self._labels[chosen], self._device)
+            inputs = augment(to_device(self._inputs[chosen], self._device), flips, shifts)
+            yield self._prepare(inputs), to_device(self._labels[chosen], self._device).long()
 
 
 def evaluation_batches(
-    images: Images,
-    normalize: Normalize,
+    samples: Samples,
+    prepare: Prepare,
     device: torch.device,
     *,
     rank: int,
     world_size: int,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """Yield this rank's batches of images to evaluate on; every image counts in those of exactly one rank.
+    """Yield this rank's batches of samples to evaluate on; every sample counts in those of exactly one rank.
 
-    Ranks compute together, so all have as many batches: where a rank has an image less than others, another one is
+    Ranks compute together, so all have as many batches: where a rank has a sample less than others, another one is
     computed in its place, which has no label.
     """
-    labels = images.labels[rank::world_size]
-    shard = images.images[rank::world_size]
-    if len(shard) < samples_per_rank(len(images), world_size):
-        shard = torch.cat([shard, images.images[:1]])
-    for begin in range(0, len(shard), batch_size):
+    labels = samples.labels[rank::world_size]
+    inputs = samples.inputs[rank::world_size]
+    if len(inputs) < samples_per_rank(len(samples), world_size):
+        inputs = torch.cat([inputs, samples.inputs[:1]])
+    for begin in range(0, len(inputs), batch_size):
         end = begin + batch_size
-        yield normalize(shard[begin:end].to(device)), labels[begin:end].to(device)
+        yield prepare(inputs[begin:end].to(device)), labels[begin:end].to(device).long()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from train.data.dataset import REPLACE, Dataset, Images, check_labels, split_dataset
+from train.data.dataset import REPLACE, Dataset, Samples, check_labels, split_dataset
 from train.data.download import data_folder, ensure_downloaded
 from train.data.safe_pickle import read_arrays
 from train.distributed.environment import DistributedEnvironment
@@ -47,8 +47,8 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG
         *batches, own_test = map(_python_batch, PYTHON.paths(folder))
     else:
         *batches, own_test = map(_binary_batch, BINARY.paths(folder))
-    own_training = Images(
-        images=torch.cat([batch.images for batch in batches]),
+    own_training = Samples(
+        inputs=torch.cat([batch.inputs for batch in batches]),
         labels=torch.cat([batch.labels for batch in batches]),
     )
     training, validation, test = split_dataset(own_training, own_test, options.validation)
@@ -74,7 +74,7 @@ def _download(folder: Path) -> None:
     import_torchvision().datasets.CIFAR10(str(folder), train=False, download=True)
 
 
-def _python_batch(path: Path) -> Images:
+def _python_batch(path: Path) -> Samples:
     """Read a pickled dict: `data`, [n, 3072] bytes, and `labels`, a list of n."""
     found = read_arrays(path)
     data, labels = found.get("data"), found.get("labels")
@@ -87,7 +87,7 @@ def _python_batch(path: Path) -> Images:
     return check_labels(torch.from_numpy(data).reshape(-1, *SHAPE), numbers, classes=10, path=path)
 
 
-def _binary_batch(path: Path) -> Images:
+def _binary_batch(path: Path) -> Samples:
     """Read rows of a label and 3072 pixels, bytes."""
     try:
         content = np.fromfile(path, dtype=np.uint8)

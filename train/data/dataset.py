@@ -1,4 +1,4 @@
-"""What a dataset is, and how its images are split into training, validation and test images."""
+"""What a dataset is, and how its samples are split into those for training, validation and test."""
 
 import math
 import os
@@ -17,19 +17,19 @@ HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
-    """Labelled images in memory, on the CPU."""
+class Samples:
+    """Images with their classes, or sequences of tokens with the tokens that follow each; on the CPU."""
 
-    images: Tensor
-    """[n, channels, height, width], uint8."""
+    inputs: Tensor
+    """[n, channels, height, width], uint8; or [n, length], int32."""
     labels: Tensor
-    """[n], int64, 0 .. classes - 1."""
+    """[n], int64, or [n, length], int32; 0 .. classes - 1."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, numbers: Tensor) -> "Images":
-        return Images(images=self.images[numbers], labels=self.labels[numbers])
+    def __getitem__(self, numbers: Tensor | slice) -> "Samples":
+        return Samples(inputs=self.inputs[numbers], labels=self.labels[numbers])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +51,36 @@ class ImageFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Images to train on, and others to evaluate on."""
+    """Samples to train on, and others to evaluate on: images, or text."""
 
     name: str
-    training: Images | ImageFiles
-    validation: Images
+    training: Samples | ImageFiles
+    validation: Samples
     """Evaluated after each epoch."""
-    test: Images | None
+    test: Samples | None
     """Evaluated once, at the end; None where there are only the validation images."""
     classes: int
-    mean: tuple[float, ...]
+    """Of text: how many different tokens there are."""
+    mean: tuple[float, ...] = ()
     """Of each channel, of pixels 0 .. 1 (uint8 / 255)."""
-    std: tuple[float, ...]
-    flip_keeps_label: bool
+    std: tuple[float, ...] = ()
+    flip_keeps_label: bool = False
     """Whether a mirrored image keeps its label."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        _, channels, height, width = self.validation.images.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image; the length of a sequence."""
+        return tuple(self.validation.inputs.shape[1:])
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its samples are sequences of tokens."""
+        return self.validation.inputs.dim() == 2
+
+    @property
+    def labels_per_sample(self) -> int:
+        """How many a sample has: the class of an image, a token for each of a sequence."""
+        return self.shape[0] if self.is_text else 1
 
 
 def split_indices(count: int, fraction: float) -> tuple[Tensor, Tensor]:
@@ -90,8 +100,8 @@ def split_indices(count: int, fraction: float) -> tuple[Tensor, Tensor]:
 
 
 def split_dataset(
-    training: Images, own: Images | None, fraction: float | None
-) -> tuple[Images, Images, Images | None]:
+    training: Samples, own: Samples | None, fraction: float | None
+) -> tuple[Samples, Samples, Samples | None]:
     """Return training, validation and test images; `own` are those that the dataset itself keeps apart, if any.
 
     They are the validation images, unless the options hold out a fraction above 0: then they are the test images.
@@ -102,7 +112,7 @@ def split_dataset(
     return training[rest], training[out], own
 
 
-def check_labels(images: Tensor, labels: Tensor, *, classes: int, path: Path) -> Images:
+def check_labels(images: Tensor, labels: Tensor, *, classes: int, path: Path) -> Samples:
     """Return the images with their labels. Raises BadData if the labels of the file at `path` do not fit them."""
     if len(images) != len(labels):
         raise BadData(f"{path} has {len(labels)} labels for {len(images)} images. {REPLACE}")
@@ -114,7 +124,7 @@ def check_labels(images: Tensor, labels: Tensor, *, classes: int, path: Path) ->
             f"{path} has the label {int(wrong[0])}, and labels are 0 to {classes - 1}: "
             "check that it is the right file."
         )
-    return Images(images=images, labels=labels.long())
+    return Samples(inputs=images, labels=labels.long())
 
 
 REPLACE = "Delete the file, to have it downloaded again, or replace it."

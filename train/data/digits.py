@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from train.data.dataset import Dataset, Images, split_dataset
+from train.data.dataset import Dataset, Samples, split_dataset
 from train.distributed.environment import DistributedEnvironment
 from train.errors import MissingData
 from train.options import Options
@@ -19,7 +19,7 @@ MEAN, STD = 4.884, 6.017
 def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
     """Read it. It has no validation images of its own."""
     rows = torch.from_numpy(_rows())
-    images = Images(images=rows[:, :64].reshape(-1, 1, 8, 8), labels=rows[:, 64].long())
+    images = Samples(inputs=rows[:, :64].reshape(-1, 1, 8, 8), labels=rows[:, 64].long())
     training, validation, test = split_dataset(images, None, options.validation)
     return Dataset(
         name="digits",

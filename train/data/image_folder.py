@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from train.data.dataset import HELD_OUT, Dataset, ImageFiles, Images, check_memory, split_indices
+from train.data.dataset import HELD_OUT, Dataset, ImageFiles, Samples, check_memory, split_indices
 from train.data.download import data_dir, data_folder
 from train.data.image_decoding import decode
 from train.distributed.devices import usable_cores
@@ -112,7 +112,7 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.name[0] != "."
 
 
-def _decoded(files: Sequence[LabelledFile], size: int, threads: int) -> Images:
+def _decoded(files: Sequence[LabelledFile], size: int, threads: int) -> Samples:
     images = np.empty((len(files), 3, size, size), dtype=np.uint8)
 
     def decode_some(begin: int) -> None:
@@ -123,7 +123,7 @@ def _decoded(files: Sequence[LabelledFile], size: int, threads: int) -> Images:
         # The first error, in the order of the files, cancels the rest.
         for _ in pool.map(decode_some, range(0, len(files), CHUNK)):
             pass
-    return Images(images=torch.from_numpy(images), labels=_labels(files))
+    return Samples(inputs=torch.from_numpy(images), labels=_labels(files))
 
 
 def _listed(files: Sequence[LabelledFile], folder: Path, options: Options) -> ImageFiles:

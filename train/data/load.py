@@ -1,14 +1,14 @@
 """The datasets by name.
 
-Every rank has the whole dataset in memory, as bytes. It is divided among the ranks, augmented and normalized later,
-on the device. Training images may also stay in their files, for Ray Data. No module here imports a heavy package
-before it has to.
+Every rank has the whole dataset in memory, as bytes or tokens. It is divided among the ranks, augmented and
+normalized later, on the device. Training images may also stay in their files, for Ray Data. No module here imports a
+heavy package before it has to.
 """
 
 import sys
 from collections.abc import Callable
 
-from train.data import cifar10, digits, image_folder, mnist, synthetic
+from train.data import cifar10, digits, image_folder, mnist, synthetic, text
 from train.data.dataset import Dataset
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
@@ -20,6 +20,7 @@ READERS: dict[DatasetName, Callable[[Options, DistributedEnvironment], Dataset]]
     "cifar10": cifar10.read,
     "synthetic": synthetic.read,
     "folder": image_folder.read,
+    "text": text.read,
 }
 
 

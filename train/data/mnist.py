@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from train.data.dataset import REPLACE, Dataset, Images, check_labels, split_dataset
+from train.data.dataset import REPLACE, Dataset, Samples, check_labels, split_dataset
 from train.data.download import data_folder, ensure_downloaded
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData, MissingData
@@ -29,7 +29,7 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG
     folder = data_folder(options)
     ensure_downloaded("mnist", folder, missing=_missing, download=_download, allowed=options.download)
     own_training, own_test = (_part(folder / FOLDER, part) for part in ("train", "t10k"))
-    if own_training.images.shape[1:] != own_test.images.shape[1:]:
+    if own_training.inputs.shape[1:] != own_test.inputs.shape[1:]:
         raise BadData(f"The training and test images in {folder / FOLDER} differ in size. Replace them.")
     training, validation, test = split_dataset(own_training, own_test, options.validation)
     return Dataset(
@@ -56,7 +56,7 @@ def _download(folder: Path) -> None:
     import_torchvision().datasets.MNIST(str(folder), train=False, download=True)
 
 
-def _part(folder: Path, part: str) -> Images:
+def _part(folder: Path, part: str) -> Samples:
     images = read_idx(folder / f"{part}-images-idx3-ubyte", dimensions=3)
     path = folder / f"{part}-labels-idx1-ubyte"
     return check_labels(images.unsqueeze(1), read_idx(path, dimensions=1), classes=10, path=path)

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import interpolate
 
-from train.data.dataset import HELD_OUT, Dataset, Images, check_memory, split_dataset
+from train.data.dataset import HELD_OUT, Dataset, Samples, check_memory, split_dataset
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
 
@@ -46,11 +46,11 @@ def _patterns(classes: int, shape: list[int], generator: torch.Generator) -> tor
     return MEAN + SIGNAL * (fine + fine.flip(-1)) / 2**0.5
 
 
-def _images(count: int, patterns: torch.Tensor, generator: torch.Generator) -> Images:
+def _images(count: int, patterns: torch.Tensor, generator: torch.Generator) -> Samples:
     labels = torch.randint(len(patterns), (count,), generator=generator)
     images = torch.empty(count, *patterns.shape[1:], dtype=torch.uint8)
     at_once = max(1, AT_ONCE // patterns[0].numel())
     for part, classes in zip(torch.split(images, at_once), torch.split(labels, at_once), strict=True):
         noise = torch.randn(part.shape, generator=generator)
         part.copy_((patterns[classes] + NOISE * noise).round_().clamp_(0, 255))
-    return Images(images=images, labels=labels)
+    return Samples(inputs=images, labels=labels)

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Collection
 
+from train.models.gpt_sizes import GPT_SIZES
+
 OUR_MODELS = ("cnn", "mlp", "resnet18")
 _TORCHVISION = """
 alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169
@@ -24,12 +26,13 @@ EXAMPLES = "resnet50, mobilenet_v3_small, efficientnet_b0, convnext_tiny, vit_b_
 
 def unknown_network(name: str, known: Collection[str] = TORCHVISION_MODELS) -> str | None:
     """Return the error for a name that no network has, else None. `known`: those of torchvision."""
-    if name in OUR_MODELS or name in known:
+    ours = (*OUR_MODELS, *GPT_SIZES)
+    if name in ours or name in known:
         return None
-    near = difflib.get_close_matches(name.lower(), sorted({*OUR_MODELS, *known}), n=3)
+    near = difflib.get_close_matches(name.lower(), sorted({*ours, *known}), n=3)
     meant = (
         f"Did you mean {' or '.join(near)}?"
         if near
-        else f"Give {', '.join(OUR_MODELS)}, or another of these, such as {EXAMPLES}."
+        else f"Give {', '.join(OUR_MODELS)}, or another of these, such as {EXAMPLES}; for text, {next(iter(GPT_SIZES))}."
     )
     return f"{name} is not one of torchvision's classification networks. {meant}"

@@ -1,4 +1,4 @@
-"""The networks: two small ones, and torchvision's classification networks by their names."""
+"""The networks: two small ones, torchvision's classification networks by their names, and text models."""
 
 import math
 from collections.abc import Callable
@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from train.errors import BadOptions
+from train.models.gpt import build_gpt
+from train.models.gpt_sizes import GPT_SIZES
 from train.models.names import unknown_network
 from train.options import Options
 from train.torchvision_import import import_torchvision
@@ -20,12 +22,22 @@ KEYWORDS: dict[str, dict[str, Any]] = {"googlenet": WITHOUT_AUXILIARY, "inceptio
 """Arguments of networks that would otherwise have several outputs in training."""
 
 
-def build_model(options: Options, shape: ImageShape, classes: int) -> nn.Module:
-    """Build the network for images of that shape, with random weights from torch's generator.
+def build_model(
+    options: Options, shape: tuple[int, ...], classes: int, *, on_meta: bool = False
+) -> nn.Module:
+    """Build the network for samples of that shape, with random weights from torch's generator.
 
-    Raises BadOptions for an unknown name, and for a `--stem` or an image size that does not fit; BadEnvironment where
-    torchvision is missing.
+    A text model's follow from the seed alone; with `on_meta` it has none yet, for `train.models.gpt.materialise` to
+    set. Raises BadOptions for an unknown name, and for a `--stem` or an image size that does not fit; BadEnvironment
+    where torchvision is missing.
     """
+    if options.model in GPT_SIZES:
+        return build_gpt(classes, GPT_SIZES[options.model], None if on_meta else options.seed)
+    channels, height, width = shape
+    return _image_model(options, (channels, height, width), classes)
+
+
+def _image_model(options: Options, shape: ImageShape, classes: int) -> nn.Module:
     ours: dict[str, Callable[[ImageShape, int], nn.Module]] = {"cnn": cnn, "mlp": mlp}
     if options.model in ours:
         if options.stem != "imagenet":

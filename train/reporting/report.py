@@ -5,16 +5,20 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
      "steps_per_epoch", "batch_size", "precision", "loop", "parameters", "gradient_bytes"}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
-    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "samples_per_s", "lr",
+    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "perplexity", "samples_per_s", "lr",
      "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
-    {"event": "end", "loss", "accuracy", "samples_per_s", "step_ms": {"p50", "p95"},
-     "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
-    {"event": "end", "accuracy", "epochs_before", "test" or "validation": {metric: value}}  nothing left to train
+    {"event": "end", "loss", "accuracy", "perplexity", "samples_per_s", "tokens_per_s", "memory_gb", "mfu",
+     "step_ms": {"p50", "p95"}, "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
+    {"event": "end", "accuracy", "perplexity", "epochs_before",
+     "test" or "validation": {metric: value}}                                               nothing left to train
     {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank is gone, or did not come
 
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this rank, its
 `samples` the number that this rank has taken so far. The losses, accuracies and speeds of `epoch` and `end` are those
-of all ranks together. `accuracy` is of the validation images; in `end`, of the test images where there are any.
+of all ranks together. `accuracy` is of the validation images; in `end`, of the test images where there are any. It
+is null for text, and `perplexity` and `tokens_per_s` are null for images. `memory_gb` is the most of any rank: on a
+GPU all that was allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu` is the fraction of
+the GPUs' peak rate that the model's own operations are (null: one of the two is not known).
 `epochs_before` counts the epochs of earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a
 step's all-reduce (null: it depends on the step, or weights are sent, too). `strategy` is that of `--strategy`, or
 `single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are null. The times
@@ -36,6 +40,7 @@ import torch
 from train.distributed.environment import DistributedEnvironment
 from train.errors import NoPeers, NotWritten, PeerLost, PeerSilent
 from train.options import Options
+from train.reporting.device_use import DeviceUse
 from train.reporting.timing import StepTime, Timing
 
 Json = str | int | float | dict[str, float] | dict[str, float | None] | list[int] | None
@@ -54,9 +59,9 @@ class Epoch:
     lr: float
     """Learning rate of the last step."""
     training: dict[str, float]
-    """Metrics of the training images, each with the weights at its step."""
+    """Metrics of the training samples, each with the weights at its step."""
     validation: dict[str, float]
-    """Metrics of the validation images after the epoch."""
+    """Metrics of the validation samples after the epoch."""
 
     @property
     def accuracy(self) -> float | None:
@@ -174,6 +179,7 @@ class Report:
             epoch_s=epoch.seconds,
             loss=epoch.loss,
             accuracy=epoch.accuracy,
+            perplexity=epoch.validation.get("perplexity"),
             samples_per_s=epoch.samples_per_s,
             lr=epoch.lr,
             training=_finite(epoch.training),
@@ -182,10 +188,18 @@ class Report:
         evaluated = {name: value for name, value in epoch.validation.items() if name != "loss"}
         self.say(
             f"epoch {epoch.number}/{self._options.epochs}  loss {epoch.loss:.4f}  {_words(evaluated)}  "
-            f"{epoch.samples_per_s:,.0f} images/s  {epoch.seconds:.2f} s"
+            f"{self._speed(epoch.samples_per_s)}  {epoch.seconds:.2f} s"
         )
 
-    def end(self, epochs: Sequence[Epoch], timing: Timing, *, test: dict[str, float] | None) -> None:
+    def end(
+        self,
+        epochs: Sequence[Epoch],
+        timing: Timing,
+        *,
+        use: DeviceUse,
+        flops_per_sample: float | None,
+        test: dict[str, float] | None,
+    ) -> None:
         """Write the last line, after the last epoch. `test`: the metrics of the test images."""
         last = epochs[-1]
         evaluated = last.validation if test is None else test
@@ -196,7 +210,11 @@ class Report:
             event="end",
             loss=last.loss,
             accuracy=evaluated.get("accuracy"),
+            perplexity=evaluated.get("perplexity"),
             samples_per_s=samples_per_s,
+            tokens_per_s=samples_per_s * self._options.seq_len if self._options.is_text else None,
+            memory_gb=use.memory_gb,
+            mfu=use.mfu(flops_per_sample and flops_per_sample * samples_per_s),
             step_ms={"p50": round(timing.p50_ms, 3), "p95": round(timing.p95_ms, 3)},
             share={
                 "compute": timing.compute_share if self._parts_known else None,
@@ -212,19 +230,20 @@ class Report:
         )
         shown = _words({name: value for name, value in evaluated.items() if name != "loss"})
         self.say(
-            f"{shown}{' on the test images' if test else ''}, {samples_per_s:,.0f} images/s, "
+            f"{shown}{' on the test images' if test else ''}, {self._speed(samples_per_s)}, "
             f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f}): {parts}, {timing.data_share:.0%} data"
         )
 
     def nothing_to_train(self, metrics: dict[str, float], *, epochs_before: int, on_test: bool) -> None:
         """Write another last line where nothing is left to train.
 
-        `metrics`: of the test images, or of the validation images.
+        `metrics`: of the test images, or of the validation samples.
         """
         where = "test" if on_test else "validation"
         self._record(
             event="end",
             accuracy=metrics.get("accuracy"),
+            perplexity=metrics.get("perplexity"),
             epochs_before=epochs_before,
             **{where: _finite(metrics)},
         )
@@ -232,6 +251,11 @@ class Report:
             f"nothing is left to train: {epochs_before} of --epochs {self._options.epochs} are done. Give a larger "
             f"number to train on. The model as it is: {_words(metrics)}"
         )
+
+    def _speed(self, samples_per_s: float) -> str:
+        if self._options.is_text:
+            return f"{samples_per_s * self._options.seq_len:,.0f} tokens/s"
+        return f"{samples_per_s:,.0f} images/s"
 
     def say(self, text: str) -> None:
         """Print a line on rank 0."""

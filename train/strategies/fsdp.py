@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class FullyShard(Strategy):
     times_communication = False  # it overlaps with computing in both passes
     fused_sgd = False  # it has no rule for sharded weights
     any_memory_format = False
+    shards_without_weights = True
 
     def __init__(
         self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
@@ -51,8 +53,6 @@ class FullyShard(Strategy):
         """By what each layer is split among the ranks of `tp`: `columns` or `rows`, by its name."""
         self._numbers: dict[str, int] = {}
         """The number of each weight of the whole network by its name; a tied one has several names."""
-        self._own: dict[int, int] = {}
-        """The number of each weight of this rank by its `id`."""
 
     def shard(
         self,
@@ -81,7 +81,15 @@ class FullyShard(Strategy):
             mesh = self.mesh["shard" if self.sizes.replicate == 1 else ("replicate", "shard")]
             for part in [*parts_to_wrap(network, self.options.wrap).values(), root]:
                 fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
-        self._own = {id(p): self._numbers[name] for name, p in network.named_parameters()}
+        self._network = network
+
+    @cached_property
+    def _own(self) -> dict[int, int]:
+        """The number of each weight of this rank by its `id`.
+
+        They are looked up late: a network without weights gets them after it is sharded.
+        """
+        return {id(p): self._numbers[name] for name, p in self._network.named_parameters()}
 
     def optimizer(
         self, kind: type[torch.optim.Optimizer], weights: Iterable[nn.Parameter], settings: Mapping[str, Any]

@@ -6,6 +6,8 @@ micro-batches are of one size: a smaller batch is filled up with samples that ar
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
+from inspect import signature
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,10 @@ from train.strategies.strategy import Compute, State
 
 NOT_COUNTED = -100
 """The label of a sample that fills up a micro-batch."""
+WITHOUT_OUTPUTS = (
+    {"return_outputs": False} if "return_outputs" in signature(Schedule1F1B.step).parameters else {}
+)
+"""Logits of text take much memory. Older torch has no way to leave them out."""
 
 
 class Pipeline(FullyShard):
@@ -44,7 +50,7 @@ class Pipeline(FullyShard):
                 _remove(network, layer.name)
         self._stage = Stage([layers[index].compute for index in of_stages[stage]], network, self._autocast)
         self.shard_parts(self._stage, network)
-        self._ties = self._join(network, tied)
+        self._joins = self._join(tied)
         self._schedules: dict[int, PipelineScheduleSingle] = {}
         self._evaluation = ScheduleGPipe(self._pipeline_stage(), micro_batches)
 
@@ -62,16 +68,19 @@ class Pipeline(FullyShard):
         size = number * self._size
         target = _filled(labels, size, NOT_COUNTED) if self._is_last else None
         logits = self._schedule(number).step(
-            *self._input(images, size), target=target, losses=losses if self._is_last else None
+            *self._input(images, size),
+            target=target,
+            losses=losses if self._is_last else None,
+            **(WITHOUT_OUTPUTS if self.options.is_text else {}),
         )
         loss = torch.zeros((), device=self.device)
         if self._is_last:
             loss += torch.stack(losses).sum().detach()
         dist.broadcast(loss, group_src=self.sizes.pp - 1, group=self.mesh.get_group("pp"))
-        for weight, (group, _) in self._ties:
+        for weight, group in self._ties:
             assert weight.grad is not None
             dist.all_reduce(local(weight.grad), group=group)
-        return loss, logits.detach()[: len(labels)] if self._is_last else None
+        return loss, None if logits is None else logits.detach()[: len(labels)]
 
     def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:  # noqa: ARG002
         """Return the logits on the last stage."""
@@ -94,8 +103,17 @@ class Pipeline(FullyShard):
 
     def copies(self, weight: nn.Parameter) -> int:
         """Return how many ranks have the same part of a weight, on several stages where it is tied."""
-        stages = next((stages for tied, (_, stages) in self._ties if tied is weight), 1)
+        stages = next((dist.get_world_size(group) for tied, group in self._ties if tied is weight), 1)
         return super().copies(weight) * stages
+
+    @cached_property
+    def _ties(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
+        """This rank's weights that other stages have as well, with the group that adds up their gradients.
+
+        They are looked up late: a network without weights gets them after it is cut.
+        """
+        own = dict(self._network.named_parameters())
+        return [(own[name], group) for name, group in self._joins]
 
     @property
     def _is_first(self) -> bool:
@@ -136,23 +154,20 @@ class Pipeline(FullyShard):
             )
         return total / self._counted
 
-    def _join(
-        self, network: nn.Module, tied: Sequence[Mapping[int, str]]
-    ) -> list[tuple[nn.Parameter, tuple[dist.ProcessGroup, int]]]:
-        """Return this rank's weights that other stages have as well, with the group that adds up their gradients.
+    def _join(self, tied: Sequence[Mapping[int, str]]) -> list[tuple[str, dist.ProcessGroup]]:
+        """Return the names of this rank's weights that other stages have as well, and the group of their ranks.
 
         `tied`: the name of each such weight, by stage. Every rank makes all groups, in the same order.
         """
         of_stage = self.sizes.replicas * self.sizes.tp
         stage, place = divmod(self.env.rank, of_stage)
-        own = dict(network.named_parameters())
         found = []
         for names in tied:
             for at in range(of_stage):
                 group = dist.new_group([one * of_stage + at for one in names])
                 if at == place and stage in names:
                     assert isinstance(group, dist.ProcessGroup)
-                    found.append((own[names[stage]], (group, len(names))))
+                    found.append((names[stage], group))
         return found
 
     def _of_all_stages(self, own: State) -> State:
@@ -160,7 +175,7 @@ class Pipeline(FullyShard):
         if self.env.rank % (self.sizes.replicas * self.sizes.tp):
             return {}
         parts: list[State] | None = [{}] * self.sizes.pp if self.env.rank == 0 else None
-        dist.gather_object(own, parts, group_dst=0, group=self.mesh.get_group("pp"))
+        dist.gather_object(own, parts, dst=0, group=self.mesh.get_group("pp"))
         return {name: value for part in parts or [] for name, value in part.items()}
 
 

@@ -30,6 +30,8 @@ class Strategy:
     """Whether torch's fused SGD can update the weights."""
     any_memory_format = True
     """Whether weights may have their channels innermost."""
+    shards_without_weights = False
+    """Whether `shard` takes a network that is on the device `meta`, so that no rank ever has all of its weights."""
 
     def __init__(
         self,
@@ -73,18 +75,20 @@ class Strategy:
     ) -> tuple[Tensor, Tensor | None]:
         """Add the gradients of a batch, given as micro-batches of images and labels.
 
-        Returns its mean loss and its logits [b, classes], both without gradient; where this rank does not count, the
-        logits may be None. `compute` does it for one micro-batch, and returns its part of the loss, and its logits.
+        Returns its mean loss and its logits [b, classes], both without gradient; those of text, and those of a rank
+        that does not count, may be None. `compute` does it for one micro-batch: it returns its part of the loss, and
+        its logits.
         """
-        losses, logits = [], []
+        losses: list[Tensor] = []
+        logits: list[Tensor] = []
         for number, (images, labels) in enumerate(batch, 1):
             with self.micro_batch(model, last=number == len(batch)):
                 loss, outputs = compute(images, labels)
             losses.append(loss)
-            logits.append(outputs)
+            logits += [] if outputs is None else [outputs]
         if len(batch) == 1:
-            return losses[0], logits[0]
-        return torch.stack(losses).sum(), torch.cat(logits)
+            return losses[0], logits[0] if logits else None
+        return torch.stack(losses).sum(), torch.cat(logits) if logits else None
 
     def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context of a micro-batch: with the last one of a batch the gradients are averaged."""
@@ -151,5 +155,5 @@ class Strategy:
         return torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
 
 
-Compute = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Compute = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Takes the images and labels of a micro-batch through the network and back."""

@@ -1,7 +1,7 @@
 """Which parts of a network are sharded by themselves: the auto-wrap policy.
 
 A part's weights are gathered at once. Many small parts need less memory and more exchanges, a few large ones the
-other way round.
+other way round. A part that shares a weight with another is left to what both are in.
 """
 
 from collections import Counter
@@ -22,7 +22,12 @@ def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
     if policy.startswith(SIZE):
         return _by_size(network, int(policy[len(SIZE) :]))
     classes = _blocks(network) if policy == "transformer" else set(policy.split(","))
-    parts = {name: part for name, part in network.named_modules() if name and type(part).__name__ in classes}
+    holders = _holders(network)
+    parts = {
+        name: part
+        for name, part in network.named_modules()
+        if name and type(part).__name__ in classes and not _shares(part, holders)
+    }
     found = {type(part).__name__ for part in parts.values()}
     if not parts or (policy != "transformer" and classes - found):
         of_network = Counter(
@@ -36,12 +41,13 @@ def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
 
 def _by_size(network: nn.Module, least: int) -> dict[str, nn.Module]:
     parts: dict[str, nn.Module] = {}
+    holders = _holders(network)
 
     def left(name: str, part: nn.Module) -> int:
         """Wrap what is large enough within a part; returns its weights that are not wrapped then."""
         inner = sum(left(f"{name}.{one}".lstrip("."), child) for one, child in part.named_children())
         rest = inner + sum(p.numel() for p in part.parameters(recurse=False))
-        if not name or rest < least:
+        if not name or rest < least or _shares(part, holders):
             return rest
         parts[name] = part
         return 0
@@ -57,6 +63,16 @@ def _blocks(network: nn.Module) -> set[str]:
         Counter(type(one).__name__ for one in part if any(True for _ in one.children())) for part in lists
     )
     return {kind for counted in kinds for kind, number in counted.items() if number > 1}
+
+
+def _holders(part: nn.Module) -> Counter[nn.Parameter]:
+    """Return how many modules in a part, itself among them, have each of its weights."""
+    return Counter(p for one in part.modules() for p in one.parameters(recurse=False))
+
+
+def _shares(part: nn.Module, holders: Counter[nn.Parameter]) -> bool:
+    """Return whether a weight of the part is also one of a module outside, where `holders` are the network's."""
+    return any(number < holders[p] for p, number in _holders(part).items())
 
 
 def _trained(part: nn.Module) -> bool:

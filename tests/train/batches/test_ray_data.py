@@ -100,11 +100,11 @@ def test_ray_data_files_are_listed_in_the_order_of_memory(tmp_path):
     with pytest.raises(BadOptions, match="gpuctl train --mode ray, or leave the option out"):
         load_dataset(Options(**options, data_pipeline="ray"), DistributedEnvironment())
     listed = image_folder.read(Options(**options, data_pipeline="ray"), DistributedEnvironment())
-    assert [25 * int(Path(path).stem) for path in listed.training.paths] == whole.training.images[
+    assert [25 * int(Path(path).stem) for path in listed.training.paths] == whole.training.inputs[
         :, 0, 0, 0
     ].tolist()
     assert torch.equal(listed.training.labels, whole.training.labels)
-    assert torch.equal(listed.validation.images, whole.validation.images)
+    assert torch.equal(listed.validation.inputs, whole.validation.inputs)
     assert (listed.training.folder, listed.shape, len(listed.training)) == (str(tmp_path), whole.shape, 8)
 
 

@@ -38,10 +38,10 @@ def test_cifar10_images_and_labels_match_the_batches(tmp_path, write):
     assert (found.shape, found.classes, found.flip_keeps_label, found.test) == ((3, 32, 32), 10, True, None)
     assert (len(found.training), len(found.validation)) == (60, 12)
     rows = np.vstack([cifar_batch(12, seed)["data"] for seed in range(1, 6)])
-    assert np.array_equal(found.training.images.numpy(), rows.reshape(-1, 3, 32, 32))
-    assert np.array_equal(found.validation.images.flatten(1).numpy(), cifar_batch(12, 6)["data"])
+    assert np.array_equal(found.training.inputs.numpy(), rows.reshape(-1, 3, 32, 32))
+    assert np.array_equal(found.validation.inputs.flatten(1).numpy(), cifar_batch(12, 6)["data"])
     assert found.training.labels.tolist() == cifar_batch(12, 1)["labels"] * 5
-    assert (found.training.images.dtype, found.training.labels.dtype) == (torch.uint8, torch.int64)
+    assert (found.training.inputs.dtype, found.training.labels.dtype) == (torch.uint8, torch.int64)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -50,7 +50,7 @@ def test_cifar10_reads_batches_pickled_by_python_3(tmp_path, protocol):
     batch = cifar_batch(5, 9)
     for keys in (batch, {name.encode(): value for name, value in batch.items()}):
         (tmp_path / "cifar-10-batches-py/test_batch").write_bytes(pickle.dumps(keys, protocol=protocol))
-        assert np.array_equal(read(tmp_path).validation.images.flatten(1).numpy(), batch["data"])
+        assert np.array_equal(read(tmp_path).validation.inputs.flatten(1).numpy(), batch["data"])
 
 
 def test_cifar10_with_validation_fraction_has_a_test_set(tmp_path):

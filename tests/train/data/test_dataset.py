@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from train.data.dataset import Images, check_labels, check_memory, split_dataset, split_indices
+from train.data.dataset import Samples, check_labels, check_memory, split_dataset, split_indices
 from train.data.load import load_dataset
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData, BadOptions, MissingData
@@ -24,7 +24,7 @@ def digits():
 def test_digits_dataset_equals_that_of_scikit_learn(digits):
     theirs = load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    found = torch.cat([digits.validation.images, digits.training.images])
+    found = torch.cat([digits.validation.inputs, digits.training.inputs])
     labels = torch.cat([digits.validation.labels, digits.training.labels])
     assert np.array_equal(found[:, 0].numpy(), theirs.images[order])
     assert np.array_equal(labels.numpy(), theirs.target[order])
@@ -49,7 +49,7 @@ def test_digits_validation_images_cover_every_class(digits):
 )
 def test_dataset_mean_and_std_match_the_pixels(options):
     dataset = load_dataset(options, ALONE)
-    pixels = torch.cat([dataset.training.images, dataset.validation.images]) / 255
+    pixels = torch.cat([dataset.training.inputs, dataset.validation.inputs]) / 255
     assert len(dataset.mean) == len(dataset.std) == dataset.shape[0]
     assert pixels.mean().item() == pytest.approx(dataset.mean[0], rel=0.05)
     assert pixels.std().item() == pytest.approx(dataset.std[0], rel=0.05)
@@ -65,7 +65,7 @@ def test_load_digits_without_its_file_asks_scikit_learn(digits, monkeypatch, tmp
     (tmp_path / "datasets").mkdir()
     monkeypatch.setattr(sys.modules["sklearn"].__spec__, "origin", str(tmp_path / "__init__.py"))
     again = load_dataset(Options(), ALONE)
-    assert torch.equal(again.training.images, digits.training.images)
+    assert torch.equal(again.training.inputs, digits.training.inputs)
     assert torch.equal(again.training.labels, digits.training.labels)
 
 
@@ -89,7 +89,7 @@ def test_held_out_is_disjoint_complete_and_deterministic():
 
 
 def numbered(count):
-    return Images(images=torch.zeros(count, 1, 2, 2, dtype=torch.uint8), labels=torch.arange(count))
+    return Samples(inputs=torch.zeros(count, 1, 2, 2, dtype=torch.uint8), labels=torch.arange(count))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_synthetic_dataset_has_the_requested_count_and_size(sizes, shape):
     assert dataset.classes == sizes[4]
     labels = torch.cat([dataset.training.labels, dataset.validation.labels])
     assert 0 <= labels.min() <= labels.max() < sizes[4]
-    assert dataset.training.images.dtype == torch.uint8
+    assert dataset.training.inputs.dtype == torch.uint8
 
 
 def test_synthetic_dataset_is_determined_by_the_seed():
@@ -160,7 +160,7 @@ def test_synthetic_dataset_is_determined_by_the_seed():
         torch.manual_seed(99)
         return load_dataset(
             Options(dataset="synthetic", synthetic=(50, 1, 8, 8, 10), seed=seed), ALONE
-        ).training.images
+        ).training.inputs
 
     assert torch.equal(images(1), images(1))
     assert not torch.equal(images(1), images(2))
@@ -169,12 +169,12 @@ def test_synthetic_dataset_is_determined_by_the_seed():
 def test_synthetic_classes_are_separable_also_when_mirrored():
     dataset = load_dataset(Options(dataset="synthetic", synthetic=(1000, 3, 32, 32, 10)), ALONE)
     assert dataset.flip_keeps_label
-    pixels, labels = dataset.training.images.flatten(1).float(), dataset.training.labels
+    pixels, labels = dataset.training.inputs.flatten(1).float(), dataset.training.labels
     means = torch.stack([pixels[labels == label].mean(0) for label in range(10)])
 
     def accuracy(images):
         nearest = torch.cdist(images.flatten(1).float(), means).argmin(1)
         return (nearest == dataset.validation.labels).float().mean().item()
 
-    assert accuracy(dataset.validation.images) > 0.99
-    assert accuracy(dataset.validation.images.flip(-1)) > 0.99
+    assert accuracy(dataset.validation.inputs) > 0.99
+    assert accuracy(dataset.validation.inputs.flip(-1)) > 0.99

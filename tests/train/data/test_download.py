@@ -55,7 +55,7 @@ sys.stdin.readline()
 for name in names:
     try:
         dataset = load_dataset(Options(dataset=name, data_dir=folder), DistributedEnvironment())
-        print(name, int(dataset.training.images.long().sum()), len(dataset.validation.labels), flush=True)
+        print(name, int(dataset.training.inputs.long().sum()), len(dataset.validation.labels), flush=True)
     except TrainError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
 """

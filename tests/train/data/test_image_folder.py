@@ -44,8 +44,8 @@ def test_folder_dataset_has_a_class_per_folder(pictures):
     assert (found.shape, found.classes, found.flip_keeps_label, found.test) == ((3, 8, 8), 2, True, None)
     assert (len(found.training), len(found.validation)) == (16, 4)
     for part in (found.training, found.validation):
-        assert (part.images.dtype, part.labels.dtype) == (torch.uint8, torch.int64)
-        for image, label in zip(part.images, part.labels, strict=True):
+        assert (part.inputs.dtype, part.labels.dtype) == (torch.uint8, torch.int64)
+        for image, label in zip(part.inputs, part.labels, strict=True):
             color = torch.tensor([BLUE, RED][label]).reshape(3, 1, 1)
             assert (image - color).abs().max() <= 2  # JPEG is not exact
     assert torch.cat([found.training.labels, found.validation.labels]).sum() == 10
@@ -85,7 +85,7 @@ def test_folder_dataset_is_the_same_for_all_ranks_and_threads(pictures):
         read(pictures, threads=1),
         read(pictures, DistributedEnvironment(local_rank=1, local_world_size=2), threads=7),
     )
-    assert torch.equal(one.training.images, two.training.images)
+    assert torch.equal(one.training.inputs, two.training.inputs)
     assert torch.equal(one.training.labels, two.training.labels)
 
 
@@ -93,7 +93,7 @@ def test_folder_dataset_reads_more_files_than_one_thread_chunk(tmp_path):
     for number in range(100):
         write_picture(tmp_path / "train/all" / f"{number:03}.png", color=(number, 0, 0))
     found = read(tmp_path, validation=0.01)
-    values = torch.cat([found.training.images, found.validation.images])[:, 0, 0, 0]
+    values = torch.cat([found.training.inputs, found.validation.inputs])[:, 0, 0, 0]
     assert sorted(values.tolist()) == list(range(100))
 
 

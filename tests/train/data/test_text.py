@@ -1,0 +1,142 @@
+"""Text: which tokens it becomes, and how they are cut into sequences."""
+
+import sys
+
+import pytest
+import torch
+
+from train.data import text
+from train.data.load import load_dataset
+from train.data.sentences import BYTES, generated_text
+from train.distributed.environment import DistributedEnvironment
+from train.errors import BadData, BadEnvironment, BadOptions, MissingData, NotWritten
+from train.options import Options
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUCTL_DATA_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokens"
+
+
+def read(path=None, **options):
+    given = Options(model="gpt-10m", dataset="text", data_dir=None if path is None else str(path), **options)
+    return load_dataset(given, DistributedEnvironment())
+
+
+def words(samples):
+    return ["".join(map(chr, row)) for row in samples.inputs.tolist()]
+
+
+@pytest.mark.parametrize("count", [81, 82, 88])
+def test_sequences_cover_the_text_exactly_once(count):
+    tokens = torch.arange(count, dtype=torch.int32)
+    found = text.sequences(tokens, 8)
+    assert found.inputs.shape == found.labels.shape == (10, 8)
+    assert found.inputs.flatten().tolist() == list(range(80))
+    assert found.labels.flatten().tolist() == list(range(1, 81))
+
+
+def test_text_is_bytes_and_its_last_tenth_is_for_validation(tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("".join(f"{number:03d}\n" for number in range(100)))
+    found = read(book, seq_len=4)
+    assert (len(found.training), len(found.validation), found.test) == (90, 10, None)
+    assert words(found.training) == [f"{number:03d}\n" for number in range(90)]
+    assert words(found.validation) == [f"{number:03d}\n" for number in range(90, 100)]
+    assert found.validation.labels[-1, -1] == 256, "the end of the text"
+    assert (found.classes, found.shape, found.is_text) == (257, (4,), True)
+    assert len(read(book, seq_len=4, validation=0.5).validation) == 50
+
+
+def test_texts_of_a_folder_follow_each_other_in_the_order_of_their_names(tmp_path):
+    folder = tmp_path / "books"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "two.txt").write_text("cd")
+    (folder / "a.txt").write_text("ab")
+    (folder / "notes.md").write_text("not this")
+    found = read(folder, seq_len=2)
+    assert found.training.inputs.tolist() == [[97, 98]]
+    assert found.training.labels.tolist() == [[98, 256]]
+    assert found.validation.inputs.tolist() == [[256, 99]]
+
+
+def test_text_becomes_tokens_once_until_it_changes(tmp_path, cache):
+    book = tmp_path / "book.txt"
+    book.write_text("some words " * 9)
+    first = read(book, seq_len=4)
+    (made,) = cache.glob("*.int32")
+    written = made.stat().st_mtime_ns
+    again = read(book, seq_len=8)
+    assert made.stat().st_mtime_ns == written
+    assert torch.equal(first.training.inputs.flatten()[:80], again.training.inputs.flatten()[:80])
+    book.write_text("other words " * 9)
+    assert words(read(book, seq_len=5).training)[0] == "other"
+    assert len(list(cache.glob("*.int32"))) == 2
+
+
+def test_generated_text_is_small_plain_and_always_the_same():
+    one = generated_text()
+    assert one == generated_text()
+    assert BYTES <= len(one) < BYTES * 1.1
+    assert one.isascii()
+    assert "{" not in one
+    assert len(set(one.split())) > 100
+    assert len(read().training) > 50
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "sentence"),
+    [
+        (None, MissingData, "is not on this machine. Put a file of text there"),
+        ({}, BadData, "has no .txt files"),
+        (
+            "short",
+            BadOptions,
+            "The text has 6 tokens: too few for a sequence of 1024 to train on and another",
+        ),
+    ],
+)
+def test_text_that_cannot_be_used_is_refused(tmp_path, content, error, sentence):
+    path = tmp_path / "given"
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        path.mkdir()
+    with pytest.raises(error, match=sentence):
+        read(path)
+
+
+def test_folder_that_takes_no_tokens_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPUCTL_DATA_DIR", str(tmp_path / "file"))
+    with pytest.raises(NotWritten, match="name another folder in GPUCTL_DATA_DIR"):
+        read()
+
+
+def test_tokenizer_without_its_package_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # Python's own way to say that there is none
+    with pytest.raises(BadEnvironment, match="-m pip install tokenizers; or leave the option out"):
+        read(tokenizer="bpe.json")
+
+
+def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
+    library = pytest.importorskip("tokenizers")
+    made = library.Tokenizer(library.models.BPE(unk_token="?"))
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=60, special_tokens=["?", "<|endoftext|>"], show_progress=False
+    )
+    made.train_from_iterator(["the loss falls and the loss rises\n"] * 9, trainer)
+    made.save(str(tmp_path / "bpe.json"))
+    book = tmp_path / "book.txt"
+    book.write_text("the loss falls\n" * 40)
+    found = read(book, seq_len=4, tokenizer=str(tmp_path / "bpe.json"))
+    expected = [made.encode("the loss falls\n" * 40).ids, [made.token_to_id("<|endoftext|>")]]
+    tokens = [token for part in expected for token in part]
+    assert found.training.inputs.flatten().tolist() == tokens[: found.training.inputs.numel()]
+    assert found.classes == made.get_vocab_size()
+    with pytest.raises(MissingData, match="no.json can't be read on this machine"):
+        read(book, tokenizer=str(tmp_path / "no.json"))
+    with pytest.raises(BadData, match="is no file of the tokenizers package"):
+        read(book, tokenizer=str(book))

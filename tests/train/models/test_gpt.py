@@ -1,0 +1,135 @@
+"""The text model: its shape, what it sees, and its weights at the start."""
+
+import itertools
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from train.models.gpt import STD, build_gpt, initialise, materialise
+from train.models.gpt_sizes import GPT_SIZES, GPTSize
+
+TINY = GPTSize(layers=2, width=32, heads=4, context=16, lr=0.01)
+
+
+def tiny(seed=0):
+    return build_gpt(11, TINY, seed)
+
+
+def tokens(*shape):
+    return torch.randint(11, shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_logits_are_of_each_token_and_every_weight_is_trained():
+    model = tiny()
+    logits = model(tokens(3, 9))
+    assert logits.shape == (3, 9, 11)
+    logits.square().sum().backward()
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0
+        for name, p in model.named_parameters()
+        if "key.bias" not in name
+    )
+
+
+def test_model_is_a_sequence_that_can_be_cut_between_any_parts():
+    model = tiny()
+    names = [name for name, _ in model.named_children()]
+    assert names == ["embedding", "block0", "block1", "norm", "head"]
+    whole = model(tokens(2, 8))
+    for cut in range(1, len(names)):
+        assert torch.equal(model[cut:](model[:cut](tokens(2, 8))), whole)
+
+
+def test_later_token_changes_no_earlier_logit():
+    model = tiny()
+    one, other = tokens(1, 12), tokens(1, 12)
+    other[0, 7] = (other[0, 7] + 1) % 11
+    same = (model(one) == model(other)).all(dim=-1)[0]
+    assert same[:7].all()
+    assert not same[7:].any()
+
+
+def test_number_of_heads_follows_from_the_local_width():
+    """As tensor parallelism splits it: each half has its columns of query, key and value, and its rows of output."""
+    attention, inputs = tiny().block0.attention, torch.randn(2, 5, 32)
+    whole = attention(inputs)
+    halves = []
+    for half in (slice(0, 16), slice(16, 32)):
+        part = build_gpt(11, TINY, 0).block0.attention
+        for name in ("query", "key", "value"):
+            layer = getattr(part, name)
+            layer.weight, layer.bias = nn.Parameter(layer.weight[half]), nn.Parameter(layer.bias[half])
+        part.output.weight = nn.Parameter(part.output.weight[:, half])
+        halves.append(part(inputs))
+    assert torch.allclose(halves[0] + halves[1], whole, atol=1e-6)
+
+
+def test_head_and_embedding_are_one_weight():
+    model = tiny()
+    assert model.head.weight is model.embedding.token.weight
+    assert sum(p is model.head.weight for p in model.parameters()) == 1
+
+
+def test_initialised_on_meta_equals_the_plain_build():
+    weightless = build_gpt(11, TINY, None)
+    assert all(p.is_meta for p in weightless.parameters())
+    materialise(weightless, torch.device("cpu"), 5)
+    plain = tiny(seed=5).state_dict()
+    assert all(torch.equal(value, plain[name]) for name, value in weightless.state_dict().items())
+    assert weightless.head.weight is weightless.embedding.token.weight
+    assert not torch.equal(
+        plain["embedding.token.weight"], tiny(seed=6).state_dict()["embedding.token.weight"]
+    )
+
+
+def test_part_of_the_model_is_initialised_as_the_whole():
+    whole = tiny().state_dict()
+    other = dict(tiny(seed=1).named_children())
+    stage = nn.Sequential(OrderedDict((name, other[name]) for name in ("block1", "norm", "head")))
+    initialise(stage, 0)
+    assert all(torch.equal(value, whole[name]) for name, value in stage.state_dict().items())
+
+
+def test_weights_at_the_start_are_as_gpt2s():
+    model = build_gpt(257, GPTSize(layers=8, width=128, heads=2, context=64, lr=0.01), 0)
+    block = model.block3
+    assert block.attention.query.weight.std().item() == pytest.approx(STD, rel=0.05)
+    assert model.embedding.token.weight.std().item() == pytest.approx(STD, rel=0.05)
+    for residual in (block.attention.output, block.mlp.down):
+        assert residual.weight.std().item() == pytest.approx(STD / 4, rel=0.05)
+        assert residual.bias.abs().sum() == 0
+    assert (block.mlp_norm.weight == 1).all()
+    assert not torch.equal(block.attention.query.weight, block.attention.key.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt-10m", 30), ("gpt-124m", 124), ("gpt-350m", 355), ("gpt-1b", 1316), ("gpt-7b", 6658)],
+)
+def test_sizes_have_the_weights_of_their_names_with_gpt2s_tokens(name, millions):
+    """The smallest is named by its blocks: most of its weights are then those of the tokens."""
+    size = GPT_SIZES[name]
+    model = build_gpt(50_257, size, None)
+    weights = sum(p.numel() for p in model.parameters())
+    assert round(weights / 1e6) == millions
+    matrices = size.layers * size.weights_per_layer + 50_257 * size.width
+    assert size.flops_per_token(50_257, 0) == 6 * matrices
+    assert matrices == pytest.approx(weights, rel=0.02)
+
+
+def test_training_lowers_the_loss():
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=TINY.lr)
+    text = torch.arange(64).remainder(11).view(4, 16)
+    losses = []
+    for _ in range(20):
+        loss = cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 3
+    assert all(after < before + 0.1 for before, after in itertools.pairwise(losses))

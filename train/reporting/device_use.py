@@ -1,0 +1,72 @@
+"""How much of the ranks' devices a run used: their memory, and what they can compute."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from train.options import Precision
+from train.reporting.gpu_peaks import peaks_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """Of all ranks."""
+
+    memory_gb: float
+    """The most of any rank."""
+    peak_tflops: float | None
+    """What all of them together can compute by their data sheets. None: that of one is not known."""
+
+    def mfu(self, flops_per_s: float | None) -> float | None:
+        """Return the fraction of the peak that so many operations a second are (model FLOPs utilisation)."""
+        if flops_per_s is None or not self.peak_tflops:
+            return None
+        return flops_per_s / (self.peak_tflops * 1e12)
+
+
+def device_use(
+    model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, precision: Precision
+) -> DeviceUse:
+    """Return that of all ranks, as it is after a step. Every rank calls it."""
+    if device.type == "cuda":
+        memory = torch.cuda.max_memory_allocated(device)
+        peaks = peaks_of(torch.cuda.get_device_name(device))
+        tflops = peaks.tflops.get(precision) if peaks else None
+    else:
+        memory, tflops = stored_bytes(_tensors(model, optimizer)), None
+    own: tuple[int, float | None] = (memory, tflops)
+    of_ranks = [own]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        of_ranks = [own] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, own)
+    known = [tflops for _, tflops in of_ranks if tflops is not None]
+    return DeviceUse(
+        memory_gb=max(memory for memory, _ in of_ranks) / 1e9,
+        peak_tflops=sum(known) if len(known) == len(of_ranks) else None,
+    )
+
+
+def stored_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of this rank's memory behind the tensors; what several share counts once."""
+    storages = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if not local.is_meta:
+            storage = local.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Yield parameters, buffers, gradients and the optimizer's state."""
+    for parameter in model.parameters():
+        yield parameter
+        if parameter.grad is not None:
+            yield parameter.grad
+    yield from model.buffers()
+    # ZeroRedundancyOptimizer keeps its rank's part of the state in an optimizer of its own.
+    for values in getattr(optimizer, "optim", optimizer).state.values():
+        yield from (value for value in values.values() if isinstance(value, Tensor))
