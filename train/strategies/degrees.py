@@ -4,6 +4,7 @@ The ranks of a tensor-parallel group are neighbours, so that they are on one nod
 apart: they send each other less than what gradients or parts of layers take.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train.distributed.environment import DistributedEnvironment
@@ -78,6 +79,39 @@ def degrees(options: Options, env: DistributedEnvironment) -> Degrees:
     return Degrees(pp=pp, replicate=data, tp=tp)
 
 
+def refusal(options: Options, ranks: Sequence[int]) -> str | None:
+    """Return why a job can't run with so many ranks on each node, before any of them starts; None: it can."""
+    world = DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks))
+    if options.strategy == "hsdp" and len(set(ranks)) > 1:
+        return uneven_nodes(ranks)
+    try:
+        if options.strategy == "dp":
+            check_alone(world)
+        sizes = degrees(options, world)
+        if options.gradient_accumulation_steps is not None:
+            micro_batches(options, sizes, options.gradient_accumulation_steps)
+    except BadOptions as error:
+        return str(error)
+    return None
+
+
+def check_alone(env: DistributedEnvironment) -> None:
+    """Raise BadOptions where --strategy dp has more than one process."""
+    if env.world_size > 1:
+        raise BadOptions(
+            f"--strategy dp is one process for all GPUs of one node, and there are {env.world_size} ranks: start one "
+            "(gpuctl train --nnodes 1 --nproc-per-node 1), or take --strategy ddp, which is faster."
+        )
+
+
+def uneven_nodes(ranks: Sequence[int]) -> str:
+    """Return the refusal of --strategy hsdp on nodes with different numbers of ranks."""
+    return (
+        f"--strategy hsdp shards within a node, and some nodes have {min(ranks)} ranks, others {max(ranks)}: start "
+        "as many on each, or take --strategy fsdp."
+    )
+
+
 def strategy_name(options: Options, sizes: Degrees) -> str:
     """Return what the result tells: the option as it was typed, then the product: `tp 2 x ddp 2`."""
     typed = options.strategy
@@ -95,9 +129,9 @@ def micro_batches(options: Options, sizes: Degrees, batch_size: int) -> int:
     number = given or (1 if sizes.pp == 1 else min(MICRO_BATCHES_A_STAGE * sizes.pp, batch_size))
     if number < sizes.pp:
         raise BadOptions(
-            f"{number} micro-batches a batch are fewer than the {sizes.pp} stages of the pipeline, which would wait "
-            f"for each other. Give --gradient-accumulation-steps {MICRO_BATCHES_A_STAGE * sizes.pp}, or leave it "
-            "out, and a batch of as many samples at least."
+            f"A pipeline of {sizes.pp} stages needs at least {sizes.pp} micro-batches a batch, and has {number}: its "
+            f"stages would wait for each other. Give --gradient-accumulation-steps {MICRO_BATCHES_A_STAGE * sizes.pp}, "
+            "or leave it out, and a batch of as many samples at least."
         )
     return number
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from train.distributed.environment import DistributedEnvironment
-from train.errors import BadOptions
 from train.options import Options
-from train.strategies.degrees import Degrees
+from train.strategies.degrees import Degrees, check_alone
 from train.strategies.strategy import Strategy
 
 
@@ -24,11 +23,7 @@ class ThreadedDataParallel(Strategy):
         self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
     ) -> None:
         super().__init__(options, env, device, sizes)
-        if env.world_size > 1:
-            raise BadOptions(
-                f"--strategy dp is one process for all GPUs of one node, and there are {env.world_size} ranks: start "
-                "one (gpuctl train --nnodes 1 --nproc-per-node 1), or take --strategy ddp, which is faster."
-            )
+        check_alone(env)
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
         """Have the network of the model compute on all GPUs that there are; on CPUs it is the network itself."""

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
 from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees, strategy_name
+from train.strategies.degrees import SHARDED, Degrees, strategy_name, uneven_nodes
 from train.strategies.strategy import State, Strategy
 from train.strategies.tensor_parallel import split_layers, split_plan
 from train.strategies.wrapping import parts_to_wrap
@@ -212,7 +212,4 @@ def _check_nodes(env: DistributedEnvironment) -> None:
     on_nodes = [0] * env.world_size
     dist.all_gather_object(on_nodes, env.local_world_size)
     if len(set(on_nodes)) > 1:
-        raise BadOptions(
-            f"--strategy hsdp shards within a node, and some nodes have {min(on_nodes)} ranks, others "
-            f"{max(on_nodes)}: start as many on each, or take --strategy fsdp."
-        )
+        raise BadOptions(uneven_nodes(on_nodes))

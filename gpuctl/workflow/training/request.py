@@ -16,7 +16,7 @@ from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
-from inventories.run import RunOptions
+from inventories.run import Run, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
+STRATEGY_OPTIONS = ("--strategy", "--tp", "--pp")
+"""Options of the built-in job that not every number of ranks can have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,10 +290,33 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
 
 def check_built_in(words: Sequence[str]) -> None:
     """Raises Usage for options that the built-in job would refuse, before anything is launched."""
+    done = _ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
+    said = done.stderr.strip().splitlines()
+    if done.returncode == 2 and said:
+        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
+        raise Usage(sentence + ours)
+
+
+def check_strategy(request: TrainRequest, run: Run) -> None:
+    """Raises Usage where the built-in job's strategy can't divide these ranks, before any of them starts."""
+    words = request.job_words if request.built_in else ()
+    if not any(word.partition("=")[0] in STRATEGY_OPTIONS for word in words):
+        return
+    code = (
+        "import sys; from train.command_line import parse; from train.strategies.degrees import refusal; "
+        "print(refusal(parse(sys.argv[2:]), [int(n) for n in sys.argv[1].split(',')]) or '')"
+    )
+    ranks = ",".join(str(node.nproc) for node in run.nodes)
+    if sentence := _ask_built_in(code, (ranks, *words)).stdout.strip():
+        raise Usage(sentence)
+
+
+def _ask_built_in(code: str, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run Python with the built-in job's modules, which this package does not import."""
     from remote.launchers.rank_command import built_in_tree
 
-    code = "import sys; from train.command_line import parse; parse(sys.argv[1:])"
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=built_in_tree().root,
         capture_output=True,
@@ -299,11 +324,6 @@ def check_built_in(words: Sequence[str]) -> None:
         check=False,
         env={name: value for name, value in os.environ.items() if name != "RANK"},
     )
-    said = done.stderr.strip().splitlines()
-    if done.returncode == 2 and said:
-        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
-        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
-        raise Usage(sentence + ours)
 
 
 def check_device(request: TrainRequest) -> None:

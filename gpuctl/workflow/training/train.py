@@ -31,7 +31,7 @@ from gpuctl.workflow.training.launch import (
 )
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, check_strategy, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve, what_is_left
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -163,6 +163,7 @@ class _Runs:
                         seconds,
                         root=project.tree.root,
                     )
+                    check_strategy(request, run)
                     try:
                         if point is not None:
                             run = self._place(view, nodes, point, run, step)

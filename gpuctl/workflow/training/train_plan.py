@@ -12,7 +12,7 @@ from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import expected_gpus
-from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, check_strategy, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
 from remote.launchers import launcher_of
@@ -118,6 +118,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     }
     now, root = datetime.now(UTC), project.tree.root
     run = plan_run(RUN_ID, inventory, request, project.script, machines, found, now, {}, root=root)
+    check_strategy(request, run)
     service = launcher_of(run.mode).planned(machines, found)
     launches = service.launches(run, project.script, found, code, project.rank_env)
     return PlannedLaunch(

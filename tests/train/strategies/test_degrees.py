@@ -5,7 +5,7 @@ import pytest
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
 from train.options import Options
-from train.strategies.degrees import Degrees, degrees, micro_batches, strategy_name
+from train.strategies.degrees import Degrees, degrees, micro_batches, refusal, strategy_name
 
 
 def ranks(world, local):
@@ -53,5 +53,19 @@ def test_pipeline_has_four_micro_batches_a_stage_and_never_fewer_than_stages():
     assert micro_batches(Options(), pipeline, batch_size=64) == 16
     assert micro_batches(Options(), pipeline, batch_size=5) == 5
     assert micro_batches(Options(), Degrees(replicate=4), batch_size=64) == 1
-    with pytest.raises(BadOptions, match="3 micro-batches a batch are fewer than the 4 stages"):
+    with pytest.raises(BadOptions, match="stages needs at least 4 micro-batches a batch, and has 3"):
         micro_batches(Options(gradient_accumulation_steps=3), pipeline, batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "words"),
+    [
+        ({"strategy": "tp", "tp": 4}, [1, 1], "2 ranks can't be divided by tp 4"),
+        ({"strategy": "pp", "gradient_accumulation_steps": 1}, [1, 1], "needs at least 2 micro-batches"),
+        ({"strategy": "hsdp"}, [1, 2], "some nodes have 1 ranks, others 2"),
+        ({"strategy": "dp"}, [2], "one process for all GPUs of one node, and there are 2 ranks"),
+    ],
+)
+def test_job_that_can_not_run_so_is_refused_before_it_starts(options, nodes, words):
+    assert words in (refusal(Options(**options), nodes) or "")
+    assert refusal(Options(strategy="fsdp"), nodes) is None
