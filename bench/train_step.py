@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.parts.floors import peaks_of, step_floor
+from bench.parts.floors import step_floor
 from bench.parts.network import network_cost
 from bench.parts.published import Published
 from train.batches.batch import Batches, Normalize
@@ -40,6 +40,7 @@ from train.distributed.environment import DistributedEnvironment
 from train.models.networks import build_model
 from train.optimization.optimizer import build_optimizer
 from train.options import Options
+from train.reporting.gpu_peaks import peaks_of
 from train.reporting.metrics import MetricsManager
 from train.reporting.progress import TrainingProgress
 from train.reporting.report import Report

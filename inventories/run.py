@@ -197,6 +197,14 @@ class TrainSummary:
     """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation."""
     judged_on: Literal["test", "validation"] | None = None
     """What `metrics` are of. None: there are none."""
+    perplexity: float | None = None
+    """Of text, on what it was judged on."""
+    tokens_per_s: float | None = None
+    """Of all ranks together, where samples are text."""
+    memory_gb: float | None = None
+    """The most of any rank. On a GPU all that was allocated, on a CPU weights, gradients and optimizer state."""
+    mfu: float | None = None
+    """The fraction of the GPUs' peak rate that the model's own operations are (model FLOPs utilisation)."""
     step_ms: StepMs = field(default_factory=StepMs)
     share: Share = field(default_factory=Share)
 

@@ -226,6 +226,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "train/test_gpu_bench.py": ("bench/", "train/"),
     "train/test_job.py": ("train/",),
     "train/test_recipes.py": ("train/",),
+    "train/test_text_job.py": ("train/",),
     "train/test_torchvision_import.py": ("train/torchvision_import.py",),
 }
 """File with deep tests → beginnings of the paths that it is about."""

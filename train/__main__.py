@@ -1,4 +1,4 @@
-"""The built-in training job: data-parallel training on images, with its timings.
+"""The built-in training job: data-parallel training on images or text, with its timings.
 
 One process, on the first GPU, or on the CPU where there is none:
 

@@ -66,7 +66,5 @@ def _loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of the samples' losses; that of a sequence is the mean over its tokens."""
     at_once = max(1, MAX_LOGITS // logits.shape[-1])
     of_labels = (torch.split(tensor, at_once) for tensor in (logits.flatten(0, -2), labels.flatten()))
-    total = torch.stack(
-        [cross_entropy(part.double(), of, reduction="sum") for part, of in zip(*of_labels, strict=True)]
-    ).sum()
-    return total * (len(labels) / labels.numel())
+    sums = [cross_entropy(part.double(), of, reduction="sum") for part, of in zip(*of_labels, strict=True)]
+    return torch.stack(sums).sum() * (len(labels) / labels.numel())

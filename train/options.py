@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from train.models.gpt_sizes import GPT_SIZES
 from train.option_values import fraction, names, number, synthetic_sizes, whole_number, wrap_policy
 
 DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder", "text"]
@@ -45,7 +44,8 @@ class Options:
 
     model: str = _what(
         "cnn",
-        f"cnn, mlp, resnet18, or another network of torchvision by its name; for text {', '.join(GPT_SIZES)}.",
+        "cnn, mlp, resnet18, or another network of torchvision by its name; for text gpt-10m, gpt-124m, gpt-350m, "
+        "gpt-1b, gpt-7b.",
         metavar="NAME",
     )
     stem: Stem = _what(

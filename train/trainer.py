@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from train.batches.batch import preparation
 from train.batches.factory import batch_size_per_rank, training_batches
@@ -87,28 +88,13 @@ class Trainer:
 
         torch.manual_seed(options.seed)
         self.timer = StepTimer(device)
-        weightless = options.is_text and self.strategy.shards_without_weights
-        self.model = build_model(options, self._data.shape, self._data.classes, on_meta=weightless)
-        """The bare model, without any wrapper; it may be this rank's part of it."""
-        self.shapes = [tuple(p.shape) for p in self.model.parameters()]
-        """Of the weights of the whole model."""
-        if not weightless:
-            self.model.to(device)
         # Convolutions are up to twice as fast with the channels innermost.
         innermost = fast and self.strategy.any_memory_format and not options.is_text
         self._format = torch.channels_last if innermost else torch.contiguous_format
-        self.model.to(memory_format=self._format)  # type: ignore[call-overload]
         number = micro_batches(options, self.strategy.sizes, self._batch_size)
         micro_batch = micro_batch_size(self._batch_size, number)
-        single = smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1
-        if single and not options.is_text:
-            check_single_image(self.model, options.model, self._data.shape)
-        example = self._prepare(torch.zeros(1, *self._data.shape, device=device, dtype=torch.uint8))
-        example = example.to("meta") if weightless else example
-        self.strategy.shard(self.model, example, micro_batches=number, micro_batch_size=micro_batch)
-        if weightless:
-            assert isinstance(self.model, GPT)
-            materialise(self.model, device, options.seed)
+        self.model = self._distributed_model(number, micro_batch)
+        """The bare model, without any wrapper; it may be this rank's part of it."""
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
@@ -254,6 +240,27 @@ class Trainer:
             set_rng_state(state["rng"][self.env.rank], self._device)
         else:
             torch.manual_seed(self.options.seed + SEED_STRIDE * self.strategy.replica + self.progress.steps)
+
+    def _distributed_model(self, micro_batches: int, micro_batch: int) -> nn.Module:
+        """Build the model on this rank's device, distributed by the strategy."""
+        options, shape = self.options, self._data.shape
+        weightless = options.is_text and self.strategy.shards_without_weights
+        model = build_model(options, shape, self._data.classes, on_meta=weightless)
+        self.shapes = [tuple(p.shape) for p in model.parameters()]
+        """Of the weights of the whole model."""
+        if not weightless:
+            model.to(self._device)
+        model.to(memory_format=self._format)  # type: ignore[call-overload]
+        single = smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1
+        if single and not options.is_text:
+            check_single_image(model, options.model, shape)
+        example = self._prepare(torch.zeros(1, *shape, device=self._device, dtype=torch.uint8))
+        example = example.to("meta") if weightless else example
+        self.strategy.shard(model, example, micro_batches=micro_batches, micro_batch_size=micro_batch)
+        if weightless:
+            assert isinstance(model, GPT)
+            materialise(model, self._device, options.seed)
+        return model
 
     def _steps(self, batch_size: int, consumed: int) -> int:
         """Return the number of steps that are left in an epoch."""

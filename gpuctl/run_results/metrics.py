@@ -201,7 +201,7 @@ def summary(
 ) -> TrainSummary:
     """The job's own report, from all ranks' lines. By rank, `started`: unix time of its node; and `written`."""
     lines = metrics.get(0, ())
-    start, epochs = event(lines, "start"), events(lines, "epoch")
+    start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
     judged, judged_on = _judged(lines)
     loss_at, losses = _losses(metrics)
     return TrainSummary(
@@ -219,6 +219,10 @@ def summary(
         accuracy=_accuracy(lines),
         metrics=judged,
         judged_on=judged_on,
+        perplexity=number((end or event(lines, "epoch")).get("perplexity")),
+        tokens_per_s=number(end.get("tokens_per_s")),
+        memory_gb=number(end.get("memory_gb")),
+        mfu=number(end.get("mfu")),
         step_ms=step_ms_of(lines),
         share=_share(metrics, world_size=world_size),
     )

@@ -41,6 +41,7 @@ def facts_table(result: Result) -> RenderableType | None:
         ("first step", _first_step(train.first_step_s)),
         ("epochs", epochs_text(result)),
         ("network", _network(result)),
+        ("memory", memory_text(train)),
     ]
     right = [
         ("accuracy", accuracy_text(result)),
@@ -50,6 +51,8 @@ def facts_table(result: Result) -> RenderableType | None:
         ),
         ("loss", _loss(train)),
         ("samples/s", text.count(train.samples_per_s)),
+        ("tokens/s", text.count(train.tokens_per_s)),
+        ("MFU", text.percent(train.mfu)),
         ("step p50", text.milliseconds(step.p50)),
         ("step p95", text.milliseconds(step.p95)),
     ]
@@ -114,6 +117,14 @@ def metric_text(result: Result, name: str) -> str:
 def _first_step(seconds: float | None) -> str:
     """`after 5.9 s`: when the last rank took it."""
     return text.UNKNOWN if seconds is None else f"after {text.duration(seconds)}"
+
+
+def memory_text(train: TrainSummary) -> str:
+    """`21.4 GB a rank`: the most of any."""
+    if train.memory_gb is None:
+        return text.UNKNOWN
+    large = train.memory_gb >= 1
+    return f"{train.memory_gb:,.1f} GB a rank" if large else f"{train.memory_gb * 1000:.3g} MB a rank"
 
 
 def _network(result: Result) -> str:

@@ -19,6 +19,7 @@ from gpuctl.run_results.run_facts import (
     METRIC_NAME_WIDTH,
     accuracy_text,
     epochs_text,
+    memory_text,
     metric_names,
     metric_text,
 )
@@ -140,6 +141,9 @@ COMPARED: tuple[Row, ...] = (
     ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
+    ("tokens/s", lambda result, _: text.count(result.train.tokens_per_s)),
+    ("MFU", lambda result, _: text.percent(result.train.mfu)),
+    ("memory", lambda result, _: memory_text(result.train)),
     ("speed-up", _speed_up),
     ("efficiency", _efficiency),
     ("step p50", lambda result, _: text.milliseconds(result.train.step_ms.p50)),

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import fields
 from typing import get_args
 
 import pytest
@@ -84,6 +85,11 @@ def test_text_model_is_trained_on_text_with_the_learning_rate_of_its_size():
     assert (found.dataset, found.lr) == ("text", GPT_SIZES["gpt-7b"].lr)
     assert parse(["--model", "gpt-7b", "--optimizer", "sgd"]).lr == DEFAULT_LR["sgd"]
     assert parse(["--model", "gpt-7b", "--lr", "0.5"]).lr == 0.5
+
+
+def test_help_names_every_text_model():
+    models = next(one for one in fields(Options) if one.name == "model").metadata["help"]
+    assert models.endswith(f"for text {', '.join(GPT_SIZES)}.")
 
 
 def test_default_lr_covers_every_optimizer():

@@ -111,8 +111,9 @@ class GPT(nn.Sequential):
 
     def tie(self) -> None:
         """Make the head's weight and the embedding's one parameter."""
-        if hasattr(self, "embedding") and hasattr(self, "head"):
-            self.head.weight = self.embedding.token.weight
+        embedding, head = getattr(self, "embedding", None), getattr(self, "head", None)
+        if isinstance(embedding, Embedding) and isinstance(head, nn.Linear):
+            head.weight = embedding.token.weight
 
 
 def build_gpt(vocabulary: int, size: GPTSize, seed: int | None) -> GPT:

@@ -33,6 +33,6 @@ def unknown_network(name: str, known: Collection[str] = TORCHVISION_MODELS) -> s
     meant = (
         f"Did you mean {' or '.join(near)}?"
         if near
-        else f"Give {', '.join(OUR_MODELS)}, or another of these, such as {EXAMPLES}; for text, {next(iter(GPT_SIZES))}."
+        else f"Give {', '.join(OUR_MODELS)}, or another of these, such as {EXAMPLES}; for text, gpt-10m."
     )
     return f"{name} is not one of torchvision's classification networks. {meant}"

@@ -130,8 +130,8 @@ def micro_batches(options: Options, sizes: Degrees, batch_size: int) -> int:
     if number < sizes.pp:
         raise BadOptions(
             f"A pipeline of {sizes.pp} stages needs at least {sizes.pp} micro-batches a batch, and has {number}: its "
-            f"stages would wait for each other. Give --gradient-accumulation-steps {MICRO_BATCHES_A_STAGE * sizes.pp}, "
-            "or leave it out, and a batch of as many samples at least."
+            "stages would wait for each other. Leave --gradient-accumulation-steps out, or give "
+            f"{MICRO_BATCHES_A_STAGE * sizes.pp}, and a batch of as many samples at least."
         )
     return number
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from train.strategies.strategy import Compute, State
 
 NOT_COUNTED = -100
 """The label of a sample that fills up a micro-batch."""
-WITHOUT_OUTPUTS = (
+WITHOUT_OUTPUTS: dict[str, Any] = (
     {"return_outputs": False} if "return_outputs" in signature(Schedule1F1B.step).parameters else {}
 )
 """Logits of text take much memory. Older torch has no way to leave them out."""

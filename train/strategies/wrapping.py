@@ -22,13 +22,10 @@ def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
     if policy.startswith(SIZE):
         return _by_size(network, int(policy[len(SIZE) :]))
     classes = _blocks(network) if policy == "transformer" else set(policy.split(","))
+    named = {name: part for name, part in network.named_modules() if name and type(part).__name__ in classes}
+    found = {type(part).__name__ for part in named.values()}
     holders = _holders(network)
-    parts = {
-        name: part
-        for name, part in network.named_modules()
-        if name and type(part).__name__ in classes and not _shares(part, holders)
-    }
-    found = {type(part).__name__ for part in parts.values()}
+    parts = {name: part for name, part in named.items() if not _shares(part, holders)}
     if not parts or (policy != "transformer" and classes - found):
         of_network = Counter(
             type(part).__name__ for name, part in network.named_modules() if name and _trained(part)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
+DATA_OPTIONS = ("--data-dir", "--data")
+"""Names of the option of the built-in job for where its data is on the nodes."""
 """Its values that hide all GPUs."""
 STRATEGY_OPTIONS = ("--strategy", "--tp", "--pp")
 """Options of the built-in job that not every number of ranks can have."""
@@ -351,15 +353,16 @@ def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def home_note(words: Sequence[str], provider: str) -> str | None:
     """A word on a --data-dir in this computer's home, which may be one whose `~` the shell has replaced."""
-    folder = value_of(words, "--data-dir")
+    option = next((one for one in DATA_OPTIONS if value_of(words, one) is not None), DATA_OPTIONS[0])
+    folder = value_of(words, option)
     if folder is None or not Path(folder).is_relative_to(Path.home()):
         return None
     if provider == "local" and Path(folder).exists():
         return None
     own = Path(folder).relative_to(Path.home())
     return (
-        f"note: --data-dir {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
-        f"quotes, which keep the shell from replacing it: --data-dir '~/{own}'"
+        f"note: {option} {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
+        f"quotes, which keep the shell from replacing it: {option} '~/{own}'"
     )
 
 

@@ -77,6 +77,17 @@ def test_summary_takes_values_of_complete_job() -> None:
     assert train.share == Share(compute=0.5, communication=0.3, data=0.2)
 
 
+def test_summary_has_what_the_end_line_tells_of_text_and_devices() -> None:
+    told = {"accuracy": None, "perplexity": 5.5, "tokens_per_s": 81_920.0, "memory_gb": 21.4, "mfu": 0.41}
+    text = summary({0: [START, epoch(1, perplexity=9.0), END | told]})
+    assert (text.accuracy, text.perplexity, text.tokens_per_s) == (0.9, 5.5, 81_920.0)
+    assert (text.memory_gb, text.mfu) == (21.4, 0.41)
+    interrupted = summary({0: [START, epoch(1, perplexity=9.0), epoch(2, perplexity=7.0)]})
+    assert (interrupted.perplexity, interrupted.memory_gb, interrupted.mfu) == (7.0, None, None)
+    images = summary({0: [START, epoch(1), END | {"mfu": "fast", "memory_gb": math.inf}]})
+    assert (images.perplexity, images.tokens_per_s, images.memory_gb, images.mfu) == (None,) * 4
+
+
 def test_summary_derives_values_of_job_without_end_line() -> None:
     parts = {"step_ms": 10.0, "compute_ms": 6.0, "communication_ms": 3.0, "data_ms": 1.0}
     lines = [

@@ -420,6 +420,18 @@ def test_run_table_puts_few_values_in_left_column() -> None:
     assert "\nloss        0.500\nsamples/s   100\n" in text
 
 
+def test_tables_show_tokens_memory_and_mfu_where_they_are_known() -> None:
+    told = replace(TRAIN, tokens_per_s=81_920.0, memory_gb=21.44, mfu=0.412)
+    text = drawn(draw_run(replace(GOOD, train=told)))
+    assert "tokens/s    81,920" in text
+    assert "MFU         41.2 %" in text
+    assert "memory      21.4 GB a rank" in text
+    small = drawn(draw_run(replace(GOOD, train=replace(TRAIN, memory_gb=0.000848))))
+    assert "memory      0.848 MB a rank" in small
+    assert "tokens/s" not in small
+    assert "MFU" not in small
+
+
 def test_run_table_bar_is_partly_filled_for_partial_shares() -> None:
     share = Share(compute=0.5, communication=0.0, data=0.25)
     bar = next(

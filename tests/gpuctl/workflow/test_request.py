@@ -12,15 +12,16 @@ from inventories.machine import Inventory, Machine
 
 
 @pytest.mark.parametrize("provider", ["local", "hosts", "aws"])
-@pytest.mark.parametrize("form", [("--data-dir", "{}"), ("--data-dir={}",)])
+@pytest.mark.parametrize("form", [("--data-dir", "{}"), ("--data-dir={}",), ("--data", "{}")])
 def test_home_note_warns_of_home_expanded_by_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, form: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     words = ("--epochs", "1", *(word.format(tmp_path / "sets" / "flowers") for word in form))
+    option = form[0].partition("=")[0]
     note = (
-        f"note: --data-dir {tmp_path}/sets/flowers is in the home of this computer. For a folder in the nodes' "
-        "homes, put it in quotes, which keep the shell from replacing it: --data-dir '~/sets/flowers'"
+        f"note: {option} {tmp_path}/sets/flowers is in the home of this computer. For a folder in the nodes' "
+        "homes, put it in quotes, which keep the shell from replacing it: {option} '~/sets/flowers'"
     )
     assert home_note(words, provider) == note
     (tmp_path / "sets" / "flowers").mkdir(parents=True)

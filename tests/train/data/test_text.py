@@ -136,7 +136,7 @@ def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
     tokens = [token for part in expected for token in part]
     assert found.training.inputs.flatten().tolist() == tokens[: found.training.inputs.numel()]
     assert found.classes == made.get_vocab_size()
-    with pytest.raises(MissingData, match="no.json can't be read on this machine"):
+    with pytest.raises(MissingData, match=r"no\.json can't be read on this machine"):
         read(book, tokenizer=str(tmp_path / "no.json"))
     with pytest.raises(BadData, match="is no file of the tokenizers package"):
         read(book, tokenizer=str(book))

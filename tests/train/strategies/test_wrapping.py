@@ -53,3 +53,11 @@ def test_policy_that_names_no_part_is_refused_with_those_that_there_are():
         names("Blok")
     with pytest.raises(BadOptions, match="has no such part"):
         parts_to_wrap(nn.Linear(2, 2), "transformer")
+
+
+def test_parts_that_share_a_weight_are_left_to_what_both_are_in():
+    network = Network()
+    network.head = nn.Linear(10, 100)
+    network.head.weight = network.embedding.weight
+    assert list(parts_to_wrap(network, "size:430")) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert list(parts_to_wrap(network, "Embedding,Block")) == ["blocks.2", "blocks.1", "blocks.0"]
