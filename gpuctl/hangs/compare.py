@@ -75,10 +75,16 @@ class Rank:
         return self.told is not None and self.told.state in STOPPED_STATES
 
     @property
+    def begun(self) -> bool | None:
+        """Whether it has had a process. None: not known."""
+        told = self.told
+        return None if told is None else told.began_at is not None or bool(told.collectives)
+
+    @property
     def gone(self) -> bool:
         """Whether it had a process, and has none any more."""
         told = self.told
-        return told is not None and told.began_at is not None and (told.state in (None, "Z"))
+        return told is not None and told.began_at is not None and told.state in (None, "Z")
 
     @property
     def holds_lock(self) -> bool:
@@ -200,7 +206,7 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
             return Finding(kind=kind, culprits=culprits, waiting=others, **shared)
     if stuck is not None:
         return stuck
-    if all(rank.told is not None and rank.told.began_at is None for rank in everyone):
+    if all(rank.begun is False for rank in everyone):
         return Finding(kind=Kind.NOT_BEGUN, ranks=everyone)
     if any(rank.frames or rank.last() for rank in everyone):
         return _works(everyone)

@@ -69,6 +69,8 @@ def _culprits(finding: Finding) -> tuple[Culprit, ...]:
 
 def _whole(finding: Finding, verdict: HangVerdict) -> str:
     said = clean(sentence_of(finding), 10_000)
+    if finding.kind is Kind.NOT_BEGUN:
+        return f"The run starts: {said}."
     return {
         "hung": f"The run hangs: {said}.",
         "slow": f"The run is slow: {said}.",
@@ -109,6 +111,7 @@ def _stacks(rank: Rank) -> RankStacks:
         rank=rank.rank,
         node=rank.node,
         state=told.state if told else None,
+        begun=rank.begun,
         cpu=told.cpu if told else None,
         last_collective=f"{last.name} #{last.sequence}" if last else None,
         at=_at(rank.at) if rank.at else None,
@@ -164,6 +167,8 @@ def _doing(rank: Rank) -> str:
     """What a rank does that others wait for: `it is in load_batch, data.py:41`."""
     if rank.told is None:
         return "its node could not be asked"
+    if not rank.begun:
+        return "it has not started yet"
     if rank.gone:
         return "its process is gone"
     if rank.holds_lock:
@@ -307,7 +312,7 @@ def _driver(finding: Finding) -> str:
 
 
 def _not_begun(_: Finding) -> str:
-    return "no rank has begun"
+    return "none of its ranks has begun yet"
 
 
 def _unknown(_: Finding) -> str:

@@ -181,7 +181,13 @@ OWN_WORKER = ChildActivity(pid=77, state="S", stacks=FETCHES)
         (
             (rank(0, state=None, began_at=None), rank(1, state=None, began_at=None)),
             "unknown",
-            "Whether the run hangs is not known: no rank has begun.",
+            "The run starts: none of its ranks has begun yet.",
+        ),
+        (
+            (rank(0, stacks=stack(script(3))), rank(1, state=None, began_at=None)),
+            "unknown",
+            "Whether the run hangs is not known: no rank waits in a collective; rank 0: it is in train.py:3; rank 1: "
+            "it has not started yet.",
         ),
     ],
 )
