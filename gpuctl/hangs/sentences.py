@@ -1,6 +1,7 @@
 """What a comparison of the ranks has found, in a sentence, and as the document of `why --json`. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
@@ -13,6 +14,18 @@ MOST_NAMED = 4
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""
 WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+_NOW: dict[HangVerdict, str] = {
+    "hung": "The run hangs: ",
+    "slow": "The run is slow: ",
+    "fine": "The run goes on. At this moment ",
+    "unknown": "Whether the run hangs is not known: ",
+}
+_THEN: dict[HangVerdict, str] = {
+    "hung": "The run hung",
+    "slow": "The run was slow",
+    "fine": "The run went on",
+    "unknown": "Whether the run hung is not known",
+}
 
 
 def verdict_of(finding: Finding) -> HangVerdict:
@@ -69,14 +82,20 @@ def _culprits(finding: Finding) -> tuple[Culprit, ...]:
 
 def _whole(finding: Finding, verdict: HangVerdict) -> str:
     said = clean(sentence_of(finding), 10_000)
-    if finding.kind is Kind.NOT_BEGUN:
-        return f"The run starts: {said}."
-    return {
-        "hung": f"The run hangs: {said}.",
-        "slow": f"The run is slow: {said}.",
-        "fine": f"The run goes on. At this moment {said}.",
-        "unknown": f"Whether the run hangs is not known: {said}.",
-    }[verdict]
+    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{said}."
+
+
+def in_the_past(hang: Hang) -> Hang:
+    """Return what was found of a run that may no longer be so, with when it was; what says so already as it is."""
+    now = _NOW[hang.verdict]
+    if not hang.sentence.startswith(now):
+        return hang
+    when = (
+        ""
+        if hang.at is None
+        else f" ({datetime.fromisoformat(hang.at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    )
+    return replace(hang, sentence=f"{_THEN[hang.verdict]}{when}: {hang.sentence.removeprefix(now)}")
 
 
 def _culprit(rank: Rank, since_s: float | None) -> Culprit:
