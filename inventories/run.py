@@ -114,6 +114,8 @@ class Run:
     """None: with no checkpoints, or the record is of an older gpuctl."""
     options: RunOptions | None = None
     """None: not known, the record is of an older gpuctl."""
+    uneven_files: str = ""
+    """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
 
     @property
     def built_in(self) -> bool:

@@ -14,15 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.failures import failed_first
-from gpuctl.run_results.missing_file import how_to_send
+from gpuctl.run_results.advice import advice_on
+from gpuctl.run_results.failures import failed_first, how_it_ended
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.tune import search_table
-from inventories.run import RankResult, Result, Seconds, Share
+from inventories.run import FirstError, RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
 
@@ -56,7 +56,7 @@ def run_table(result: Result) -> RenderableType:
     return draw_run(
         result,
         args=args_of(result),
-        advice=how_to_send(result),
+        advice=advice_on(result),
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),
@@ -90,23 +90,24 @@ def draw_run(
 ) -> RenderableType:
     """One run's table, of what is given.
 
-    `args`: the script's. `advice`: what to do about the failure. `log_tail`: of what failed
+    `args`: the script's. `advice`: what to do about the failure or the hang. `log_tail`: of what failed
     first. `earlier`: the runs that it goes on from, oldest first.
     """
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, advice, log_tail), ""]
     if result.hang:
-        parts += [Text(text.clean(result.hang.sentence, 10_000), "yellow"), ""]
+        parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
+        parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
     parts += [_Head(result, args), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
     if nothing_was_left(result):
-        advice = (
+        more = (
             "nothing was left to train; more epochs: gpuctl train --resume -- --epochs N "
             f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
-        parts += [Text(text.for_cluster(advice, result.cluster)), ""]
+        parts += [Text(text.for_cluster(more, result.cluster)), ""]
     if result.search and result.search.trials:
         words = args if result.script == "tune built-in" else None
         parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
@@ -119,8 +120,13 @@ def draw_run(
         for line in lines:
             grid.add_row(*line)
         parts += [grid, ""]
-    failed = result.first_error.rank if result.first_error else None
-    parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
+    parts += [
+        _ranks(result.ranks, result.first_error),
+        "",
+        _Phases(result.seconds),
+        "",
+        _tail(result, artifacts),
+    ]
     if result.output_totals:
         parts.append(OutputLines(result))
     if earlier:
@@ -204,12 +210,12 @@ class _Share:
         yield from lines
 
 
-def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
+def _ranks(ranks: Sequence[RankResult], error: FirstError | None) -> RenderableType:
     """A line a rank; of a large run only those that failed or straggle, and how the others were."""
     times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
-    slow = _stragglers(ranks)
-    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
-    shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
+    slow, first = _stragglers(ranks), error.rank if error else None
+    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in (*slow, first) or r.exit_code != 0]
+    shown = sorted(shown, key=lambda rank: rank.rank != first)[:RANKS_SHOWN]
     columns: dict[str, Callable[[RankResult], str | Text]] = {
         "rank": lambda rank: str(rank.rank),
         "node": lambda rank: rank.node,
@@ -219,7 +225,7 @@ def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableT
     }
     rows: list[list[str | Text]] = []
     for rank in sorted(shown, key=lambda rank: rank.rank):
-        remark = Text("failed first" if rank.rank == failed_first else "", "red")
+        remark = Text(f"{how_it_ended(error)} first" if error and rank.rank == first else "", "red")
         if rank.rank in slow:
             remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
         rows.append([*(cell(rank) for cell in columns.values()), remark])
