@@ -93,7 +93,7 @@ OURS = frozenset({
 @click.option(
     "--resume-from",
     metavar="RUN",
-    help="Resume from this run's checkpoints (the beginning of its id is enough).",
+    help="Resume from this run's checkpoints (the beginning or end of its id is enough).",
     shell_complete=completions.runs,
 )
 @click.option(
