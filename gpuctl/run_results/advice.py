@@ -41,6 +41,10 @@ def advice_on(result: Result) -> str:
         return ""
     if not run.uneven_files or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
         return ""
+    if error is not None and error.reason is Reason.FILE_NOT_FOUND:
+        name = Path(path_not_found(error.detail)).name
+        if not name or name not in run.uneven_files:
+            return ""  # it is missing for another reason
     return f"The nodes' files differed: {run.uneven_files}."
 
 

@@ -5,7 +5,7 @@ Imports rich: import this module where you print.
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from rich.cells import chop_cells
@@ -22,6 +22,7 @@ from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.tune import search_table
+from gpuctl.view import log_line
 from inventories.run import FirstError, RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -39,19 +40,25 @@ TRIALS_SHOWN = 10
 SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
+LINES_SEEN = 3
+"""The end of a log is not shown again where so many of its last lines were just seen."""
 FILES_COUNTED = 1000
 PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
 
 
-def run_table(result: Result) -> RenderableType:
+def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
     """One run's table; what failed comes first, with the end of its log from the run's folder.
 
-    Where no rank but a node failed, that is its launcher's log.
+    Where no rank but a node failed, that is its launcher's log. It is left out where its last lines are among those
+    just `seen`.
     """
     folder, error = Path(result.dir), result.first_error
     whose = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
     log = f"{whose}.log" if whose else ""
     tail = end_of(folder / "logs" / log)
+    last = [log_line(error.rank, "", line) for line in tail.splitlines()[-LINES_SEEN:]] if error else []
+    if error and error.rank is not None and last and set(last).issubset(seen):
+        tail = ""
     artifacts = files_under(folder / "artifacts")
     return draw_run(
         result,

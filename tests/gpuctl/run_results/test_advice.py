@@ -12,6 +12,7 @@ from inventories.hang import Hang
 from inventories.run import FirstError, Result, Run, Seconds, TrainSummary
 
 UNEVEN = "a.pt is on gpu-0 alone, from an earlier run: if the script loads it, add --fresh (begin without it)"
+MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a.pt'"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ UNEVEN = "a.pt is on gpu-0 alone, from an earlier run: if the script loads it, a
         (Reason.ENDED_EARLY, False, True),
         (Reason.HUNG, False, True),
         (Reason.EXIT_CODE, False, True),
+        (Reason.FILE_NOT_FOUND, False, True),
         (Reason.LOST_PEER, False, True),
         (Reason.OUT_OF_MEMORY, False, False),
         (Reason.NODE_LOST, False, False),
@@ -37,7 +39,11 @@ def test_files_that_differed_are_told_where_they_explain_the_end(
             master_port=1, started_at="2026-01-01T00:00:00+00:00", uneven_files=UNEVEN,
         )
     )  # fmt: skip
-    error = None if reason is None else FirstError(rank=0, node="gpu-0", message="so", reason=reason)
+    error = (
+        None
+        if reason is None
+        else FirstError(rank=0, node="gpu-0", message="so", reason=reason, detail=MISSING)
+    )
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hung: so.") if hung else None
     result = Result(
         run=folder.id, cluster="n", mode="torchrun", script="x", status="failed", exit_code=1, nnodes=2,
