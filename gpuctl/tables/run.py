@@ -23,7 +23,7 @@ from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.tune import search_table
 from gpuctl.view import log_line
-from inventories.run import FirstError, RankResult, Result, Seconds, Share
+from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
 
@@ -107,6 +107,8 @@ def draw_run(
         parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
         parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
     parts += [_Head(result, args), ""]
+    if result.status == "running":
+        parts += [Text(_next_step(result)), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
     if nothing_was_left(result):
@@ -128,7 +130,7 @@ def draw_run(
             grid.add_row(*line)
         parts += [grid, ""]
     parts += [
-        _ranks(result.ranks, result.first_error),
+        _ranks(result),
         "",
         _Phases(result.seconds),
         "",
@@ -217,8 +219,16 @@ class _Share:
         yield from lines
 
 
-def _ranks(ranks: Sequence[RankResult], error: FirstError | None) -> RenderableType:
+def _next_step(result: Result) -> str:
+    """What can be done about a run that is not over."""
+    how = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
+    return f"It is not over: gpuctl {how.format(result.run)}, gpuctl stop {result.run} ends it."
+
+
+def _ranks(result: Result) -> RenderableType:
     """A line a rank; of a large run only those that failed or straggle, and how the others were."""
+    ranks, error = result.ranks, result.first_error
+    unknown = Text(text.UNKNOWN) if result.status == "running" else Text("?", "yellow")
     times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
     slow, first = _stragglers(ranks), error.rank if error else None
     shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in (*slow, first) or r.exit_code != 0]
@@ -227,7 +237,7 @@ def _ranks(ranks: Sequence[RankResult], error: FirstError | None) -> RenderableT
         "rank": lambda rank: str(rank.rank),
         "node": lambda rank: rank.node,
         "device": lambda rank: text.clean(rank.device or text.UNKNOWN, 30),
-        "exit": lambda rank: _exit(rank.exit_code),
+        "exit": lambda rank: unknown if rank.exit_code is None else _exit(rank.exit_code),
         "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
     }
     rows: list[list[str | Text]] = []
@@ -265,10 +275,8 @@ def _stragglers(ranks: Sequence[RankResult]) -> dict[int, float]:
     return {rank: ms / usual for rank, ms in paces.items() if ms > usual * STRAGGLER}
 
 
-def _exit(code: int | None) -> Text:
-    """`0`, `3`, `SIGKILL`, or `?` where it is not known."""
-    if code is None:
-        return Text("?", "yellow")
+def _exit(code: int) -> Text:
+    """`0`, `3` or `SIGKILL`."""
     return Text(signal_name(-code) if code < 0 else str(code), "red" if code else "")
 
 

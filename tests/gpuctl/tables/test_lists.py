@@ -18,6 +18,7 @@ from gpuctl.tables.lists import comparison_table, found_table, machines_table, r
 from gpuctl.tables.run import draw_run
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
+from inventories.hang import Hang
 from inventories.machine import MachineInfo
 from inventories.run import (
     FirstError,
@@ -376,6 +377,18 @@ def test_run_table_marks_stragglers(
         int(line.split()[0]): line.partition("straggler: ")[2] for line in lines if "straggler" in line
     }
     assert remarks == {rank: f"{times} times the median" for rank, times in slow.items()}
+
+
+def test_run_table_of_a_run_that_is_not_over_says_what_can_be_done() -> None:
+    ranks = tuple(replace(rank, exit_code=None) for rank in GOOD.ranks)
+    going_on = replace(GOOD, status="running", exit_code=None, ranks=ranks)
+    ends = f"gpuctl stop {GOOD.run} ends it."
+    shown = drawn(draw_run(going_on))
+    assert f"It is not over: gpuctl logs -f {GOOD.run} follows it, {ends}" in " ".join(shown.split())
+    assert "?" not in shown
+    hang = Hang(run=GOOD.run, verdict="hung", sentence="The run hangs: so.")
+    shown = " ".join(drawn(draw_run(replace(going_on, hang=hang))).split())
+    assert f"It is not over: gpuctl why --stacks {GOOD.run} shows where all ranks are, {ends}" in shown
 
 
 def test_run_table_of_failed_node_has_no_log_tail() -> None:
