@@ -293,6 +293,8 @@ class RunUse:
     """The mean of the nodes."""
     nodes: tuple[NodeUse, ...]
     """By rank; a node that told nothing is missing."""
+    one_machine: bool = False
+    """Whether the nodes are hosts on one machine, whose CPUs and memory each of them sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
