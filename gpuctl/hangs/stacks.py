@@ -77,8 +77,8 @@ def in_project(frames: list[Frame], code: str) -> Frame | None:
 
 def crashed_at(text: str) -> str:
     """Return where in the script C code was called that crashed: `load_batch, data.py:41`; empty: not known."""
-    begun = next((at for header in CRASHED if (at := text.find(header)) >= 0), None)
-    frames = [] if begun is None else threads(text[begun:].split("\n\n")[0])
+    begins = max(map(text.find, CRASHED))
+    frames = [] if begins < 0 else threads(text[begins:].split("\n\n")[0])
     if not frames:
         return ""
     sent = next((code[1] for frame in frames[0] if (code := _CODE.match(frame.file))), "")
