@@ -13,7 +13,7 @@ from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
 MOST_NAMED = 4
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""
-WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
 _NOW: dict[HangVerdict, str] = {
     "hung": "The run hangs: ",
     "slow": "The run is slow: ",
@@ -309,6 +309,24 @@ def _dead_worker(finding: Finding) -> str:
     )
 
 
+def _point_to_point(finding: Finding) -> str:
+    inside = finding.inside or {}
+    parts = [
+        f"rank {rank.rank} on {rank.node} waits in {inside[rank.rank].name}{_line([rank])}"
+        for rank in finding.waiting
+    ]
+    more = [f"and {len(parts) - MOST_NAMED} more"] if len(parts) > MOST_NAMED else []
+    waits = f"{', '.join([*parts[:MOST_NAMED], *more])}{_for(finding)}"
+    if not finding.culprits:
+        return f"{waits}; no rank is elsewhere"
+    do = "does" if len(finding.culprits) == 1 else "do"
+    return f"{waits}; {_named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
+
+
+def _idle(finding: Finding) -> str:
+    return f"no rank works, nor waits in an operation that torch tells of; {_all_doing(finding.ranks)}"
+
+
 def _by_stacks(finding: Finding) -> str:
     if not finding.culprits:
         return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
@@ -346,9 +364,11 @@ _SENTENCES = {
     Kind.DIFFERENT: _different,
     Kind.NOT_ASKED: _not_asked,
     Kind.ALL_INSIDE: _all_inside,
+    Kind.POINT_TO_POINT: _point_to_point,
     Kind.BY_STACKS: _by_stacks,
     Kind.DRIVER: _driver,
     Kind.NOT_BEGUN: _not_begun,
     Kind.WORKS: _works,
+    Kind.IDLE: _idle,
     Kind.UNKNOWN: _unknown,
 }
