@@ -8,6 +8,7 @@ A reader that goes away (`gpuctl runs | head -1`) never stops the work.
 import io
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO
 
@@ -22,6 +23,8 @@ STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 """The styles that `say` knows → their codes on a terminal."""
 UNFOLDED = 100_000
 """The columns of what is no terminal: more than any line has, so that each stays one line for `grep`."""
+MOST_LOGGED = 60
+"""Lines that a person need not scroll for."""
 
 
 class Output:
@@ -42,6 +45,8 @@ class Output:
         self.stderr = stderr or sys.stderr or io.StringIO()
         self.above: Callable[[str], None] | None = None
         """Where a live view is open: prints a line above it."""
+        self.logged: deque[str] = deque(maxlen=MOST_LOGGED)
+        """The last lines of ranks' logs that were printed on stderr."""
         self.printed_document = False
         """True: stdout has its JSON document, and must get no second one."""
 
@@ -141,6 +146,15 @@ class Output:
         """True: colours may be written to this stream."""
         wanted = not self.options.no_color and not os.environ.get("NO_COLOR")
         return wanted and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+    @property
+    def just_seen(self) -> frozenset[str]:
+        """Lines of ranks' logs that a reader of stdout has just seen: both streams are one terminal, file or pipe."""
+        try:
+            one = os.path.sameopenfile(self.stdout.fileno(), self.stderr.fileno())
+        except (OSError, ValueError):  # no files
+            one = False
+        return frozenset(self.logged) if one else frozenset()
 
     @property
     def live(self) -> bool:

@@ -116,7 +116,9 @@ class PlainView:
         """Print the line behind its rank."""
         if self._logs and (rank is not None or self._output.options.verbose):
             with self._lock:
-                self._say(log_line(rank, node, line))
+                shown = log_line(rank, node, line)
+                self._output.logged.append(shown)
+                self._say(shown)
 
     def note(self, text: str) -> None:
         """Print it."""
@@ -195,7 +197,9 @@ class LiveView:
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Print the line behind its rank."""
         if self._logs and (rank is not None or self._output.options.verbose):
-            self._print(log_line(rank, node, line), "")
+            shown = log_line(rank, node, line)
+            self._output.logged.append(shown)
+            self._print(shown, "")
 
     def note(self, text: str) -> None:
         """Print it."""

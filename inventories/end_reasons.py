@@ -138,7 +138,7 @@ class EndFacts:
     nccl_warning: str = ""
     """The last one in its log."""
     crash_stacks: str = ""
-    """Python's, of the moment of a crash in C code."""
+    """Python's, of the moment of a crash in C code. The release before had them here, now they are in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,9 @@ class RankStacks:
     rank: int
     node: str
     state: str | None
-    """The kernel's letter for its process: R, S, D, T, Z. None: it has none any more, or it could not be asked."""
+    """The kernel's letter for its process: R, S, D, T, Z. None: it has none, or it could not be asked."""
+    begun: bool | None = True
+    """Whether it has had a process. None: it could not be asked."""
     cpu: float | None
     """The share of a CPU that it used, 1 being all of one."""
     last_collective: str | None

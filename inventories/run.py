@@ -114,6 +114,8 @@ class Run:
     """None: with no checkpoints, or the record is of an older gpuctl."""
     options: RunOptions | None = None
     """None: not known, the record is of an older gpuctl."""
+    uneven_files: str = ""
+    """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
 
     @property
     def built_in(self) -> bool:
@@ -299,6 +301,8 @@ class RunUse:
     """The mean of the nodes."""
     nodes: tuple[NodeUse, ...]
     """By rank; a node that told nothing is missing."""
+    one_machine: bool = False
+    """Whether the nodes are hosts on one machine, whose CPUs and memory each of them sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -190,7 +190,7 @@ def _waiting(ended: Ended) -> str:
         )
     one = len(ended.ranks) <= 1
     which = "" if one else f"one of the ranks {listed(list(map(str, ended.ranks)), most=8)} "
-    how = "had ended" if ended.reason is Reason.ENDED_EARLY else "hung, or was far behind"
+    how = "had ended well before" if ended.reason is Reason.ENDED_EARLY else "hung, or was far behind"
     whom = "it" if one else "them"
     return f"{which}{how}: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
 

@@ -93,7 +93,7 @@ OURS = frozenset({
 @click.option(
     "--resume-from",
     metavar="RUN",
-    help="Resume from this run's checkpoints (the beginning of its id is enough).",
+    help="Resume from this run's checkpoints (the beginning or end of its id is enough).",
     shell_complete=completions.runs,
 )
 @click.option(
@@ -263,7 +263,7 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
     else:
         from gpuctl.tables.lists import run_table
 
-        app.output.table(run_table(result))
+        app.output.table(run_table(result, seen=app.output.just_seen))
         hung = result.reason is Reason.STOPPED_HUNG
         if hung:
             app.output.say(

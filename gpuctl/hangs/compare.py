@@ -21,6 +21,8 @@ TIMES_HUNG, TIMES_SLOW = 20, 4
 """As many times the usual interval between two collectives."""
 BUSY, BUSY_BYTES_PER_S, TIMES_BUSY = 0.5, 1e6, 4
 """Who keeps a CPU busy for so much of the time, or reads and writes so much, gets so many times the time."""
+IDLE, IDLE_BYTES_PER_S = 0.2, 1e5
+"""Who does less than that does nothing but to be asked."""
 SHARE_WAITED = 0.5
 """Of the allowed time: who hangs has waited in one collective for as long at least."""
 STOPPED_STATES = ("T", "t")
@@ -36,15 +38,18 @@ class Kind(StrEnum):
     DIFFERENT = "different"
     NOT_ASKED = "not asked"
     ALL_INSIDE = "all inside"
+    POINT_TO_POINT = "point to point"
     BY_STACKS = "by stacks"
     NOT_BEGUN = "not begun"
     WORKS = "works"
+    IDLE = "idle"
+    """No rank works, and none is known to wait: gloo's sends and receives are in no record."""
     DRIVER = "driver"
     """It is a driver of Ray's: what the workers do that it has Ray start is not known."""
     UNKNOWN = "unknown"
 
 
-PASSING = (Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+PASSING = (Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
 """What is so for a moment in every run that is well."""
 
 
@@ -75,10 +80,16 @@ class Rank:
         return self.told is not None and self.told.state in STOPPED_STATES
 
     @property
+    def begun(self) -> bool | None:
+        """Whether it has had a process. None: not known."""
+        told = self.told
+        return None if told is None else told.began_at is not None or bool(told.collectives)
+
+    @property
     def gone(self) -> bool:
         """Whether it had a process, and has none any more."""
         told = self.told
-        return told is not None and told.began_at is not None and (told.state in (None, "Z"))
+        return told is not None and told.began_at is not None and told.state in (None, "Z")
 
     @property
     def holds_lock(self) -> bool:
@@ -92,6 +103,14 @@ class Rank:
         return told is not None and (
             (told.busy or 0) >= BUSY or (told.io_bytes_per_s or 0) >= BUSY_BYTES_PER_S
         )
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is there, and does nothing. False, too: it is not known."""
+        told = self.told
+        if told is None or told.busy is None or told.io_bytes_per_s is None or self.gone:
+            return False
+        return told.busy < IDLE and told.io_bytes_per_s < IDLE_BYTES_PER_S
 
     @property
     def waits_for_data(self) -> bool:
@@ -113,6 +132,14 @@ class Rank:
             if not one.point_to_point and group in (None, one.group)
         ]
         return max(entered, key=lambda one: one.entered_at, default=None)
+
+    def point_to_point(self) -> Collective | None:
+        """Return the send or receive that it has not ended, if that came last.
+
+        What was begun together is recorded as one after its parts, which are never said to have ended.
+        """
+        last = max(self.told.collectives if self.told else (), key=lambda one: one.entered_at, default=None)
+        return last if last is not None and last.point_to_point and not last.over else None
 
     def inside(self) -> dict[str, Collective]:
         """Return the collectives that it has entered and not left: by process group, the first of each."""
@@ -161,7 +188,7 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
 
     It does not while no rank waits for another: it compiles, evaluates or saves. Nor while other nodes go on: their
     ranks write, or who waits has done so for a moment only. One that is waited for and works may do so alone, and
-    gets more time.
+    gets more time; so do ranks that do nothing, and may wait for something else.
     """
     if finding.kind in (Kind.WORKS, Kind.NOT_BEGUN, Kind.DRIVER):
         return False
@@ -170,9 +197,9 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
         return False
     written = [rank.told.wrote_s for rank in finding.ranks if rank.told and rank.told.wrote_s is not None]
     silent_s = min([silent_s, *written])
-    alone = finding.kind in (Kind.NEVER_ENTERED, Kind.BY_STACKS) and finding.culprits
+    alone = finding.kind in (Kind.NEVER_ENTERED, Kind.POINT_TO_POINT, Kind.BY_STACKS) and finding.culprits
     works = alone and all(rank.works for rank in finding.culprits)
-    return silent_s >= allowed_s * (TIMES_BUSY if works else 1)
+    return silent_s >= allowed_s * (TIMES_BUSY if works or finding.kind is Kind.IDLE else 1)
 
 
 def compare(ranks: Sequence[Rank]) -> Finding:
@@ -185,7 +212,7 @@ def compare(ranks: Sequence[Rank]) -> Finding:
 
 def _who_waits(ranks: Sequence[Rank]) -> Finding:
     everyone = tuple(ranks)
-    stuck = _in_collectives(everyone) or _by_stacks(everyone)
+    stuck = _in_collectives(everyone) or _point_to_point(everyone) or _by_stacks(everyone)
     waiting = stuck.waiting if stuck else ()
     shared: dict[str, Any] = {"ranks": everyone, "collective": stuck.collective if stuck else None}
     if stuck is not None:
@@ -200,10 +227,13 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
             return Finding(kind=kind, culprits=culprits, waiting=others, **shared)
     if stuck is not None:
         return stuck
-    if all(rank.told is not None and rank.told.began_at is None for rank in everyone):
+    if all(rank.begun is False for rank in everyone):
         return Finding(kind=Kind.NOT_BEGUN, ranks=everyone)
     if any(rank.frames or rank.last() for rank in everyone):
-        return _works(everyone)
+        works = _works(everyone)
+        idle = len(everyone) > 1 and all(rank.idle for rank in everyone)
+        recently = works.since_s is not None and not works.waits_long
+        return replace(works, kind=Kind.IDLE) if idle and not recently else works
     return Finding(kind=Kind.UNKNOWN, ranks=everyone)
 
 
@@ -290,6 +320,26 @@ def usual_interval_s(ranks: Sequence[Rank], group: str) -> float | None:
         at = [one.entered_at for one in (rank.told.collectives if rank.told else ()) if one.group == group]
         gaps += [later - earlier for earlier, later in pairwise(at)]
     return quantiles(gaps, n=20)[-1] if len(gaps) >= 2 else None
+
+
+def _point_to_point(ranks: tuple[Rank, ...]) -> Finding | None:
+    """Who waits in a send or a receive, by torch's flight recorder: NCCL's are in it."""
+    inside = {rank.rank: one for rank in ranks if (one := rank.point_to_point()) is not None}
+    waiting = [rank for rank in ranks if rank.rank in inside]
+    if not waiting:
+        return None
+    first = max(waiting, key=lambda rank: _age(rank, inside[rank.rank]))
+    one = inside[first.rank]
+    return Finding(
+        kind=Kind.POINT_TO_POINT,
+        ranks=ranks,
+        culprits=tuple(rank for rank in ranks if rank.told is not None and rank.rank not in inside),
+        waiting=tuple(waiting),
+        collective=one,
+        inside=inside,
+        since_s=_age(first, one),
+        usual_s=usual_interval_s(waiting, one.group),
+    )
 
 
 def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:

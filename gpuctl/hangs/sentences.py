@@ -1,6 +1,7 @@
 """What a comparison of the ranks has found, in a sentence, and as the document of `why --json`. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
@@ -12,7 +13,19 @@ from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
 MOST_NAMED = 4
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""
-WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE)
+WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
+_NOW: dict[HangVerdict, str] = {
+    "hung": "The run hangs: ",
+    "slow": "The run is slow: ",
+    "fine": "The run goes on. At this moment ",
+    "unknown": "Whether the run hangs is not known: ",
+}
+_THEN: dict[HangVerdict, str] = {
+    "hung": "The run hung",
+    "slow": "The run was slow",
+    "fine": "The run went on",
+    "unknown": "Whether the run hung is not known",
+}
 
 
 def verdict_of(finding: Finding) -> HangVerdict:
@@ -69,12 +82,20 @@ def _culprits(finding: Finding) -> tuple[Culprit, ...]:
 
 def _whole(finding: Finding, verdict: HangVerdict) -> str:
     said = clean(sentence_of(finding), 10_000)
-    return {
-        "hung": f"The run hangs: {said}.",
-        "slow": f"The run is slow: {said}.",
-        "fine": f"The run goes on. At this moment {said}.",
-        "unknown": f"Whether the run hangs is not known: {said}.",
-    }[verdict]
+    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{said}."
+
+
+def in_the_past(hang: Hang) -> Hang:
+    """Return what was found of a run that may no longer be so, with when it was; what says so already as it is."""
+    now = _NOW[hang.verdict]
+    if not hang.sentence.startswith(now):
+        return hang
+    when = (
+        ""
+        if hang.at is None
+        else f" ({datetime.fromisoformat(hang.at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    )
+    return replace(hang, sentence=f"{_THEN[hang.verdict]}{when}: {hang.sentence.removeprefix(now)}")
 
 
 def _culprit(rank: Rank, since_s: float | None) -> Culprit:
@@ -109,6 +130,7 @@ def _stacks(rank: Rank) -> RankStacks:
         rank=rank.rank,
         node=rank.node,
         state=told.state if told else None,
+        begun=rank.begun,
         cpu=told.cpu if told else None,
         last_collective=f"{last.name} #{last.sequence}" if last else None,
         at=_at(rank.at) if rank.at else None,
@@ -164,6 +186,8 @@ def _doing(rank: Rank) -> str:
     """What a rank does that others wait for: `it is in load_batch, data.py:41`."""
     if rank.told is None:
         return "its node could not be asked"
+    if not rank.begun:
+        return "it has not started yet"
     if rank.gone:
         return "its process is gone"
     if rank.holds_lock:
@@ -285,6 +309,24 @@ def _dead_worker(finding: Finding) -> str:
     )
 
 
+def _point_to_point(finding: Finding) -> str:
+    inside = finding.inside or {}
+    parts = [
+        f"rank {rank.rank} on {rank.node} waits in {inside[rank.rank].name}{_line([rank])}"
+        for rank in finding.waiting
+    ]
+    more = [f"and {len(parts) - MOST_NAMED} more"] if len(parts) > MOST_NAMED else []
+    waits = f"{', '.join([*parts[:MOST_NAMED], *more])}{_for(finding)}"
+    if not finding.culprits:
+        return f"{waits}; no rank is elsewhere"
+    do = "does" if len(finding.culprits) == 1 else "do"
+    return f"{waits}; {_named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
+
+
+def _idle(finding: Finding) -> str:
+    return f"no rank works, nor waits in an operation that torch tells of; {_all_doing(finding.ranks)}"
+
+
 def _by_stacks(finding: Finding) -> str:
     if not finding.culprits:
         return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
@@ -307,7 +349,7 @@ def _driver(finding: Finding) -> str:
 
 
 def _not_begun(_: Finding) -> str:
-    return "no rank has begun"
+    return "none of its ranks has begun yet"
 
 
 def _unknown(_: Finding) -> str:
@@ -322,9 +364,11 @@ _SENTENCES = {
     Kind.DIFFERENT: _different,
     Kind.NOT_ASKED: _not_asked,
     Kind.ALL_INSIDE: _all_inside,
+    Kind.POINT_TO_POINT: _point_to_point,
     Kind.BY_STACKS: _by_stacks,
     Kind.DRIVER: _driver,
     Kind.NOT_BEGUN: _not_begun,
     Kind.WORKS: _works,
+    Kind.IDLE: _idle,
     Kind.UNKNOWN: _unknown,
 }

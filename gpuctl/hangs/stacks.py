@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from remote.shared.constants import CODE, NODE_FOLDER
 
+CRASHED = ("Current thread ", "Stack (most recent call first):")
+"""The header of the thread that crashed, among all and alone."""
+HEADERS = ("Thread ", *CRASHED)
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _CODE = re.compile(rf"(.*/{re.escape(NODE_FOLDER)}/{CODE})/[^/]+/")
 """The folder on a node of all that was sent."""
@@ -34,7 +37,7 @@ def threads(text: str) -> list[list[Frame]]:
     """Return each thread's frames, the innermost first; threads without any are left out. The main thread is last."""
     found: list[list[Frame]] = []
     for line in text.splitlines():
-        if line.startswith(("Thread ", "Current thread ")):
+        if line.startswith(HEADERS):
             found.append([])
         elif (frame := _FRAME.match(line)) and found:
             found[-1].append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
@@ -74,8 +77,8 @@ def in_project(frames: list[Frame], code: str) -> Frame | None:
 
 def crashed_at(text: str) -> str:
     """Return where in the script C code was called that crashed: `load_batch, data.py:41`; empty: not known."""
-    _, mark, rest = text.partition("Current thread ")
-    frames = threads(f"{mark}{rest}".split("\n\n")[0]) if mark else []
+    begins = max(map(text.find, CRASHED))
+    frames = [] if begins < 0 else threads(text[begins:].split("\n\n")[0])
     if not frames:
         return ""
     sent = next((code[1] for frame in frames[0] if (code := _CODE.match(frame.file))), "")

@@ -97,7 +97,7 @@ def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
 
 
 def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = None) -> tuple[Result, ...]:
-    """Return the results of these runs (the first letters of an id are enough), or of the cluster's latest.
+    """Return the results of these runs (an id's beginning or end is enough), or of the cluster's latest.
 
     A run that is not over is brought up to date first. Raises NotFound where there is no such run.
     """

@@ -127,7 +127,9 @@ def first_failure(
     if began is None:
         return None
     if began.reason is Reason.TIMED_OUT:
-        return _waited_for(run, ranks, ends, began)
+        return _waited_for(run, ranks, began, _silent(run, ranks, ends))
+    if began.reason is Reason.LOST_PEER and (done := _ended_well_before(run, ranks, nodes, began)):
+        return _waited_for(run, ranks, began, done)
     error = FirstError(
         rank=began.rank,
         node=began.node,
@@ -196,10 +198,15 @@ def _when(end: End) -> tuple[float, bool, int]:
     return (end.at, end.asked, -1 if end.rank is None else end.rank)
 
 
+def how_it_ended(error: FirstError) -> str:
+    """`failed`; `ended` of ranks that ended well, and that others waited for."""
+    return "ended" if error.reason is Reason.ENDED_EARLY else "failed"
+
+
 def failed_first(error: FirstError) -> str:
     """`rank 1 on gpu-1 failed first`, `gpu-1 failed first`, or that it is not known which rank did."""
     if error.rank is not None:
-        return f"rank {error.rank} on {error.node} failed first"
+        return f"rank {error.rank} on {error.node} {how_it_ended(error)} first"
     return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
 
 
@@ -280,10 +287,9 @@ def _stopped_at_an_unknown_time(ends: Sequence[End], nodes: Sequence[NodeRecord]
 
 
 def _waited_for(
-    run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[End], first: End
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], first: End, silent: Mapping[int, str]
 ) -> Failure:
-    """The failure of the ranks that others waited for until the `first` gave up."""
-    silent = _silent(run, ranks, ends)
+    """The failure of the ranks (→ node) that others waited for until the `first` gave up, or saw them gone."""
     silent = {rank: node for rank, node in silent.items() if rank in first.ended.ranks} or silent
     codes = {record.rank: record.exit_code for records in ranks.values() for record in records}
     if not silent:
@@ -303,6 +309,23 @@ def _waited_for(
         detail=ended.detail,
     )
     return Failure(error=error, exit_code=first.ended.exit_code)
+
+
+def _ended_well_before(
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], nodes: Sequence[NodeRecord], victim: End
+) -> dict[int, str]:
+    """Rank → node of those that had ended well when the `victim` lost its peer, and not as they were told to."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    told = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
+    return {
+        record.rank: name
+        for name, records in ranks.items()
+        for record in records
+        if record.exit_code == 0
+        and record.ended_at is not None
+        and record.ended_at < told.get(name, math.inf)
+        and record.ended_at - offsets.get(name, 0.0) <= victim.at + SAME_MOMENT_S
+    }
 
 
 def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[End]) -> dict[int, str]:

@@ -100,6 +100,11 @@ _FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
 """What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
 _THREAD_AT_EXIT = "terminate called without an active exception"
 """What C++ says of a thread that is taken down while it works, as Python does with those that want it at its end."""
+_CRASH = re.compile(
+    r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating.point exception|Illegal instruction)$"
+)
+"""How faulthandler begins."""
+_OF_A_CRASH = re.compile(r"\(most recent call first\):$|^Extension modules: ")
 _ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
 
 
@@ -116,6 +121,23 @@ class LogEnd:
     """The ranks that it waited for, where it names them."""
     traceback: bool
     """Whether it tells of an exception of its own."""
+
+
+def without_crash(tail: str) -> tuple[str, str]:
+    """A log's end without what faulthandler wrote of a crash in C code, and that: the rank's own words tell more."""
+    said: list[str] = []
+    crash: list[str] = []
+    inside = False
+    for line in tail.split("\n"):
+        if _CRASH.match(line):
+            inside, crash = True, [line]
+        elif inside and (not line or line.startswith("  ") or _OF_A_CRASH.search(line)):
+            crash.append(line)
+        else:
+            inside = False
+            said.append(line)
+    own = any(map(str.strip, said))
+    return "\n".join(said if own else crash[:1]), "\n".join(crash)
 
 
 def read(tail: str, *, aborted: bool = False) -> LogEnd:

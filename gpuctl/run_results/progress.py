@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from gpuctl import text
@@ -10,6 +11,8 @@ from gpuctl.run_results.metrics import loss_of, number, whole
 
 WINDOW = 50
 """Lines a rank of which the speed is taken."""
+LEAST_MARKS = 4
+"""As many lines about steps tell how much time is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +111,7 @@ class Progress:
         over = whole(self._epoch_line.get("epoch"))
         if self._epoch_is_over and over is not None and steps and per_epoch:
             done = max(done or 0, over * per_epoch)
-        steps_per_s = _speed(self._steps[leader]) if leader is not None else None
+        steps_per_s = _steady_speed(self._steps[leader]) if leader is not None else None
         losses = [loss_of(line), loss_of(self._epoch_line)]
         loss = next(
             (loss for loss in (losses[::-1] if self._epoch_is_over else losses) if loss is not None), None
@@ -141,6 +144,22 @@ def _speed(marks: deque[tuple[float, float]]) -> float | None:
         return None
     (began, first), (ended, last) = marks[0], marks[-1]
     return (last - first) / (ended - began) if ended > began and last > first else None
+
+
+def _steady_speed(marks: deque[tuple[float, float]]) -> float | None:
+    """Units a second without what comes once as a run begins; None before some steps are known.
+
+    Something is compiled, the first evaluation loads its libraries: until the window has moved on from there, the
+    slowest of its intervals does not count.
+    """
+    if len(marks) < LEAST_MARKS:
+        return None
+    if len(marks) == marks.maxlen:
+        return _speed(marks)
+    took = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)]
+    took.remove(max(took))
+    seconds, units = sum(one for one, _ in took), sum(one for _, one in took)
+    return units / seconds if seconds > 0 and units > 0 else None
 
 
 def _of(name: str, value: int | None, total: int | None) -> str:

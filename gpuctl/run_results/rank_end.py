@@ -27,10 +27,14 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
     if record.ended is not None:
         return replace(record.ended, exit_code=code), False
-    log = log_errors.read(log_tail, aborted=bare.signal == signal.SIGABRT)
+    said, crash = log_errors.without_crash(log_tail)
+    log = log_errors.read(said, aborted=bare.signal == signal.SIGABRT)
     reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
     own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)
+    if bare.signal in CRASHES:
+        place = crashed_at(crash or (facts.crash_stacks if facts else ""))
+        bare = replace(bare, place=clean(place, 500))
     ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, facts=facts)
     if reason not in ECHOES:
         ended = replace(ended, cause=log.cause)
@@ -53,8 +57,7 @@ def _by_signal(ended: Ended, *, traceback: bool) -> Ended:
         reason = Reason.SIGNAL if ended.exit_code else Reason.UNKNOWN
         return replace(ended, reason=reason, detail="", cause=None)
     reason = Reason.SIGNAL if ended.signal else Reason.EXIT_CODE
-    place = crashed_at(ended.facts.crash_stacks) if ended.facts and ended.signal in CRASHES else ""
-    return replace(ended, reason=reason, place=clean(place, 500))
+    return replace(ended, reason=reason)
 
 
 def _by_node(ended: Ended, record: RankRecord) -> Ended:

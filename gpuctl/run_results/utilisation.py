@@ -11,6 +11,8 @@ from gpuctl.run_results.metrics import Line, number, whole, words
 from inventories.run import GpuUse, NodeUse, Run, RunUse
 
 NODES_SHOWN = 8
+LOOPBACK = "127.0.0.1"
+"""Where ranks meet whose nodes are hosts on one machine."""
 
 
 def use_of_run(run: Run, lines: Mapping[str, Sequence[Line]]) -> RunUse | None:
@@ -23,6 +25,7 @@ def use_of_run(run: Run, lines: Mapping[str, Sequence[Line]]) -> RunUse | None:
         gpu_utilization=_mean(gpus),
         cpu_utilization=_mean([(node.cpu_utilization, node.seconds) for node in nodes]),
         nodes=nodes,
+        one_machine=run.master_addr == LOOPBACK,
     )
 
 
@@ -75,13 +78,16 @@ def _most(timed: Sequence[tuple[Line, float]], key: str) -> int | None:
 
 
 def use_lines(use: RunUse) -> list[tuple[str, str]]:
-    """(label, `87 % (peak memory 21.3 of 24.1 GB)`), …: the GPUs, then the CPUs; a line a node."""
+    """(label, `87 % (peak memory 21.3 of 24.1 GB)`), …: the GPUs, then the CPUs; a line a node.
+
+    The CPUs of hosts on one machine have one line.
+    """
     several = len(use.nodes) > 1
     shown = use.nodes[:NODES_SHOWN]
     gpus = [_line(node.node if several else "", _gpus(node)) for node in shown if node.gpus]
     cpus = [
-        _line(node.node if several else "", line)
-        for node in shown
+        _line("whole machine" if use.one_machine else node.node if several else "", line)
+        for node in shown[: 1 if use.one_machine else None]
         if (line := _with_peak([node.cpu_utilization], node.memory_peak_bytes, node.memory_total_bytes))
     ]
     hidden = len(use.nodes) - len(shown)
@@ -89,7 +95,7 @@ def use_lines(use: RunUse) -> list[tuple[str, str]]:
         means = f"and {text.plural(hidden, 'more node')}: gpuctl results --json; the mean of all nodes is "
         if gpus:
             gpus.append(means + _percent(use.gpu_utilization))
-        if cpus:
+        if cpus and not use.one_machine:
             cpus.append(means + _percent(use.cpu_utilization))
     return [
         (label if first else "", line)

@@ -5,7 +5,7 @@ Imports rich: import this module where you print.
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from rich.cells import chop_cells
@@ -14,14 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.failures import failed_first
-from gpuctl.run_results.missing_file import how_to_send
+from gpuctl.run_results.advice import advice_on
+from gpuctl.run_results.failures import failed_first, how_it_ended
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.tune import search_table
+from gpuctl.view import log_line
 from inventories.run import RankResult, Result, Seconds, Share
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
@@ -39,24 +40,30 @@ TRIALS_SHOWN = 10
 SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
+LINES_SEEN = 3
+"""The end of a log is not shown again where so many of its last lines were just seen."""
 FILES_COUNTED = 1000
 PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
 
 
-def run_table(result: Result) -> RenderableType:
+def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
     """One run's table; what failed comes first, with the end of its log from the run's folder.
 
-    Where no rank but a node failed, that is its launcher's log.
+    Where no rank but a node failed, that is its launcher's log. It is left out where its last lines are among those
+    just `seen`.
     """
     folder, error = Path(result.dir), result.first_error
     whose = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
     log = f"{whose}.log" if whose else ""
     tail = end_of(folder / "logs" / log)
+    last = [log_line(error.rank, "", line) for line in tail.splitlines()[-LINES_SEEN:]] if error else []
+    if error and error.rank is not None and last and set(last).issubset(seen):
+        tail = ""
     artifacts = files_under(folder / "artifacts")
     return draw_run(
         result,
         args=args_of(result),
-        advice=how_to_send(result),
+        advice=advice_on(result),
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),
@@ -90,23 +97,26 @@ def draw_run(
 ) -> RenderableType:
     """One run's table, of what is given.
 
-    `args`: the script's. `advice`: what to do about the failure. `log_tail`: of what failed
+    `args`: the script's. `advice`: what to do about the failure or the hang. `log_tail`: of what failed
     first. `earlier`: the runs that it goes on from, oldest first.
     """
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, advice, log_tail), ""]
     if result.hang:
-        parts += [Text(text.clean(result.hang.sentence, 10_000), "yellow"), ""]
+        parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
+        parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
     parts += [_Head(result, args), ""]
+    if result.status == "running":
+        parts += [Text(_next_step(result)), ""]
     if facts := facts_table(result):
         parts += [facts, ""]
     if nothing_was_left(result):
-        advice = (
+        more = (
             "nothing was left to train; more epochs: gpuctl train --resume -- --epochs N "
             f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
-        parts += [Text(text.for_cluster(advice, result.cluster)), ""]
+        parts += [Text(text.for_cluster(more, result.cluster)), ""]
     if result.search and result.search.trials:
         words = args if result.script == "tune built-in" else None
         parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
@@ -119,8 +129,13 @@ def draw_run(
         for line in lines:
             grid.add_row(*line)
         parts += [grid, ""]
-    failed = result.first_error.rank if result.first_error else None
-    parts += [_ranks(result.ranks, failed), "", _Phases(result.seconds), "", _tail(result, artifacts)]
+    parts += [
+        _ranks(result),
+        "",
+        _Phases(result.seconds),
+        "",
+        _tail(result, artifacts),
+    ]
     if result.output_totals:
         parts.append(OutputLines(result))
     if earlier:
@@ -204,22 +219,30 @@ class _Share:
         yield from lines
 
 
-def _ranks(ranks: Sequence[RankResult], failed_first: int | None) -> RenderableType:
+def _next_step(result: Result) -> str:
+    """What can be done about a run that is not over."""
+    how = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
+    return f"It is not over: gpuctl {how.format(result.run)}, gpuctl stop {result.run} ends it."
+
+
+def _ranks(result: Result) -> RenderableType:
     """A line a rank; of a large run only those that failed or straggle, and how the others were."""
+    ranks, error = result.ranks, result.first_error
+    unknown = Text(text.UNKNOWN) if result.status == "running" else Text("?", "yellow")
     times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
-    slow = _stragglers(ranks)
-    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in slow or r.exit_code != 0]
-    shown = sorted(shown, key=lambda rank: rank.rank != failed_first)[:RANKS_SHOWN]
+    slow, first = _stragglers(ranks), error.rank if error else None
+    shown = [r for r in ranks if len(ranks) <= RANKS_SHOWN or r.rank in (*slow, first) or r.exit_code != 0]
+    shown = sorted(shown, key=lambda rank: rank.rank != first)[:RANKS_SHOWN]
     columns: dict[str, Callable[[RankResult], str | Text]] = {
         "rank": lambda rank: str(rank.rank),
         "node": lambda rank: rank.node,
         "device": lambda rank: text.clean(rank.device or text.UNKNOWN, 30),
-        "exit": lambda rank: _exit(rank.exit_code),
+        "exit": lambda rank: unknown if rank.exit_code is None else _exit(rank.exit_code),
         "step p50": lambda rank: text.milliseconds(rank.step_ms_p50),
     }
     rows: list[list[str | Text]] = []
     for rank in sorted(shown, key=lambda rank: rank.rank):
-        remark = Text("failed first" if rank.rank == failed_first else "", "red")
+        remark = Text(f"{how_it_ended(error)} first" if error and rank.rank == first else "", "red")
         if rank.rank in slow:
             remark = Text(f"straggler: {slow[rank.rank]:.1f} times the median", "yellow")
         rows.append([*(cell(rank) for cell in columns.values()), remark])
@@ -252,10 +275,8 @@ def _stragglers(ranks: Sequence[RankResult]) -> dict[int, float]:
     return {rank: ms / usual for rank, ms in paces.items() if ms > usual * STRAGGLER}
 
 
-def _exit(code: int | None) -> Text:
-    """`0`, `3`, `SIGKILL`, or `?` where it is not known."""
-    if code is None:
-        return Text("?", "yellow")
+def _exit(code: int) -> Text:
+    """`0`, `3` or `SIGKILL`."""
     return Text(signal_name(-code) if code < 0 else str(code), "red" if code else "")
 
 

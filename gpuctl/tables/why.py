@@ -33,11 +33,17 @@ def why_table(hang: Hang, *, stacks: bool = False) -> RenderableType:
     return Group(*parts)
 
 
+def _process(rank: RankStacks) -> str:
+    if rank.state is None:
+        return UNKNOWN if rank.begun is None else "gone" if rank.begun else "starts"
+    return STATES.get(rank.state, rank.state)
+
+
 def _row(rank: RankStacks) -> tuple[str, ...]:
     return (
         str(rank.rank),
         rank.node,
-        STATES.get(rank.state or "", rank.state or "gone"),
+        _process(rank),
         UNKNOWN if rank.cpu is None else f"{rank.cpu * 100:.0f} %",
         clean(rank.last_collective or UNKNOWN),
         clean(rank.at or UNKNOWN),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
 
 T = TypeVar("T")
+LEAST_OF_AN_END = 3
+"""Characters of the end of a run's id that name it: fewer may be a slip."""
 
 
 @dataclass(frozen=True)
@@ -287,15 +289,20 @@ class Store:
         return run
 
     def run(self, run_id: str) -> RunFolder:
-        """The run of that id, or the only one whose id begins so. Raises NotFound."""
+        """The run of that id, or the only one whose id begins or ends so. Raises NotFound."""
         ids = [path.name for path in _folders(self.home / "runs")]
         if run_id in ids:
             return RunFolder(self.home / "runs" / run_id)
-        begins = [known for known in ids if run_id and known.startswith(run_id)]
-        if len(begins) == 1:
-            return RunFolder(self.home / "runs" / begins[0])
-        if begins:
-            raise NotFound(f"Run '{run_id}' could be any of {_listed(begins)}. Write more of its id.")
+        ends = len(run_id) >= LEAST_OF_AN_END
+        named = [
+            known
+            for known in ids
+            if run_id and (known.startswith(run_id) or (ends and known.endswith(run_id)))
+        ]
+        if len(named) == 1:
+            return RunFolder(self.home / "runs" / named[0])
+        if named:
+            raise NotFound(f"Run '{run_id}' could be any of {_listed(named)}. Write more of its id.")
         if not ids:
             raise NotFound(f"There is no run '{run_id}', nor any other. Start one with `gpuctl train`.")
         close = nearest(run_id, ids, cutoff=0.4) or ids[-3:]

@@ -21,11 +21,11 @@ from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver
 from remote.runs import outputs
+from remote.runs.dumps import read_files
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 from remote.shared.files import digest_of
-from remote.shared.flight_recorder import NotATrace, in_file
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -245,14 +245,11 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
 
 def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
     """What each rank was in when a collective of NCCL's took too long, by rank; nothing of one that can't be read."""
+    records = [(name, one) for name, some in read_rank_records(folder, nodes).items() for one in some]
+    dumps = read_files({one.rank: folder.path / constants.RANK_DUMP.format(one.rank) for _, one in records})
     found = {}
-    for name, records in read_rank_records(folder, nodes).items():
-        for record in records:
-            path = folder.path / constants.RANK_DUMP.format(record.rank)
-            try:
-                entries = in_file(path)
-            except (FileNotFoundError, NotATrace):
-                continue
+    for name, record in records:
+        if (entries := dumps.get(record.rank)) is not None:
             now = record.ended_at or max((one["entered_at"] for one in entries), default=0.0)
             found[record.rank] = rank_activity(
                 name, {"rank": record.rank, "now": now, "collectives": entries}

@@ -1,8 +1,14 @@
-"""What torch's flight recorder has of a rank's collectives, by whatever way it was had."""
+"""What torch's flight recorder has of a rank's collectives, by whatever way it was had.
+
+Run with a number of seconds and files, it prints each file's last collectives, or null, as a line of JSON. A file
+that takes more seconds of CPU time ends it.
+"""
 
 import io
 import json
 import pickle
+import signal
+import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -94,3 +100,19 @@ def _sizes(value: Any) -> str:  # noqa: ANN401
         for one in _list(value)[:MOST_SIZES]
     ]
     return json.dumps(first)[:MOST_CHARS]
+
+
+def main(cpu_s: float, paths: List[str]) -> None:
+    """Print what the files hold, and be killed where one of them takes too long."""
+    for path in paths:
+        signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+        try:
+            line = json.dumps(in_file(Path(path)))
+        except (OSError, NotATrace):
+            line = "null"
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2:])

@@ -130,7 +130,8 @@ def test_runs_of_older_release_are_listed_and_shown(home: Store, capsys: pytest.
     assert cli.main(["results", THIRD, "--json"]) == 0
     [shown] = json.loads(capsys.readouterr().out)["runs"]
     stored = json.loads((RESUMED_RUNS / THIRD / "result.json").read_text())
-    shown["train"] = {key: shown["train"][key] for key in stored["train"]}
+    for part in ("train", "usage"):
+        shown[part] = {key: shown[part][key] for key in stored[part]}
     assert {key: shown[key] for key in stored if key != "format"} == {
         key: value for key, value in stored.items() if key != "format"
     }

@@ -3,6 +3,7 @@
 import io
 import re
 import threading
+from pathlib import Path
 
 import pytest
 from terminal import Terminal, python
@@ -225,6 +226,15 @@ def test_plain_view_limits_rate_of_epoch_lines(monkeypatch: pytest.MonkeyPatch) 
             now[0] += 0.6
     told = [line.split(",")[0] for line in err.getvalue().splitlines() if "accuracy" in line]
     assert told == ["step 3", "step 5", "step 7"]
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_log_lines_count_as_seen_where_both_streams_are_one(tmp_path: Path, one: bool) -> None:
+    with (tmp_path / "err").open("w") as err, (tmp_path / "out").open("w") as out:
+        output = Output(Options(), stdout=err if one else out, stderr=err)
+        PlainView(output, logs=False).log(1, "b", "hidden")
+        PlainView(output, logs=True).log(1, "b", "boom")
+        assert output.just_seen == (frozenset({"rank 1 │ boom"}) if one else frozenset())
 
 
 def test_plain_view_keeps_lines_of_threads_whole() -> None:

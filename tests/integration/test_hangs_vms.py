@@ -94,7 +94,7 @@ def hang_of(result: Any, err: str) -> Any:
     hang = result["hang"]
     assert hang is not None, err
     assert (result["status"], hang["verdict"]) == ("stopped", "hung")
-    assert hang["sentence"].startswith("The run hangs: ")
+    assert hang["sentence"].startswith("The run hung (20")
     assert "The run hangs: " in err
     return hang
 

@@ -109,7 +109,7 @@ SENTENCES: list[tuple[Ended, str]] = [
     ),
     (
         Ended(reason=R.ENDED_EARLY, rank=0, ranks=(1,), detail="Timed out"),
-        "had ended: rank 0 waited for it in vain (Timed out)",
+        "had ended well before: rank 0 waited for it in vain (Timed out)",
     ),
     (Ended(reason=R.UNKNOWN), f"killed, it is not known by what; {MEMORY}"),
     (

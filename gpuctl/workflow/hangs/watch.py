@@ -8,7 +8,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from gpuctl.hangs.compare import Kind, Rank, blocks, compare
-from gpuctl.hangs.sentences import hang_of
+from gpuctl.hangs.sentences import hang_of, in_the_past
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
@@ -161,8 +161,21 @@ def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
         write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
 
 
-def kept(folder: RunFolder) -> Hang | None:
-    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; None: nothing was."""
+def kept(folder: RunFolder, *, running: bool = False) -> Hang | None:
+    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; None: nothing was.
+
+    It is told as of the past, unless the run is running and a node's watch still reports it.
+    """
+    from remote.runs.run_files import read_hang_reports
+
+    hang = _last_found(folder)
+    if hang is None or (running and read_hang_reports(folder, folder.load_run().nodes)):
+        return hang
+    hang = in_the_past(hang)
+    return replace(hang, sentence=f"{hang.sentence} `gpuctl why` asks its ranks again.") if running else hang
+
+
+def _last_found(folder: RunFolder) -> Hang | None:
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None

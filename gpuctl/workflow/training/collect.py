@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuctl.hangs.sentences import in_the_past
 from gpuctl.run_results.curves import with_curve
 from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
@@ -95,7 +96,7 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
-    hang = None if result.status == "succeeded" else kept(folder)
+    hang = None if result.status == "succeeded" else kept(folder, running=result.status == "running")
     return replace(
         with_search(result),
         train=result.train if run.built_in else with_curve(result.train, folder, outputs),
@@ -132,7 +133,11 @@ def _round(seconds: float | None) -> float | None:
 def final_result(folder: RunFolder) -> Result | None:
     """The result once every node has said how the run ended, and all of it is here; else None."""
     result = folder.load_result()
-    return with_search(result) if result is not None and _is_over(folder) else None
+    if result is None or not _is_over(folder):
+        return None
+    # The release before told it as if it were still so.
+    hang = None if result.hang is None else in_the_past(result.hang)
+    return with_search(replace(result, hang=hang))
 
 
 def _is_over(folder: RunFolder) -> bool:

@@ -71,15 +71,20 @@ def tell_or_share(
     request: TrainRequest,
     aside: Aside,
     folder: RunFolder,
-) -> None:
-    """Tell of what an earlier run left on some of the nodes alone, or put it on all of them, as was asked for."""
+) -> str:
+    """Tell of what an earlier run left on some of the nodes alone, or put it on all of them, as was asked for.
+
+    Returns the sentence that was told; empty where there is nothing such.
+    """
     by_rank = sorted(prepared.roots, key=lambda name: nodes[name].machine.rank)
     roots = {name: prepared.roots[name] for name in by_rank}
     if request.share_outputs:
         for line in share(view, cluster, nodes, roots, prepared.earlier, aside, folder):
             view.note(line)
-    elif sentence := uneven_sentence(cluster, roots, prepared.earlier):
+        return ""
+    if sentence := uneven_sentence(cluster, roots, prepared.earlier):
         view.note(sentence)
+    return sentence
 
 
 def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
@@ -119,20 +124,16 @@ def uneven_sentence(cluster: str, roots: Mapping[str, str], earlier: Mapping[str
         return ""
     nodes = ", ".join(found[named[0]])
     one, verb = ("it", "is") if len(named) == 1 else ("them", "are")
+    fresh = f"--fresh (begin without {one})"
     if shared:
-        ways = (
-            "--share-outputs puts what rank 0's node has on all nodes, --fresh begins with what is sent alone"
-        )
+        ways = f"add --share-outputs (all nodes get {one}) or {fresh}"
     else:
         holder = found[named[0]][0]
         brought = "it" if len(named) == 1 else "the first"
-        path = _from_home(f"{roots[holder]}/{named[0]}")
-        pull = pull_command(cluster, holder, path)
-        ways = f"--fresh begins with what is sent alone, and {pull} brings {brought} here"
-    return (
-        f"{_some(named, len(named))} {verb} on {nodes} alone, from an earlier run: ranks that load {one} and "
-        f"ranks that do not find {one} may wait for each other for ever; {ways}"
-    )
+        pull = pull_command(cluster, holder, _from_home(f"{roots[holder]}/{named[0]}"))
+        ways = f"add {fresh}, or bring {brought} here: {pull}"
+    some = _some(named, len(named))
+    return f"{some} {verb} on {nodes} alone, from an earlier run: if the script loads {one}, {ways}"
 
 
 def share(

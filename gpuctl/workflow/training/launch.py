@@ -98,6 +98,7 @@ def plan_run(
     seconds: Mapping[str, float],
     *,
     root: Path | None = None,
+    uneven_files: str = "",
 ) -> Run:
     """Return the run's record: which ranks on which node, and where they meet. `root`: the folder that is sent.
 
@@ -140,6 +141,7 @@ def plan_run(
         seconds=rounded(seconds),
         hourly_usd=hourly_usd,
         options=options,
+        uneven_files=uneven_files,
     )
 
 

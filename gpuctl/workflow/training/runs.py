@@ -15,7 +15,7 @@ from inventories.run import Result, RunStatus
 
 
 def latest(app: App, named: str | None) -> RunFolder:
-    """The run of that name (its first letters are enough), or the cluster's latest."""
+    """The run of that name (its beginning or end is enough), or the cluster's latest."""
     if named is not None:
         return app.store.run(named)
     for folder in reversed(app.store.runs(app.options.cluster)):

@@ -150,8 +150,11 @@ class _Runs:
                 run_folder, facts = self._app.store.new_run(started_at), prepared.facts
                 self._app.started_runs.add(run_folder.id)
                 with removed_unless_launched(run_folder):
+                    uneven = ""
                     if aside is not None and not request.drives:
-                        tell_or_share(view, inventory.cluster, nodes, prepared, request, aside, run_folder)
+                        uneven = tell_or_share(
+                            view, inventory.cluster, nodes, prepared, request, aside, run_folder
+                        )
                     run = plan_run(
                         run_folder.id,
                         inventory,
@@ -162,6 +165,7 @@ class _Runs:
                         started_at,
                         seconds,
                         root=project.tree.root,
+                        uneven_files=uneven,
                     )
                     check_strategy(request, run)
                     try:

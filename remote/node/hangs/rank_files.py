@@ -9,7 +9,7 @@ from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS, RANK_D
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
 STACKS = ".stacks"
-"""What a rank's process writes of its threads, on request and when it crashes."""
+"""What a rank's process writes of its threads, on request."""
 RECORDED = "TORCH_FR_BUFFER_SIZE"
 """How many collectives torch's flight recorder keeps in mind."""
 OLDER_NAMES = {

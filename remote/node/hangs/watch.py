@@ -1,7 +1,8 @@
 """Notices on its node that a run makes no progress any more, and writes down what its ranks are doing then.
 
-A step is a line of metrics, or a collective that has ended. How long a rank may take for one is told by its own past,
-and before the first nothing is told at all: it may load data or compile for as long as it likes. Where a script says
+A step is a line of metrics, or a collective that has ended. How long a rank may take for one is told by its own past.
+Before the first it has minutes since it began, or last wrote into its log: it may load data or compile, but may also
+wait for a rank that never comes. What is reported is no hang yet: who compares all ranks decides. Where a script says
 nothing by its metrics, torch's flight recorder is asked, now and then.
 """
 
@@ -26,6 +27,9 @@ from remote.shared.constants import (
 from remote.shared.files import read_json, write_json
 
 LEAST_S = 120.0
+START_S = 300.0
+TIMES_START = 5
+"""Before the first step: that, or as many times what a person said, where that is less."""
 TIMES_USUAL = 20
 TIMES_LONGEST = 2
 TICK_S = 5.0
@@ -45,11 +49,17 @@ class Progress:
     def __init__(self, after_s: Optional[float]) -> None:
         """`after_s`: what a person said; None: by the run's own past."""
         self._after_s = after_s
-        self._heard = 0.0
+        self._began = None  # type: Optional[float]
+        self._heard = None  # type: Optional[float]
         self._stepped = None  # type: Optional[float]
         self._took = []  # type: List[float]
         self._longest_s = 0.0
         self._told_s = 0.0
+
+    def began(self, now: float) -> None:
+        """Note that ranks have begun, the first time that it is told."""
+        if self._began is None:
+            self._began = now
 
     def sign(self, now: float, *, step: bool, took: Sequence[float] = ()) -> None:
         """Take a sign of life; `step`: it is one of progress. `took`: how long steps took since the last sign."""
@@ -59,22 +69,30 @@ class Progress:
             self._took = [*self._took, *took][-STEPS_KEPT:]
             self._longest_s = max(self._longest_s, *took, 0.0)
             self._stepped = now
-        self._heard = max(self._heard, now)
+        self._heard = now if self._heard is None else max(self._heard, now)
         self._told_s = 0.0
 
     @property
     def allowed_s(self) -> Optional[float]:
-        """How long it may be silent. None: for ever, as there was no step yet."""
-        if self._stepped is None:
+        """How long it may be silent. None: for ever, as nothing has begun yet."""
+        if self._since is None:
             return None
+        if self._stepped is None:
+            said = self._after_s
+            return START_S if said is None else max(said, min(START_S, TIMES_START * said))
         if self._after_s is not None:
             return self._after_s
         usual_s = sorted(self._took)[int(len(self._took) * 0.95)] if self._took else 0.0
         return max(LEAST_S, TIMES_USUAL * usual_s, TIMES_LONGEST * self._longest_s)
 
+    @property
+    def _since(self) -> Optional[float]:
+        """When it last gave a sign of life, else when it began."""
+        return self._began if self._heard is None else self._heard
+
     def silent_s(self, now: float) -> float:
         """How long it has been silent."""
-        return now - self._heard
+        return 0.0 if self._since is None else now - self._since
 
     def is_due(self, now: float) -> bool:
         """Return whether to tell that it hangs: when it was silent for too long, and each time that has doubled."""
@@ -141,6 +159,8 @@ class Watch:
         if (self._run_dir / "stop").exists():
             return
         ranks = self._ranks()
+        if ranks:
+            self._progress.began(now)
         logs = self._changed({RANK_LOG.format(rank): self._size(RANK_LOG.format(rank)) for rank in ranks})
         steps = self._changed(
             {RANK_METRICS.format(rank): self._size(RANK_METRICS.format(rank)) for rank in ranks}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from remote.node import end_reasons
-from remote.node.hangs.rank_files import STACKS, hook_for_ranks, rank_files, recorder_environment
+from remote.node.hangs.rank_files import hook_for_ranks, recorder_environment
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.end_facts import EndFacts
@@ -160,8 +160,7 @@ class Rank:
         self._record.update(transports=nccl_log.read(nccl))
         if exit_code != 0 and self._facts:
             interface = os.environ.get("NCCL_SOCKET_IFNAME", "")
-            stacks = rank_files(self._run_dir, self.rank) + STACKS
-            self._record.update(facts=self._facts.told(nccl, stacks, interface))
+            self._record.update(facts=self._facts.told(nccl, interface))
         self._write()
         self.ended, self.exit_code = True, exit_code
 

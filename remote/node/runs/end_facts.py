@@ -1,4 +1,4 @@
-"""What a node sees around a rank that ends badly: memory that the kernel took back, /dev/shm, NCCL, a crash.
+"""What a node sees around a rank that ends badly: memory that the kernel took back, /dev/shm, NCCL.
 
 Looked at now and then while the rank is at work: when it has ended, its memory is free again.
 """
@@ -17,12 +17,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 KERNEL_LOG = "/dev/kmsg"
 SHM = "dev/shm"
 MOST_LOG_BYTES = 4 * 1024 * 1024
-MOST_STACKS_BYTES = 64 * 1024
-KEPT_STACKS_BYTES = 8 * 1024
 
 _KILLED = re.compile(r"[Kk]illed process (\d+) \(([^)]*)\)(?:.*?anon-rss:(\d+)kB)?")
 _LIMIT = re.compile(r"memory: usage \d+kB, limit (\d+)kB")
-_CRASH = b"Fatal Python error:"
 
 
 class EndFacts:
@@ -43,7 +40,7 @@ class EndFacts:
         if time.monotonic() - self._looked >= LOOK_S:
             self._look()
 
-    def told(self, nccl_file: str, stacks_file: str, interface: str) -> Dict[str, Any]:
+    def told(self, nccl_file: str, interface: str) -> Dict[str, Any]:
         """All of them, once the rank has ended. `interface`: what NCCL was told to use."""
         self._look()
         on_machine = kills_in(PROC / "vmstat")
@@ -63,7 +60,7 @@ class EndFacts:
             facts.update(shm_bytes=self._shm[0], shm_least_free_bytes=self._shm[1])
         said, warning = nccl_log.network(nccl_file)
         named = [interface] if interface else []
-        facts.update(nccl_interfaces=said or named, nccl_warning=warning, crash_stacks=crash(stacks_file))
+        facts.update(nccl_interfaces=said or named, nccl_warning=warning)
         return facts
 
     def _look(self) -> None:
@@ -197,15 +194,3 @@ def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
         if found["pid"] == pid:
             break
     return found
-
-
-def crash(stacks_file: str) -> str:
-    """What faulthandler wrote when the rank's Python crashed; empty where it did not."""
-    try:
-        with open(stacks_file, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_STACKS_BYTES))
-            text = file.read(MOST_STACKS_BYTES)
-    except OSError:
-        return ""
-    at = text.rfind(_CRASH)
-    return "" if at < 0 else text[at : at + KEPT_STACKS_BYTES].decode(errors="replace")

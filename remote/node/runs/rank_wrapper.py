@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from remote.node import end_reasons
-from remote.node.hangs.rank_files import STACKS, hook_environment, rank_files
+from remote.node.hangs.rank_files import hook_environment
 from remote.node.runs import nccl_log, process
 from remote.node.runs.end_facts import EndFacts
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
@@ -72,7 +72,7 @@ def main(arguments: List[str]) -> int:
         ended.update(metrics_ended_at=_written_at(metrics))
         if code:
             interface = environment.get("NCCL_SOCKET_IFNAME", "")
-            ended.update(facts=facts.told(nccl[0], rank_files(run_dir, rank) + STACKS, interface))
+            ended.update(facts=facts.told(nccl[0], interface))
         write_json(path, dict(record, pid=child.pid, **group, **ended))
     if code < 0:
         # Die of the same signal, so that the launcher reports what really happened.

@@ -181,7 +181,13 @@ OWN_WORKER = ChildActivity(pid=77, state="S", stacks=FETCHES)
         (
             (rank(0, state=None, began_at=None), rank(1, state=None, began_at=None)),
             "unknown",
-            "Whether the run hangs is not known: no rank has begun.",
+            "The run starts: none of its ranks has begun yet.",
+        ),
+        (
+            (rank(0, stacks=stack(script(3))), rank(1, state=None, began_at=None)),
+            "unknown",
+            "Whether the run hangs is not known: no rank waits in a collective; rank 0: it is in train.py:3; rank 1: "
+            "it has not started yet.",
         ),
     ],
 )
@@ -216,6 +222,68 @@ def test_rank_that_waits_elsewhere_is_said_to() -> None:
     other = entered(7, ago_s=100, over=False, group="1", title="pipe", name="barrier")
     stuck = rank(1, entered(1, ago_s=300), other, stacks=stack((C10D, 1, "barrier"), script(50)))
     assert "it waits in barrier #7 (train.py:50)" in said(waits(0), stuck).sentence
+
+
+def p2p(number: int, name: str, *, ago_s: float = 240, over: bool = False, **more: Any) -> Rank:
+    """A rank whose last entry is a send or a receive, after one that is never said to have ended."""
+    part = entered(8, ago_s=ago_s + 1, over=False, point_to_point=True, name="send 0->1")
+    last = entered(9, ago_s=ago_s, over=over, point_to_point=True, name=name)
+    return rank(number, part, last, stacks=stack(script(7, "stage", "pipe.py")), **more)
+
+
+def test_rank_that_sends_and_receives_nothing_is_named_by_those_who_wait_for_it() -> None:
+    hang = said(p2p(0, "recv 0<-1"), rank(1, stacks=stack(script(41, "load_batch", "data.py"))))
+    assert hang.verdict == "hung"
+    assert hang.sentence == (
+        "The run hangs: rank 0 on alpha waits in recv 0<-1 (pipe.py:7), for 4 min 0 s; rank 1 on alpha does not: it "
+        "is in load_batch, data.py:41."
+    )
+    assert [one.rank for one in hang.culprits] == [1]
+    assert [(one.rank, one.collective) for one in hang.waiting] == [(0, "recv 0<-1")]
+
+
+def test_ranks_that_wait_for_each_others_sends_are_all_named() -> None:
+    hang = said(p2p(0, "recv 0<-1"), p2p(1, "recv 1<-0"))
+    assert hang.sentence.startswith(
+        "The run hangs: rank 0 on alpha waits in recv 0<-1 (pipe.py:7), rank 1 on alpha waits in recv 1<-0 (pipe.py:"
+    )
+    assert hang.culprits == ()
+
+
+def test_sends_that_have_ended_or_just_begun_are_no_hang() -> None:
+    assert said(p2p(0, "recv 0<-1", ago_s=0.5), p2p(1, "recv 1<-0", ago_s=0.5)).verdict == "fine"
+    over = compare((p2p(0, "recv 0<-1", over=True), p2p(1, "send 1->0", over=True)))
+    assert over.kind is Kind.WORKS
+    assert not blocks(over, 1000, 100)
+
+
+def test_rank_that_never_came_to_the_process_group_is_named() -> None:
+    store = ("/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py", 190, "_create_c10d_store")
+    joins = rank(0, stacks=stack(store, (C10D, 1700, "init_process_group"), script(5)))
+    finding = compare((joins, rank(1, stacks=stack(script(4, "download")))))
+    hang = hang_of("r", finding, at=datetime(2026, 1, 1, tzinfo=UTC), hung=blocks(finding, 300, 300))
+    assert hang.sentence == (
+        "The run hangs: rank 1 on alpha is not in init_process_group (train.py:5), in which rank 0 waits; it is in "
+        "download, train.py:4."
+    )
+
+
+def test_ranks_that_all_do_nothing_for_long_hang() -> None:
+    def at(number: int, **more: Any) -> Rank:
+        return rank(
+            number, stacks=stack(script(9 + number)), **{"busy": 0.01, "io_bytes_per_s": 50.0, **more}
+        )
+
+    idle = compare((at(0), at(1)))
+    assert idle.kind is Kind.IDLE
+    assert (blocks(idle, 479, 120), blocks(idle, 480, 120)) == (False, True)
+    assert hang_of("r", idle, at=datetime(2026, 1, 1, tzinfo=UTC), hung=True).sentence == (
+        "The run hangs: no rank works, nor waits in an operation that torch tells of; rank 0: it is in train.py:9; "
+        "rank 1: it is in train.py:10."
+    )
+    for other in ({"busy": 0.4}, {"io_bytes_per_s": 2e5}, {"busy": None}, {"state": None}):
+        assert not blocks(compare((at(0), at(1, **other))), 10_000, 120)
+    assert not blocks(compare((at(0),)), 10_000, 120), "one rank alone may wait for anything"
 
 
 def test_rank_that_comes_last_as_a_rule_makes_the_run_slow() -> None:

@@ -432,7 +432,30 @@ def test_first_failure_blames_ended_rank_others_waited_for() -> None:
     found = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
     assert found is not None
     assert found[:2] == (1, "node-1")
-    assert found[2].startswith("had ended: rank 0 waited for it in vain")
+    assert found[2].startswith("had ended well before: rank 0 waited for it in vain")
+
+
+@pytest.mark.parametrize(
+    ("record", "stopped_at", "blamed"),
+    [
+        (ended(0, 0, 9.0), None, 0),
+        (ended(0, 0, 9.0), 8.0, 1),  # it ended so as it was told to
+        (ended(0, 0, 20.0), None, 1),
+    ],
+)
+def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
+    record: RankRecord, stopped_at: float | None, blamed: int
+) -> None:
+    nodes = (node(0, 0, stopped_at=stopped_at), node(1))
+    ranks = {"node-0": [record], "node-1": [ended(1, 1, 10.0)]}
+    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    assert found is not None
+    assert (found.error.rank, found.exit_code) == (blamed, 1)
+    if blamed == 0:
+        assert failed_first(found.error) == "rank 0 on node-0 ended first"
+        assert found.error.message.startswith(
+            "had ended well before: rank 1 waited for it in vain (RuntimeError: ["
+        )
 
 
 def test_first_failure_blames_no_rank_when_all_timed_out() -> None:

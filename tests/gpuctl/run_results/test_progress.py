@@ -40,6 +40,18 @@ def test_state_omits_total_steps_after_change_of_ranks() -> None:
     assert (state.epoch, state.epochs, state.step, state.steps, state.left_s) == (3, 3, 60, None, None)
 
 
+def test_time_left_is_told_after_some_steps_and_without_the_warm_up() -> None:
+    lines = [(0, {"step": 1}, 0.0), *((0, {"step": n}, 60.0 + n) for n in range(2, 6))]
+    assert [after((0, START, 0.0), *lines[:n]).left_s for n in range(1, 4)] == [None] * 3
+    assert after((0, START, 0.0), *lines[:4]).left_s == pytest.approx(116.0)
+    assert after((0, START, 0.0), *lines).left_s == pytest.approx(115.0)
+
+
+def test_time_left_counts_each_evaluation_of_a_longer_run() -> None:
+    lines = [(0, {"step": n}, n + 100.0 * (n // 25)) for n in range(1, 101)]
+    assert after((0, START, 0.0), *lines).left_s == pytest.approx(20 * (49 + 200) / 49)
+
+
 def test_state_prefers_line_times_to_arrival_times() -> None:
     lines = [(0, {"step": n, "samples": n, "time": 1000 + n}, 5.0) for n in (1, 2, 3)]
     assert after(*lines).samples_per_s == pytest.approx(1.0)
@@ -89,7 +101,7 @@ def test_state_speed_excludes_time_between_epochs() -> None:
 
 
 def test_state_caps_fraction_at_1_beyond_announced_steps() -> None:
-    state = after((0, START, 0.0), (0, {"step": 100}, 0.0), (0, {"step": 200}, 1.0))
+    state = after((0, START, 0.0), *((0, {"step": 50 * n}, float(n)) for n in range(1, 5)))
     assert (state.fraction, state.left_s) == (1.0, 0.0)
     assert "left" not in " ".join(state.where())
 

@@ -57,13 +57,30 @@ def test_full_shared_memory_is_named_where_it_was_seen_full(code: int, tail: str
     assert end_of(code, tail, seen=roomy).reason is not Reason.SHARED_MEMORY_FULL
 
 
-def test_crash_names_the_line_that_called_into_c_code() -> None:
-    end = end_of(-11, "epoch 3\n", crash_stacks=CRASH)
+@pytest.mark.parametrize(
+    ("log", "older"),
+    [
+        (f"epoch 3\n{CRASH}", ""),
+        (f"epoch 3\n{CRASH.replace('Current thread 0x1', 'Stack')}", ""),
+        ("epoch 3\n", CRASH),
+    ],
+)
+def test_crash_names_the_line_that_called_into_c_code(log: str, older: str) -> None:
+    end = end_of(-11, log, crash_stacks=older)
     assert sentence(end) == "killed by SIGSEGV in C code that was called from load_batch, data.py:41"
-    assert (
-        end_of(-11, "epoch 3\n", crash_stacks="Fatal Python error: Aborted\n\n<no Python frame>").place == ""
+    assert end_of(1, log, crash_stacks=older).place == "", "a worker's crash is not the rank's"
+
+
+def test_crash_without_a_place_is_told_by_the_words_before_it() -> None:
+    bare = "Fatal Python error: Aborted\n\nStack (most recent call first):\n  <no Python frame>\n"
+    assert end_of(-11, bare).place == ""
+    assert sentence(end_of(-11, f"epoch 3\n{bare}\nExtension modules: a, b (total: 2)\n")) == (
+        "killed by SIGSEGV without a traceback; its log ends with: epoch 3"
     )
-    assert end_of(1, "epoch 3\n", crash_stacks=CRASH).place == "", "a worker's crash is not the rank's"
+    at_exit = end_of(-6, f"terminate called without an active exception\n{CRASH}")
+    assert at_exit.reason is Reason.THREAD_AT_EXIT
+    own = end_of(1, f"Fatal Python error: init_fs_encoding: failed\n{BOOM}{CRASH}")
+    assert own.detail == "RuntimeError: boom"
 
 
 def test_words_of_a_node_can_not_steer_the_terminal() -> None:

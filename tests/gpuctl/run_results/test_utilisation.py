@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,14 @@ def test_use_lines_show_gpu_and_cpu_use_per_node() -> None:
     many = shown(10, lines)
     assert len(many) == 18
     assert many[8] == ("", "and 2 more nodes: gpuctl results --json; the mean of all nodes is 50 %")
+
+
+def test_cpus_of_hosts_on_one_machine_have_one_line() -> None:
+    lines = {name: [line(2.0, 0.5, None)] for name in ("n-0", "n-1")}
+    told = use_of_run(replace(run_of(2), master_addr="127.0.0.1"), lines)
+    assert told is not None
+    assert told.one_machine
+    assert use_lines(told) == [("CPU use", "whole machine  50 %")]
 
 
 def test_use_lines_omit_unknown_values() -> None:

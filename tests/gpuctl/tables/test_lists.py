@@ -18,6 +18,7 @@ from gpuctl.tables.lists import comparison_table, found_table, machines_table, r
 from gpuctl.tables.run import draw_run
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
+from inventories.hang import Hang
 from inventories.machine import MachineInfo
 from inventories.run import (
     FirstError,
@@ -378,6 +379,18 @@ def test_run_table_marks_stragglers(
     assert remarks == {rank: f"{times} times the median" for rank, times in slow.items()}
 
 
+def test_run_table_of_a_run_that_is_not_over_says_what_can_be_done() -> None:
+    ranks = tuple(replace(rank, exit_code=None) for rank in GOOD.ranks)
+    going_on = replace(GOOD, status="running", exit_code=None, ranks=ranks)
+    ends = f"gpuctl stop {GOOD.run} ends it."
+    shown = drawn(draw_run(going_on))
+    assert f"It is not over: gpuctl logs -f {GOOD.run} follows it, {ends}" in " ".join(shown.split())
+    assert "?" not in shown
+    hang = Hang(run=GOOD.run, verdict="hung", sentence="The run hangs: so.")
+    shown = " ".join(drawn(draw_run(replace(going_on, hang=hang))).split())
+    assert f"It is not over: gpuctl why --stacks {GOOD.run} shows where all ranks are, {ends}" in shown
+
+
 def test_run_table_of_failed_node_has_no_log_tail() -> None:
     error = FirstError(
         rank=None, node="node-1", message="lost: connection refused", reason=Reason.UNREACHABLE
@@ -403,6 +416,10 @@ def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> N
     text = drawn(run_table(replace(BAD, dir=str(tmp_path))))
     assert "  │ the end is near\n" in text
     assert "artifacts   deep/model.pt\n" in text
+    seen = drawn(run_table(replace(BAD, dir=str(tmp_path)), seen={"rank 1 │ the end is near"}))
+    assert "the end" not in seen
+    other = drawn(run_table(replace(BAD, dir=str(tmp_path)), seen={"rank 0 │ the end is near"}))
+    assert "the end of its log" in other
     assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
     (tmp_path / "logs" / "node-1.log").write_text("no rendezvous\n")
     node_failed = replace(

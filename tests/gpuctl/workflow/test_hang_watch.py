@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuctl.hangs.sentences import in_the_past
 from gpuctl.workflow.hangs.watch import HangWatch, keep, kept
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
@@ -64,7 +65,9 @@ def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder
     hang = kept(folder)
     assert hang is not None
     assert hang.verdict == "hung"
-    assert hang.sentence.startswith("The run hangs: rank 1 on b never entered all_reduce #2")
+    assert hang.sentence.startswith(
+        "The run hung (1970-01-01 00:16:40 UTC): rank 1 on b never entered all_reduce #2"
+    )
     assert (folder.path / "stacks" / "rank-1.txt").read_text() == LOADS
 
 
@@ -80,7 +83,22 @@ def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
     files.record("ranks/rank-1.json", json.dumps(record).encode())
     hang = kept(folder)
     assert hang is not None
-    assert hang.sentence.startswith("The run hangs: the process of rank 1 on b has ended; rank 0 waits in")
+    assert hang.sentence.startswith(
+        "The run hung (1970-01-01 00:16:40 UTC): the process of rank 1 on b has ended; "
+    )
+
+
+def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(folder: RunFolder) -> None:
+    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at="2026-01-01T00:05:00+00:00")
+    keep(folder, found)
+    then = "The run hung (2026-01-01 00:05:00 UTC): so."
+    assert (over := kept(folder)) is not None
+    assert over.sentence == then
+    assert in_the_past(over) == over
+    assert (unreported := kept(folder, running=True)) is not None
+    assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
+    bring(folder, report(0, over=False))
+    assert kept(folder, running=True) == found
 
 
 def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
@@ -100,7 +118,7 @@ def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
     keep(folder, found)
     bring(folder, report(0, over=False), report(1, over=True))
-    assert kept(folder) == found
+    assert kept(folder) == in_the_past(found)
 
 
 def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
@@ -119,19 +137,19 @@ def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> No
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
     keep(folder, found)
     ended(folder, 0, 900.0)
-    assert kept(folder) == found
+    assert kept(folder) == in_the_past(found)
     ended(folder, 1, 1500.0)
     assert kept(folder) is None, "rank 1 made steps after that"
     stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
     save_node_record(folder, stopped)
-    assert kept(folder) == found, "what a rank writes as it is stopped is no step"
+    assert kept(folder) == in_the_past(found), "what a rank writes as it is stopped is no step"
 
 
 def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
     keep(folder, found)
     bring(folder, b"")
-    assert kept(folder) == found, "nothing was reported: `gpuctl why` found it"
+    assert kept(folder) == in_the_past(found), "nothing was reported: `gpuctl why` found it"
     bring(folder, report(0, over=False))
     bring(folder, b"")
     assert kept(folder) is None
@@ -163,8 +181,8 @@ def test_dumps_of_nccls_timeout_tell_who_never_came(folder: RunFolder) -> None:
     assert hang is not None
     assert hang.verdict == "hung"
     assert hang.sentence == (
-        "The run hangs: rank 1 on b never entered all_reduce #5, which rank 0 waits in; where it was is not known, "
-        "for 10 min 0 s."
+        "The run hung (1970-01-01 00:10:05 UTC): rank 1 on b never entered all_reduce #5, which rank 0 waits in; "
+        "where it was is not known, for 10 min 0 s."
     )
     assert kept(folder) == hang
 
@@ -247,7 +265,7 @@ def test_node_that_never_reported_does_not_say_that_the_run_goes_on(folder: RunF
     following.watch.reported("b", None)
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
-    assert kept(folder) == hung(folder, "so")[0]
+    assert kept(folder) == in_the_past(hung(folder, "so")[0])
 
 
 def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) -> None:
@@ -256,7 +274,7 @@ def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) 
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("a", None)
-    assert kept(folder) == hung(folder, "so")[0]
+    assert kept(folder) == in_the_past(hung(folder, "so")[0])
 
 
 def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:

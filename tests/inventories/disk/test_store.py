@@ -245,11 +245,21 @@ def test_runs_are_listed_oldest_first_and_by_cluster(store):
     assert store.runs("a") == [a, b], "a torn record must not hide a run"
 
 
-def test_store_run_finds_run_by_unique_prefix(store):
+def test_store_run_finds_run_by_unique_beginning_or_end(store):
     first = launch(store, now=NOW)
     second = launch(store, now=NOW + timedelta(days=1))
     assert store.run(first.id) == first
     assert store.run("20261122") == second
+    assert store.run(first.id[-5:]) == first
+    same_end = store.home / "runs" / f"20270101-000000-{first.id[-4:]}"
+    same_end.mkdir()
+    with pytest.raises(
+        NotFound, match=rf"'{first.id[-4:]}' could be any of '{first.id}', '{same_end.name}'\."
+    ):
+        store.run(first.id[-4:])
+    (store.home / "runs" / "20270202-000000-abxy").mkdir()
+    with pytest.raises(NotFound, match="There is no run"):
+        store.run("xy")
     with pytest.raises(NotFound) as caught:
         store.run("202611")
     assert str(caught.value) == (

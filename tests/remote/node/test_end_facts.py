@@ -1,4 +1,4 @@
-"""What a node sees around a rank's end: control groups, the kernel's log, NCCL's log, a crash of Python."""
+"""What a node sees around a rank's end: control groups, the kernel's log, NCCL's log."""
 
 import os
 from pathlib import Path
@@ -52,22 +52,11 @@ def test_limit_is_the_least_of_the_groups_above(tmp_path: Path, monkeypatch: pyt
 
 def test_facts_of_a_process_that_ends_are_told(tmp_path: Path) -> None:
     facts = end_facts.EndFacts(os.getpid())
-    told = facts.told(str(tmp_path / "none.log"), str(tmp_path / "none.stacks"), "ens5")
+    told = facts.told(str(tmp_path / "none.log"), "ens5")
     assert told["nccl_interfaces"] == ["ens5"]
     assert told["memory_kill_at"] is None
     assert told["memory_bytes"] > 0
     assert 0 < told["shm_least_free_bytes"] <= told["shm_bytes"]
-
-
-def test_last_crash_is_read_from_the_stacks(tmp_path: Path) -> None:
-    stacks = tmp_path / "rank-0.stacks"
-    assert end_facts.crash(str(stacks)) == ""
-    stacks.write_text("Thread 0x1 (most recent call first):\n  File ...\n")
-    assert end_facts.crash(str(stacks)) == ""
-    stacks.write_text(
-        "x" * 100_000 + "Fatal Python error: Bus error\n\nCurrent thread 0x1 (most recent call first):\n"
-    )
-    assert end_facts.crash(str(stacks)).startswith("Fatal Python error: Bus error\n")
 
 
 def test_interfaces_and_the_last_warning_are_read_from_nccls_log(tmp_path: Path) -> None:

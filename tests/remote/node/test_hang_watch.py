@@ -35,12 +35,23 @@ def test_allowed_silence_follows_the_usual_step(every_s: float, allowed_s: float
     assert with_steps(every_s, 100).allowed_s == pytest.approx(allowed_s)
 
 
-def test_nothing_is_told_before_the_first_step() -> None:
-    progress = Progress(None)
-    progress.sign(10, step=False)
-    assert progress.allowed_s is None
-    assert not progress.is_due(100_000)
+def test_nothing_is_told_before_a_rank_has_begun() -> None:
+    assert Progress(None).allowed_s is None
     assert not Progress(60.0).is_due(100_000)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "allowed_s"), [(None, 300.0), (5.0, 25.0), (60.0, 300.0), (300.0, 300.0), (900.0, 900.0)]
+)
+def test_silence_before_the_first_step_has_minutes(after_s: float | None, allowed_s: float) -> None:
+    progress = Progress(after_s)
+    progress.began(100)
+    progress.began(200)
+    assert not progress.is_due(100 + allowed_s - 1)
+    assert progress.is_due(100 + allowed_s)
+    progress.sign(200, step=False)
+    assert not progress.is_due(200 + allowed_s - 1)
+    assert progress.is_due(200 + allowed_s)
 
 
 def test_evaluation_as_long_as_one_before_is_no_hang() -> None:
@@ -157,10 +168,27 @@ def test_watch_goes_on_after_a_look_that_failed(run_dir: Path) -> None:
     assert "rank 0 could not be looked at" in problem.read_text()
 
 
-def test_rank_that_only_prints_is_never_said_to_hang(run_dir: Path) -> None:
+def test_ranks_that_never_made_a_step_are_reported_by_the_time_since_they_began(run_dir: Path) -> None:
+    records = {path: path.read_text() for path in (run_dir / "ranks").iterdir()}
+    for path in records:
+        path.unlink()
+    watch = Watch(run_dir, None)
+    watch.look(NOW + 0)
+    for path, record in records.items():
+        path.write_text(record)
+    watch.look(NOW + 1000)
+    watch.look(NOW + 1299)
+    assert not (run_dir / HANG_REPORT).exists()
+    watch.look(NOW + 1300)
+    report = json.loads((run_dir / HANG_REPORT).read_text())
+    assert (report["silent_s"], report["allowed_s"]) == (300, 300)
+
+
+def test_rank_that_prints_is_not_reported(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
-    (run_dir / "logs/rank-0.log").write_text("begins\n")
     for second in range(0, 1000, 50):
+        with (run_dir / "logs/rank-0.log").open("a") as log:
+            log.write("still here\n")
         watch.look(NOW + second)
     assert not (run_dir / HANG_REPORT).exists()
 

@@ -127,6 +127,32 @@ def test_script_goes_on_where_the_hook_fails(tmp_path: Path) -> None:
     assert run("print('goes on')", env) == "goes on\n"
 
 
+CRASHES = """
+import ctypes, faulthandler, sys
+assert faulthandler.is_enabled()
+if len(sys.argv) > 1:
+    faulthandler.enable(open(sys.argv[1], "w"))
+def load_batch():
+    ctypes.string_at(0)
+load_batch()
+"""
+
+
+@linux
+@pytest.mark.parametrize("own", [False, True])
+def test_stack_at_a_crash_goes_to_the_log_unless_the_script_chose_a_file(tmp_path: Path, own: bool) -> None:
+    file = tmp_path / "own.txt"
+    done = subprocess.run(
+        [sys.executable, "-c", CRASHES, *([str(file)] if own else [])],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGSEGV
+    told, other = (file.read_text(), done.stderr) if own else (done.stderr, "")
+    assert told.startswith("Fatal Python error: Segmentation fault\n")
+    assert " in load_batch\n" in told
+    assert other == ""
+
+
 @linux
 def test_signal_tells_the_stacks_of_a_rank_in_c_code(tmp_path: Path) -> None:
     rank = subprocess.Popen(

@@ -2,9 +2,9 @@
 
 Python imports it before the script, in the first Python process of a rank and in none of its children. It takes
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
-STACKS_SIGNAL comes or C code crashes, and starts torch's worker server on a Unix socket once `torch.distributed`
-has been imported. It prints nothing, and what it can't do it notes in a file. It imports nothing of ours: it runs in
-the user's process.
+STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
+prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and what it can't do it notes in
+a file. It imports nothing of ours: it runs in the user's process.
 """
 
 import os
@@ -18,6 +18,7 @@ HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
 STACKS_SIGNAL = 46
 """A real-time signal that no library is known to use: SIGUSR1 and SIGUSR2 are the user's."""
 MOST_OF_A_SOCKETS_PATH = 107
+STDERR = 2
 HIGHEST = 1024
 """Descriptors from here on need more memory for the table of all."""
 
@@ -57,7 +58,8 @@ def _note(files: str, problem: object) -> None:
 def _register_signal(files: str) -> None:
     """Have STACKS_SIGNAL write the stacks of all threads, also while C code holds the interpreter's lock.
 
-    So does a crash, unless the user has its stacks written elsewhere.
+    A crash writes the stack to standard error, the rank's log: a script that finds faulthandler enabled has what it
+    wants, and one that enables it itself has its own way.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -74,7 +76,7 @@ def _register_signal(files: str) -> None:
     os.close(low)
     others = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
     if not faulthandler.is_enabled():
-        faulthandler.enable(file=handle)
+        faulthandler.enable(file=STDERR, all_threads=False)
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=others)
 
 

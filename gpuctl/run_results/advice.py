@@ -1,4 +1,4 @@
-"""A file that a rank did not find on its node, and that is on this computer: how it gets there."""
+"""What to do about a run's failure, beside what its sentence says: files that a node lacks."""
 
 import os
 import re
@@ -19,19 +19,36 @@ _OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
 """A path in the code on a node, as a script makes it of its own `__file__`."""
 
 
-def how_to_send(result: Result) -> str:
-    """The sentence on a file that a rank looked for in vain and that is here; empty where there is none."""
+OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOST_PEER, Reason.NCCL_ERROR})
+"""What ranks also fail with of which only some found a file, beside that they wait for each other."""
+
+
+def advice_on(result: Result) -> str:
+    """The sentence on a file that a rank looked for in vain and that is here, else on files that only some nodes had.
+
+    Empty where there is none.
+    """
     error = result.first_error
-    if error is None or error.reason is not Reason.FILE_NOT_FOUND:
+    if error is None and result.hang is None:
         return ""
     try:
-        options = RunFolder(Path(result.dir)).load_run().options
-        return "" if options is None else _sentence(path_not_found(error.detail), options)
+        run = RunFolder(Path(result.dir)).load_run()
+        if error is not None and error.reason is Reason.FILE_NOT_FOUND and run.options is not None:
+            sentence = _how_to_send(path_not_found(error.detail), run.options)
+            if sentence:
+                return sentence
     except (InventoryError, SyncRefused, OSError):  # the name may be one that no file can have
         return ""
+    if not run.uneven_files or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
+        return ""
+    if error is not None and error.reason is Reason.FILE_NOT_FOUND:
+        name = Path(path_not_found(error.detail)).name
+        if not name or name not in run.uneven_files:
+            return ""  # it is missing for another reason
+    return f"The nodes' files differed: {run.uneven_files}."
 
 
-def _sentence(name: str, options: RunOptions) -> str:
+def _how_to_send(name: str, options: RunOptions) -> str:
     if options.project is None:
         return ""
     folder = Path(options.project)

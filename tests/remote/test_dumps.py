@@ -1,0 +1,26 @@
+"""Dumps are read in a process of their own, which a made one can't keep busy."""
+
+import pickle
+from pathlib import Path
+
+from remote.runs.dumps import read_files
+
+ENTRY = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:all_reduce"}
+
+
+def endless() -> bytes:
+    """A pickle of a few bytes: a dictionary whose key is a tuple of tuples, which has 2**60 of them to hash."""
+    key = pickle.EMPTY_TUPLE + b"".join(
+        pickle.BINPUT + bytes([n]) + pickle.BINGET + bytes([n]) + pickle.TUPLE2 for n in range(60)
+    )
+    return pickle.EMPTY_DICT + key + pickle.NONE + pickle.SETITEM + pickle.STOP
+
+
+def test_dump_that_takes_for_ever_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    good = pickle.dumps({"entries": [ENTRY]}, protocol=2)
+    paths = {rank: tmp_path / f"nccl-{rank}" for rank in range(5)}
+    for rank, body in enumerate((good, endless(), b"no dump", good)):
+        paths[rank].write_bytes(body)
+    found = read_files(paths, cpu_s=0.1)
+    assert sorted(found) == [0, 3]
+    assert found[0][0]["name"] == "all_reduce"
