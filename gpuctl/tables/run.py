@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.run_results.failures import failed_first
-from gpuctl.run_results.missing_file import how_to_send
+from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
@@ -56,7 +56,7 @@ def run_table(result: Result) -> RenderableType:
     return draw_run(
         result,
         args=args_of(result),
-        advice=how_to_send(result),
+        advice=how_to_bring(result),
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.text import with_tilde
-from inventories.disk.store import RunFolder
-from inventories.end_reasons import Reason
-from inventories.errors import InventoryError
-from inventories.run import Result, RunOptions
-from remote.errors import SyncRefused
+from inventories.run import RunOptions
 from remote.files.tree import Tree, read_tree
 from remote.shared.constants import CODE, NODE_FOLDER
 
@@ -19,21 +15,10 @@ _OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
 """A path in the code on a node, as a script makes it of its own `__file__`."""
 
 
-def how_to_send(result: Result) -> str:
-    """The sentence on a file that a rank looked for in vain and that is here; empty where there is none."""
-    error = result.first_error
-    if error is None or error.reason is not Reason.FILE_NOT_FOUND:
-        return ""
-    try:
-        options = RunFolder(Path(result.dir)).load_run().options
-        return "" if options is None else _sentence(path_not_found(error.detail), options)
-    except (InventoryError, SyncRefused, OSError):  # the name may be one that no file can have
-        return ""
-
-
-def _sentence(name: str, options: RunOptions) -> str:
-    if options.project is None:
-        return ""
+def how_to_send(words: str, options: RunOptions) -> str:
+    """The sentence on the file that a rank's words name, if it is here; else empty. Raises SyncRefused, OSError."""
+    name = path_not_found(words)
+    assert options.project is not None
     folder = Path(options.project)
     root = Path(options.root or folder)
     if not name or not root.is_dir():
@@ -51,7 +36,7 @@ def _sentence(name: str, options: RunOptions) -> str:
         )
     tree = read_tree(root, include=map(Path, options.include), allow_large=True)
     inner = path.relative_to(root)
-    if _is_sent(inner, tree):
+    if is_sent(inner, tree):
         return ""
     name = inner.as_posix() if of_node else name
     if why := tree.why_skipped(inner.as_posix()):
@@ -59,13 +44,19 @@ def _sentence(name: str, options: RunOptions) -> str:
     whole = root / _largest_unsent(inner, tree)
     if not read_tree(root, include=[whole], allow_large=True).entries.keys() - tree.entries.keys():
         return ""  # an empty folder
+    return ignored(name, whole, folder)
+
+
+def ignored(name: str, path: Path, folder: Path) -> str:
+    """The sentence on what git ignores of a project, at `path`; `folder`: where the command is typed."""
     return (
         f"{name} is on this computer and was not sent, because git ignores it. Send it with this option: --include "
-        f"{shlex.quote(os.path.relpath(whole, folder))}"
+        f"{shlex.quote(os.path.relpath(path, folder))}"
     )
 
 
-def _is_sent(path: Path, tree: Tree) -> bool:
+def is_sent(path: Path, tree: Tree) -> bool:
+    """Whether a file, or something in a folder, is among what is sent; `path`: from the folder that is sent."""
     name = path.as_posix()
     return name in tree.entries or any(entry.startswith(f"{name}/") for entry in tree.entries)
 
@@ -73,6 +64,6 @@ def _is_sent(path: Path, tree: Tree) -> bool:
 def _largest_unsent(path: Path, tree: Tree) -> Path:
     """The path, or the highest folder above it of which nothing is sent: a script often reads all of that."""
     for above in reversed(path.parents[:-1]):
-        if not _is_sent(above, tree):
+        if not is_sent(above, tree):
             return above
     return path
