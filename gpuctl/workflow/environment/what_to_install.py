@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuctl.errors import Usage
 from inventories.machine import Machine
 from remote.launchers import launcher_of
 
@@ -54,7 +53,7 @@ def what_to_install(
 ) -> ToInstall:
     """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
 
-    Raises Usage, BadRequirements.
+    Raises BadRequirements.
     """
     from remote.python_env.index import carried
     from remote.python_env.project import project_above, with_named
@@ -86,11 +85,6 @@ def _packages(
     from remote.python_env.requirements import wanted
 
     named = bool(request.pip or request.requirements or request.wheels)
-    if request.python and named:
-        raise Usage(
-            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
-            "--requirements and --wheels."
-        )
     own = [machine for machine in machines if machine.python]
     if not named and own:
         if (

@@ -281,7 +281,7 @@ def answers_of(
 def test_torch_comes_from_the_nodes_index_where_pytorchs_is_not_reached(tmp_path: Path) -> None:
     *said, last = answers_of(tmp_path)
     texts = [one["text"] for one in said if one["t"] == frames.PROGRESS]
-    assert "download.pytorch.org is not reached: torch comes from index.corp" in texts
+    assert "download.pytorch.org is not reached from here: installing from index.corp instead" in texts
     assert "resolved from https://index.corp/simple" in texts, "what addresses hold of logins is not told"
     ready = last["ready"]
     assert isinstance(ready, dict)
