@@ -245,7 +245,7 @@ class LocalProvider:
         leftovers = tuple(left for host in ended for left in state.remove_temp_dir(state.temp_dir_of(host)))
         if leftovers:
             return leftovers
-        found = []
+        found: list[Leftover] = []
         for path in folders:
             say(f"{path.name}: removing its folder …")
             found += state.remove_tree(path)
