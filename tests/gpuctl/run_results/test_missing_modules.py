@@ -1,34 +1,23 @@
 """What is said of a module that a rank did not find: only what brings it in that run."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import a_run
 
 from gpuctl.run_results.missing.modules import how_to_install
-from inventories.run import Run, RunNode, RunOptions
+from inventories.run import RunOptions
 
 OR_ANOTHER = " (or the package that has the module tomlkit, if that has another name)"
 MISSING = "ModuleNotFoundError: No module named '{}'"
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
-    script="s.py",
-    args=(),
-    nodes=(RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere"),),
-    master_addr="127.0.0.1",
-    master_port=1,
-    started_at="2026-11-22T10:00:00+00:00",
-)
 
 
 def said(
     folder: Path, module: str = "tomlkit", *, own: str = "", script: str = "s.py", **options: Any
 ) -> str:
     asked = RunOptions(project=str(folder), **options)
-    return how_to_install(MISSING.format(module), replace(RUN, script=script, options=asked), own_python=own)
+    return how_to_install(MISSING.format(module), a_run(script=script, options=asked), own_python=own)
 
 
 def test_package_that_nothing_lists_is_named_with_pip(tmp_path: Path) -> None:
