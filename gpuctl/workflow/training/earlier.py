@@ -78,8 +78,10 @@ def tell_or_share(
     if request.share_outputs:
         for line in share(view, cluster, nodes, roots, prepared.earlier, aside, folder):
             view.note(line)
-    elif sentence := uneven_sentence(cluster, roots, prepared.earlier):
-        view.note(sentence)
+    elif said := [
+        *filter(None, (uneven_sentence(cluster, roots, prepared.earlier), differing(prepared.earlier)))
+    ]:
+        view.note("; ".join(said))
 
 
 def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
@@ -132,6 +134,23 @@ def uneven_sentence(cluster: str, roots: Mapping[str, str], earlier: Mapping[str
     return (
         f"{_some(named, len(named))} {verb} on {nodes} alone, from an earlier run: ranks that load {one} and "
         f"ranks that do not find {one} may wait for each other for ever; {ways}"
+    )
+
+
+def differing(earlier: Mapping[str, EarlierFiles]) -> str:
+    """The sentence on weights that nodes have under one name and in several sizes; empty where there are none."""
+    sizes: dict[str, set[int]] = {}
+    for found in earlier.values():
+        for path, (size, _) in found.files.items():
+            if path.endswith(WEIGHTS):
+                sizes.setdefault(path, set()).add(size)
+    named = sorted(path for path, several in sizes.items() if len(several) > 1)
+    if not named:
+        return ""
+    differ = "differs" if len(named) == 1 else "differ"
+    return (
+        f"{_some(named, len(named))} of an earlier run {differ} from node to node: ranks that resume from such may "
+        "begin at different steps; --share-outputs gives all nodes what rank 0's has"
     )
 
 
