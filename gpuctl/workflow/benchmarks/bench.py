@@ -210,7 +210,7 @@ def _leave_tidy(ready: Ready) -> None:
         if put_aside(ready):
             say(
                 "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
-                "--all removes it"
+                "removes it"
             )
     except RemoteError as error:
         say(f"what these runs wrote into the project's folder is still there on the nodes: {error}")
