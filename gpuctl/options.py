@@ -174,13 +174,26 @@ class App:
 
         return find()
 
-    def take_cluster_of_job(self) -> None:
-        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput."""
+    def take_cluster_of_job(self, *, reads_job: bool) -> None:
+        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput.
+
+        `reads_job`: whether the command takes from the file also what it is to do.
+        """
         if self.cluster_named or self.job_path is None:
             return
+        from inventories.errors import InvalidInput
         from inventories.job_file import cluster_of
 
-        if name := cluster_of(self.job_path):
+        try:
+            name = cluster_of(self.job_path)
+        except InvalidInput as error:
+            without = (
+                "or leave the file out: -f none"
+                if reads_job
+                else "or say which cluster is meant: --cluster NAME"
+            )
+            raise InvalidInput(f"{error} Mend it, {without}.") from error
+        if name:
             self.options = replace(self.options, cluster=name)
             self.__dict__.pop("output", None)
 
@@ -199,7 +212,7 @@ def common_options(function: Callable[..., Any], *, about: About = "one") -> Cal
         if about == "none" and app.cluster_named:
             raise Usage(f"{context.command_path} is about no cluster: leave out --cluster.")
         if about == "one":
-            app.take_cluster_of_job()
+            app.take_cluster_of_job(reads_job="job_file" in (param.name for param in context.command.params))
         return function(app, **kwargs)
 
     # click shows the last in this list first: the global options come after the command's own.

@@ -44,14 +44,15 @@ def cluster_of(path: Path) -> str | None:
 
     Raises InvalidInput where that can't be known. Nothing else in the file is looked at.
     """
+    source = read(path)
+    keys: tuple[str, ...] = (CLUSTER,)
+    name = source.data.get(CLUSTER) if isinstance(source.data, dict) else None
+    if holds_job(source.data):
+        name, keys = source.data[CLUSTER].get(CLUSTER), (CLUSTER, CLUSTER)
     try:
-        source = read(path)
-        name = source.data.get(CLUSTER) if isinstance(source.data, dict) else None
-        if holds_job(source.data):
-            name = source.data[CLUSTER].get(CLUSTER)
         return None if name is None else check_cluster_name(name)
     except InvalidInput as error:
-        raise InvalidInput(f"{error} Until then, say which cluster is meant: --cluster NAME.") from error
+        raise InvalidInput(f"{path}:{source.line(*keys)}: key '{'.'.join(keys)}': {error}") from error
 
 
 def describes(path: Path, cluster: str) -> bool:

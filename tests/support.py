@@ -1,6 +1,7 @@
 """gpuctl as a person runs it, and what tests need around it."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -8,15 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from forks import Forks
 
+from gpuctl.options import Options
+from gpuctl.output import Output
 from inventories.disk.store import Store
-from inventories.run import Run, RunNode
+from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
 
 BIN = Path(sys.executable).parent
 STARTED: "list[subprocess.Popen[str]]" = []
@@ -130,22 +133,58 @@ def clean_env() -> dict[str, str]:
     }
 
 
+def a_run(**fields: Any) -> Run:
+    """The record of a run of a script on one node, but for these fields."""
+    usual = Run(
+        run="20261121-054625-3fa9",
+        cluster="default",
+        mode="torchrun",
+        script="my.py",
+        args=(),
+        nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
+        master_addr="127.0.0.1",
+        master_port=20001,
+        started_at="2026-11-21T05:46:25+00:00",
+    )
+    return replace(usual, **fields)
+
+
+def a_result(**fields: Any) -> Result:
+    """The result of such a run, which succeeded, but for these fields."""
+    usual = Result(
+        run="20261121-054625-3fa9",
+        cluster="default",
+        mode="torchrun",
+        script="my.py",
+        status="succeeded",
+        exit_code=0,
+        nnodes=1,
+        nproc_per_node=1,
+        world_size=1,
+        started_at="2026-11-21T05:46:25+00:00",
+        ended_at="2026-11-21T05:46:41+00:00",
+        seconds=Seconds(total=16.0),
+        train=TrainSummary(),
+        ranks=(),
+        first_error=None,
+        cost_usd=0.0,
+        dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
+    )
+    return replace(usual, **fields)
+
+
+def drawn(table: Any) -> str:
+    """A table as it is printed where there is no terminal."""
+    out = io.StringIO()
+    Output(Options(no_color=True), stdout=out).table(table)
+    return out.getvalue()
+
+
 def begin_run(store: Store, cluster: str = "work") -> str:
     """A run that may be active: its node can't be asked. Its id."""
     folder = store.new_run(datetime.now(UTC))
-    folder.save_run(
-        Run(
-            run=folder.id,
-            cluster=cluster,
-            mode="torchrun",
-            script="my.py",
-            args=(),
-            nodes=(RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere"),),
-            master_addr="127.0.0.1",
-            master_port=1,
-            started_at="2026-11-22T10:00:00+00:00",
-        )
-    )
+    node = RunNode(name="work-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
+    folder.save_run(a_run(run=folder.id, cluster=cluster, nodes=(node,)))
     return folder.id
 
 

@@ -281,13 +281,11 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
 
 
 def _advise(app: App, result: "Result") -> None:
-    """Say what to do about a run that did not succeed, where that is known."""
-    from gpuctl.workflow.environment.what_to_install import why_missing
+    """Say how to resume a run that did not succeed, where that is possible."""
     from gpuctl.workflow.training.resume import how_to_resume
 
-    for advice in (why_missing(app, result), how_to_resume(app, result)):
-        if advice:
-            app.output.say(advice)
+    if advice := how_to_resume(app, result):
+        app.output.say(advice)
 
 
 def left_behind(run: str, *, interrupted: bool) -> str:

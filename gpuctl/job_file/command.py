@@ -38,6 +38,7 @@ def job_file_options(*sections: str) -> Callable[[F], Callable[..., Any]]:
         return click.option(
             "-f",
             "--file",
+            "job_file",
             metavar="FILE|none",
             expose_value=False,
             callback=_take_file,
@@ -89,7 +90,8 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
     job = read_job(app.job_path)
     named = given.get("module") is not None or bool(given["words"] and not given["words"][0].startswith("-"))
     says_what_runs = RUN in sections and not named and not _continues_another(given, job)
-    left_out = _left_out(given, built_in=not named and not (says_what_runs and (job.script or job.module)))
+    built_in = not named and not (says_what_runs and (job.script or job.module))
+    left_out = _left_out(given, built_in=built_in)
     if not says_what_runs:
         left_out |= {"module"}
     found = {
@@ -101,8 +103,12 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
     if says_what_runs:
         more = {"job": job}
         used |= {RUN} if job.script or job.arguments else set()
-    if used:
-        app.output.say(f"from {job.path}: {', '.join(sorted(used))}{_taken_from_here(found)}")
+    in_vain = (
+        {"include", "root"} & {key.field for key in job.options} if built_in and says_what_runs else set()
+    )
+    app.output.say(
+        f"from {job.path}: {', '.join(sorted(used)) or 'nothing'}{_taken_from_here(found)}{_in_vain(in_vain)}"
+    )
     return (
         given
         | {key.field: _merged(key.option, given[key.field], value) for key, value in found.items()}
@@ -139,6 +145,15 @@ def _taken_from_here(found: Mapping["Key", Any]) -> str:
     """The end of the line on the file, where it asks for variables of this computer: some may be secrets."""
     names = [word for key, value in found.items() if key.field == "env" for word in value if "=" not in word]
     return f"; {', '.join(names)} with the value here" if names else ""
+
+
+def _in_vain(names: Collection[str]) -> str:
+    """The end of the line on the file, where it says what is sent and no script that runs there."""
+    return (
+        f"; {' and '.join(sorted(names))} not, as it names no script and the built-in job runs"
+        if names
+        else ""
+    )
 
 
 def _merged(option: click.Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own

@@ -1,7 +1,8 @@
 """Read a job's file. Pure but for the file itself, and for whether the files that it names are there."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,9 +144,18 @@ class _Reader:
         if option.name == "env":
             return tuple(self._variables(path))
         if option.multiple:
-            values = [self._one(key, item) for item in self._items(path)]
-            return tuple(Path(value).absolute() if isinstance(value, Path) else value for value in values)
+            return tuple(self._each(key))
         return self._one(key, path)
+
+    def _each(self, key: Key) -> Iterator[object]:
+        """The values of a list; what is wrong with one is told with its own line."""
+        for at in self._items(key.path):
+            try:
+                value = self._one(key, at)
+            except InvalidInput as error:
+                self._problem(at, f"key '{'.'.join(key.path)}': {error}")
+            else:
+                yield value.absolute() if isinstance(value, Path) else value
 
     def _one(self, key: Key, at: Keys) -> object:
         """A value that is no list, as click gives it to a command."""
@@ -156,6 +166,8 @@ class _Reader:
             return value
         if isinstance(kind, click.Path):
             path = Path(_converted(key, str(self._path(at))))
+            if not os.path.lexists(path):
+                raise InvalidInput(f"there is no file or folder {path}.")
             if key.field != "wheels":
                 self._check_inside(path)
             return path
@@ -251,7 +263,15 @@ class _Reader:
         alone = next((key for key in given if refused(key) == why), None)
         named = next((key for key in given if any(name in why for name in key.option.opts)), None)
         about = alone or named
-        self._problem(about.path if about else (RUN,), why)
+        self._problem(about.path if about else (RUN,), _in_keys(why))
+
+
+def _in_keys(sentence: str) -> str:
+    """A sentence on options, with the keys in their place."""
+    keys = {
+        name: ".".join(key.path) for key in option_keys() for name in key.option.opts if name.startswith("--")
+    }
+    return re.sub(r"--[a-z][a-z-]*", lambda found: keys.get(found[0], found[0]), sentence)
 
 
 def _folder_of(path: Path) -> Path:

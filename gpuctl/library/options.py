@@ -12,7 +12,7 @@ from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
 from gpuctl.workflow.training.earlier import check_earlier
-from gpuctl.workflow.training.request import TrainRequest, check_bring, check_device
+from gpuctl.workflow.training.request import TrainRequest, check_bring, check_together
 from inventories.did_you_mean import did_you_mean
 from inventories.hang import OnHang
 from inventories.spec import DEFAULT_CLUSTER, Spec
@@ -244,7 +244,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         hang_after=_hang_after(options.get("hang_after")),
         on_hang=options.get("on_hang"),
     )
-    check_device(request)
+    check_together(request)
     check_earlier(request)
     _check_hangs(request)
     return request

@@ -141,9 +141,9 @@ class LocalProvider:
         """A process has no console."""
         return None
 
-    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""
-        return self._clear(kept=set()) or state.remove_tree(self._path)
+        return self._clear(kept=set(), say=say) or state.remove_tree(self._path)
 
     def _count(self, spec: Spec, have: int) -> int:
         count = spec.count if spec.count is not None else max(have, 1)
@@ -223,7 +223,7 @@ class LocalProvider:
         for host in self._hosts():
             host.folder.give_gpus(state.share(self._devices, rank=host.record.rank, count=count))
 
-    def _clear(self, kept: set[str]) -> tuple[Leftover, ...]:
+    def _clear(self, kept: set[str], say: Say = quiet) -> tuple[Leftover, ...]:
         """End and remove all of the cluster but the hosts `kept`.
 
         Their folders come last, and stay where something else is left: they tell the next command what is ours.
@@ -236,12 +236,20 @@ class LocalProvider:
             ended.update(mark.host for mark in found.values())
             return found
 
+        if self._processes(kept):
+            say("ending all that runs there …")
         leftovers = processes.end(select)
         if leftovers:
             return leftovers
         folders = [path for path, host in ids.items() if host not in kept]
         leftovers = tuple(left for host in ended for left in state.remove_temp_dir(state.temp_dir_of(host)))
-        return leftovers or tuple(left for path in folders for left in state.remove_tree(path))
+        if leftovers:
+            return leftovers
+        found: list[Leftover] = []
+        for path in folders:
+            say(f"{path.name}: removing its folder …")
+            found += state.remove_tree(path)
+        return tuple(found)
 
     def _processes(self, kept: set[str]) -> dict[psutil.Process, Mark]:
         """The processes of all hosts of the cluster but those `kept`."""

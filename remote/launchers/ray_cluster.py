@@ -95,7 +95,8 @@ def _start(
     )
     started = node.call("ray_start", wanted, timeout_s=START_TIMEOUT_S)
     part = "head" if head is None else "worker"
-    say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}")
+    stays = "" if head is not None else ", and stays for later runs: gpuctl ray stop ends it"
+    say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}{stays}")
     ports = {str(name): int(port) for name, port in started["ports"].items()}
     return _Started(ports=ports, start=str(started["start"]))
 

@@ -13,7 +13,7 @@ from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
 from remote.python_env import conda_file
 from remote.python_env.backend import DRIVER, settings
-from remote.python_env.requirements import BUILT_IN, EVERY, Wanted, key_of
+from remote.python_env.requirements import BUILT_IN, EVERY, UV, Wanted, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -264,6 +264,9 @@ def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
     missing = [str(one) for one in lacks.get("missing", ())]
     if not missing or wanted.wheels_folder is None:
         return ""
+    if any(_project_of(one) == UV for one in missing):  # without it only the names can be compared
+        sent = {_project_of(name.partition("-")[0]) for name, _ in wanted.wheels}
+        missing += [one for one in wanted.named if _project_of(one) not in sent]
     # A lock has all there is to fetch; what else needs something itself brings it along.
     found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
     words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]
@@ -275,10 +278,15 @@ def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
     )
 
 
+def _project_of(requirement: str) -> str:
+    """The package's name in a requirement, as it is compared."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
+
+
 def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: str = "") -> NodeFailed:
     """What went wrong on a node, in uv's own words, and the way on.
 
-    `lacks`: what `what_lacks` says.
+    `lacks`: what `what_lacks` says, in place of these words, which name one thing at a time.
     """
     said = "\n".join(f"    {line}" for line in tail if line.strip())
     text = "\n".join(tail)
@@ -289,10 +297,9 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: st
         )
     # What fails before uv is at work says itself what to do.
     way_on = "" if step == PREPARING else f"\n  {fix_of(wanted, text)}"
-    if lacks:
-        way_on = f"\n  {lacks}"
+    why = f"  {lacks}" if lacks else f"{said}{way_on}"
     return EnvironmentFailed(
-        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{said}{way_on}"
+        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{why}"
     )
 
 

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import requires
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -35,6 +36,8 @@ PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 """Names of a lock file of any tool, as PEP 751 has them."""
 
 Kind = Literal["requirements", "project", "lock", "pylock", "conda"]
+UV = "uv"
+"""What installs on the nodes, and is itself sent where they have no way out."""
 EVERY = "*"
 """All members of a workspace."""
 LOCKS: tuple[Kind, ...] = ("lock", "pylock", "conda")
@@ -93,6 +96,19 @@ class Wanted:
         )
 
     @property
+    def named(self) -> list[str]:
+        """The requirements themselves, one by one; of a lock all that it has from an index."""
+        texts = dict(self.files)
+        if self.kind == "requirements":
+            lines = [line for name, text in self.files for line in _essence(name, text)]
+            return [*(str(line) for line in lines if not line.startswith("-")), *self.always]
+        if self.kind == "project":
+            document = parse_toml(texts["pyproject.toml"])
+            return [*document.get("project", {}).get("dependencies", ()), *self.always]
+        locked = parse_toml(texts["uv.lock"]).get("package", ()) if self.kind == "lock" else ()
+        return [f"{one['name']}=={one['version']}" for one in locked if "registry" in one.get("source", {})]
+
+    @property
     def is_locked(self) -> bool:
         """Whether a file says all that is installed, and from where."""
         return self.kind in LOCKS
@@ -137,17 +153,17 @@ def wanted(
             f"{found.source} says where each file comes from, and --wheels says otherwise: leave out one of them, "
             "or name a requirements.txt."
         )
-    return Wanted(
+    asked = Wanted(
         source=found.source,
         kind=found.kind,
         files=tuple(found.files.items()),
         python=found.python,
-        wheels=tuple(read_wheels(wheels).items()) if wheels else (),
         wheels_folder=wheels,
         always=() if found.kind in LOCKS else tuple(always),
         package=found.package,
         projects=found.projects,
     )
+    return asked if wheels is None else replace(asked, wheels=tuple(_read_wheels(wheels, asked).items()))
 
 
 def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
@@ -159,16 +175,17 @@ def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
     ]
 
 
-def read_wheels(folder: Path) -> dict[str, str]:
+def _read_wheels(folder: Path, asked: Wanted) -> dict[str, str]:
     """The wheels of a folder: file name → digest of its RECORD. Raises BadRequirements where there are none."""
     try:
         found = {path.name: record_digest(path) for path in sorted(folder.glob("*.whl"))}
     except (OSError, ValueError) as error:
         raise BadRequirements(f"--wheels {folder}: {error}. Remove it, or fetch it again.") from error
     if not found:
+        names = [*asked.named, UV]
         raise BadRequirements(
-            f"--wheels {folder}: there is no wheel (*.whl) in it. Fill it with: pip download -d {folder} -r "
-            "requirements.txt"
+            f"--wheels {folder}: there is no wheel (*.whl) in it. Fill it, where platform and Python are the nodes': "
+            f"{shlex.join(['pip', 'download', '-d', str(folder), '--only-binary', ':all:', *names])}"
         )
     return found
 

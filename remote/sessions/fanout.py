@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from threading import Lock, Semaphore, Thread
 from typing import Generic, TypeVar
 
+from remote.checks.finding import named
 from remote.errors import RemoteError, SomeNodesFailed
 
 Item = TypeVar("Item")
@@ -76,10 +77,21 @@ def fan_out(
 
 def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:
     """Every node's value; raises the one error there is, or SomeNodesFailed with all of them."""
-    errors = [outcome for outcome in outcomes if outcome.error is not None]
-    if len(errors) == 1 and errors[0].error is not None:
-        raise errors[0].error
+    errors = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
     if errors:
-        lines = "\n".join(f"  {outcome.error}" for outcome in errors)
+        lines = "\n".join(f"  {line}" for line in _alike_together(errors))
         raise SomeNodesFailed(f"{len(errors)} of {len(outcomes)} nodes failed:\n{lines}")
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+
+
+def _alike_together(errors: Mapping[str, RemoteError]) -> list[str]:
+    """What each node's error says; what several say of themselves in the same words once, with all their names."""
+    together: dict[str, list[str]] = {}
+    for node, error in errors.items():
+        together.setdefault(str(error).removeprefix(f"{node}: "), []).append(node)
+    return [
+        f"{named(nodes)}: {text}" if len(nodes) > 1 else str(errors[nodes[0]])
+        for text, nodes in together.items()
+    ]

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 
 def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
@@ -44,6 +44,17 @@ def folders_below(root: Path) -> Tuple[List[str], List[str]]:
                     inside = device_of(entry.path) == device and entry.path not in mounts
                     (found if inside else mounted).append(entry.path)
     return found, mounted
+
+
+def folders_of(paths: Iterable[str]) -> List[str]:
+    """The folders that paths are in, and those around them but for the root; each after the one that it is in."""
+    folders: Set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(folders)
 
 
 def mount_points() -> Set[str]:

@@ -123,8 +123,8 @@ def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path:
     ("command", "options", "others"),
     [
         (up_command, UpOptions, {"no_public_ip": "public_ip", "no_wait": "wait", "dry_run": None}),
-        (train_command, TrainOptions, {"words": None, "dry_run": None, "file": None}),
-        (bench_command, BenchOptions, {"words": None, "plot": None, "file": None}),
+        (train_command, TrainOptions, {"words": None, "dry_run": None, "job_file": None}),
+        (bench_command, BenchOptions, {"words": None, "plot": None, "job_file": None}),
     ],
 )
 def test_library_has_every_option_of_the_command_line(

@@ -265,7 +265,8 @@ def test_missing_uv_is_reported_with_advice(
         pytest.skip("needs a machine without uv on its PATH")
     (wheels / uv_wheel.name).unlink()
     with pytest.raises(
-        EnvironmentFailed, match=r"uv is not on this node, and not among the wheels .*pip download"
+        EnvironmentFailed,
+        match=r"Missing in .*: uv==[\d.]+\. Where there is internet access, .*\n *pip download",
     ):
         build(nodes[0], named("tiny", wheels=wheels, root=tmp_path), Said())
 

@@ -143,7 +143,7 @@ def test_ray_run_has_the_losses_of_torchrun(hosts: Gpuctl) -> None:
     ]
     done = train(hosts, *job)
     assert done.status == 0, done.err
-    assert "Ray's head was started" in done.err
+    assert "Ray's head was started, and stays for later runs: gpuctl ray stop ends it" in done.err
     result = done.json
     assert (result["mode"], result["status"], result["world_size"], result["nnodes"]) == (
         "ray",
@@ -274,7 +274,10 @@ def test_tune_refuses_unknown_function_and_metric(hosts: Gpuctl) -> None:
     assert no_function.err == "error: search.py has no objectiv; did you mean 'objective'?\n"
     no_metric = hosts("tune", *words, "search.py:objective", timeout_s=TRAIN_S)
     assert no_metric.status == 1
-    assert "\nexit status 2: error: --metric scor: no such thing is reported, but score\n" in no_metric.out
+    assert (
+        "\nexit status 2: error: --metric scor: no such thing is reported (did you mean 'score'?), but score\n"
+        in no_metric.out
+    )
     assert "Traceback" not in no_metric.err
 
 

@@ -164,7 +164,16 @@ def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str
         ({"pyproject_toml": "[project\n"}, {}, "pyproject.toml can't be read"),
         ({}, {"requirements": Path("none.txt")}, "none.txt can't be read"),
         ({}, {"wheels": Path()}, "nothing says what"),
-        ({"requirements_txt": "x"}, {"wheels": Path("/nowhere")}, "there is no wheel"),
+        (
+            {"requirements_txt": "x>=2  # why\n-r more.txt", "more_txt": "y"},
+            {"wheels": Path("/nowhere"), "always": ["torch"]},
+            "no wheel .* pip download -d /nowhere --only-binary :all: 'x>=2' y torch uv$",
+        ),
+        (
+            {"pyproject_toml": '[project]\nname = "n"\ndependencies = ["x"]'},
+            {"wheels": Path("/nowhere"), "always": ["torch"]},
+            "no wheel .* x torch uv$",
+        ),
         (
             {},
             {"requirements": Path("environment.yml")},
@@ -323,6 +332,7 @@ INSTALL = ["pip", "install", "--python", "../venv"]
 EXPORT = ["export", "--frozen", "--no-dev", "--no-emit-workspace", "--no-hashes"]
 LOCK = (("uv.lock", ""), ("pyproject.toml", PROJECT))
 WHEELS = (("a.whl", "1"),)
+SMALL = (("small-1-py3-none-any.whl", "1"),)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +464,11 @@ def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: P
     )
     assert "--no-deps" in building.what_lacks(of("", kind="lock", wheels_folder=Path("/w")), lacks)
     assert building.what_lacks(wish, {"missing": []}) == ""
-    assert told in str(building.failure("n", wish, "uv pip install", ["No solution found"], told))
+    failed = str(building.failure("n", wish, "uv pip install", ["No solution found"], told))
+    assert failed == f"n: the environment for requirements.txt could not be built (uv pip install):\n  {told}"
+    without_uv = of("Small==1\nrich", always=("torch",), wheels=SMALL, wheels_folder=Path("/w"))
+    told = building.what_lacks(without_uv, {"missing": ["uv==0.13.9"], "platforms": []})
+    assert told.startswith("Missing in /w: uv==0.13.9, rich and torch. ")
 
 
 CONDA = """\

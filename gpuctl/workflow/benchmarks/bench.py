@@ -29,7 +29,7 @@ from gpuctl.workflow.cluster.unprepared_machines import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.earlier import aside_of
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import check_device, machines_of, project_of
+from gpuctl.workflow.training.request import check_together, machines_of, project_of
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.run import RunStatus
@@ -143,7 +143,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
     train_request = replace(request.job, nnodes=nodes_of(request.layouts, inventory))
     if train_request.built_in:
         train_request = replace(train_request, words=(*BENCH_WORDS, *train_request.words))
-    check_device(train_request)
+    check_together(train_request)
     machines = machines_of(inventory, train_request)
     project = project_of(app, train_request, inventory, machines)
     with ExitStack() as held:
@@ -210,7 +210,7 @@ def _leave_tidy(ready: Ready) -> None:
         if put_aside(ready):
             say(
                 "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
-                "--all removes it"
+                "removes it"
             )
     except RemoteError as error:
         say(f"what these runs wrote into the project's folder is still there on the nodes: {error}")

@@ -31,6 +31,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
 from remote.launchers import launcher_of
+from remote.shared.constants import OF_BENCH
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -236,7 +237,10 @@ def put_aside(ready: Ready) -> bool:
 
     if ready.request.built_in:
         return False
-    project, aside = ready.project, Aside(name=f"{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True)
+    project, aside = (
+        ready.project,
+        Aside(name=f"{OF_BENCH}{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True),
+    )
 
     def one(node: "Node") -> bool:
         synced = sync(node, project.tree, project.destination, working_folder=project.folder, aside=aside)

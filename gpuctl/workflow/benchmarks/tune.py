@@ -9,7 +9,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.run_results.search import read_search
 from gpuctl.workflow.benchmarks.search_space import Param
-from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_device
+from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_together
 from gpuctl.workflow.training.train import train
 from inventories.disk.codec import to_json
 from inventories.run import Result
@@ -91,7 +91,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
 
 def check(request: TrainRequest, asked: TuneRequest) -> str:
     """The metric. Raises Usage for what can't be searched, before anything is launched."""
-    check_device(request)
+    check_together(request)
     if request.on_cpu and asked.gpus:
         raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
     if not asked.params:

@@ -6,11 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuctl.errors import Usage
-from gpuctl.options import App
-from inventories.end_reasons import Reason
 from inventories.machine import Machine
-from inventories.run import Result
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
@@ -57,7 +53,7 @@ def what_to_install(
 ) -> ToInstall:
     """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
 
-    Raises Usage, BadRequirements.
+    Raises BadRequirements.
     """
     from remote.python_env.index import carried
     from remote.python_env.project import project_above, with_named
@@ -89,11 +85,6 @@ def _packages(
     from remote.python_env.requirements import wanted
 
     named = bool(request.pip or request.requirements or request.wheels)
-    if request.python and named:
-        raise Usage(
-            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
-            "--requirements and --wheels."
-        )
     own = [machine for machine in machines if machine.python]
     if not named and own:
         if (
@@ -130,18 +121,3 @@ def _not_installed(folder: Path, root: Path, machine: Machine, project: "LocalPr
         f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
         f"{listed.source}` builds an environment with what it lists."
     )
-
-
-def why_missing(app: App, result: Result) -> str:
-    """Why a module was not found, where that may be as what the project lists was not installed; else empty."""
-    error = result.first_error
-    if error is None or error.reason is not Reason.MODULE_NOT_FOUND:
-        return ""
-    options = app.store.run(result.run).load_run().options
-    cluster = app.store.cluster(result.cluster)
-    if options is None or options.project is None or options.python or not cluster.exists():
-        return ""
-    if options.pip or options.requirements or options.wheels:
-        return ""
-    own = [machine for machine in cluster.load().machines if machine.python]
-    return _not_installed(Path(options.project), Path(options.root or options.project), own[0]) if own else ""

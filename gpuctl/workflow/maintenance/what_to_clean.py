@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from remote.files.leftovers import Item, Leftovers, RunFile
-from remote.shared.constants import ASIDE
+from remote.shared.constants import ASIDE, OF_BENCH
 
 USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
@@ -233,7 +233,8 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) ->
                 bytes=item.bytes,
                 whole=item.whole,
                 shared=item.shared,
-                only_copy=item.kind == "written" or (item.kind == "run" and not _is_here_too(item, known)),
+                only_copy=(item.kind == "written" and not _is_of_bench(item))
+                or (item.kind == "run" and not _is_here_too(item, known)),
                 removes=not stays,
                 why=stays or goes,
             )
@@ -252,6 +253,11 @@ def _family(kind: str) -> str:
     return "code" if kind == "written" else kind
 
 
+def _is_of_bench(item: Item) -> bool:
+    """Whether it was put aside as what a benchmark's runs wrote, which nobody goes on with."""
+    return item.kind == "written" and f"{ASIDE}{OF_BENCH}" in item.name
+
+
 def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[str, str]:
     """Why an item stays, else empty, and why it goes."""
     if item.in_use or (_family(item.kind), item.name) in known.busy:
@@ -260,6 +266,8 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[st
         return _fate_of_run(item, known, policy)
     if _family(item.kind) == "code" and not known.ours and item.name.split(ASIDE)[0] not in known.code:
         return "not of this cluster", ""
+    if _is_of_bench(item):
+        return "", "a benchmark's runs wrote it"
     if item.kind == "written":
         return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
     if used_last and not policy.everything:

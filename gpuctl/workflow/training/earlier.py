@@ -82,7 +82,8 @@ def tell_or_share(
         for line in share(view, cluster, nodes, roots, prepared.earlier, aside, folder):
             view.note(line)
         return ""
-    if sentence := uneven_sentence(cluster, roots, prepared.earlier):
+    said = (uneven_sentence(cluster, roots, prepared.earlier), differing(prepared.earlier))
+    if sentence := "; ".join(filter(None, said)):
         view.note(sentence)
     return sentence
 
@@ -134,6 +135,23 @@ def uneven_sentence(cluster: str, roots: Mapping[str, str], earlier: Mapping[str
         ways = f"add {fresh}, or bring {brought} here: {pull}"
     some = _some(named, len(named))
     return f"{some} {verb} on {nodes} alone, from an earlier run: if the script loads {one}, {ways}"
+
+
+def differing(earlier: Mapping[str, EarlierFiles]) -> str:
+    """The sentence on weights that nodes have under one name and in several sizes; empty where there are none."""
+    sizes: dict[str, set[int]] = {}
+    for found in earlier.values():
+        for path, (size, _) in found.files.items():
+            if path.endswith(WEIGHTS):
+                sizes.setdefault(path, set()).add(size)
+    named = sorted(path for path, several in sizes.items() if len(several) > 1)
+    if not named:
+        return ""
+    differ = "differs" if len(named) == 1 else "differ"
+    return (
+        f"{_some(named, len(named))} of an earlier run {differ} from node to node: ranks that resume from such may "
+        "begin at different steps; --share-outputs gives all nodes what rank 0's has"
+    )
 
 
 def share(

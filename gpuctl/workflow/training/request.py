@@ -328,12 +328,17 @@ def _ask_built_in(code: str, words: Sequence[str]) -> "subprocess.CompletedProce
     )
 
 
-def check_device(request: TrainRequest) -> None:
-    """Raises Usage where --device and the built-in job's own contradict each other."""
+def check_together(request: TrainRequest) -> None:
+    """Raises Usage where options contradict each other."""
     own = value_of(request.words, "--device") if request.built_in else None
     if request.device is not None and own not in (None, request.device):
         raise Usage(
             f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
+        )
+    if request.python and (request.pip or request.requirements or request.wheels):
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
         )
 
 

@@ -24,6 +24,8 @@ ENVIRONMENTS = NODE_HOME / FOLDER
 TORCH_INDEX = "download.pytorch.org"
 UNREACHED = ("Failed to fetch", "error sending request")
 """What uv says of an index that it does not get to."""
+OLDEST_PYTHON = (3, 10)
+"""That environments are made with."""
 NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_TORCH_BACKEND")
 """What a login shell may set and would lead uv elsewhere."""
 
@@ -117,11 +119,11 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
 class Failed(Exception):
     """A command of uv ended with an error."""
 
-    def __init__(self, step: str, tail: List[str]) -> None:
+    def __init__(self, step: str, tail: List[str], lacks: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(step)
         self.step = step
         self.tail = tail
-        self.lacks = {}  # type: Dict[str, Any]
+        self.lacks = lacks or {}  # type: Dict[str, Any]
         """Where wheels are missing: `missing`, and the `python` and the `platforms` that they are for."""
 
 
@@ -150,7 +152,11 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
         for argv in conda.commands(request["conda"], home):
             run(argv, folder, conda.without_active(environment), caller)
     else:
-        uv = uv_tool.provide(wheels, caller.progress)
+        try:
+            uv = uv_tool.provide(wheels, caller.progress)
+        except uv_tool.NotSent as error:
+            own = platform.python_version() if sys.version_info >= OLDEST_PYTHON else None
+            raise Failed("preparing", [str(error)], missing_wheels.lacks([uv_tool.PINNED], own)) from error
         torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
@@ -186,16 +192,13 @@ def _install(
         return None
     except Failed as error:
         if request["wheels"]:
-            error.lacks = {
-                "missing": missing_wheels.missing(uv, last, folder, environment, caller),
-                "python": python_version(folder.parent / "venv"),
-                "platforms": missing_wheels.platforms(),
-            }
+            missing = missing_wheels.missing(uv, last, folder, environment, caller)
+            error.lacks = missing_wheels.lacks(missing, python_version(folder.parent / "venv"))
         text = "\n".join(error.tail)
         if not request["instead"] or TORCH_INDEX not in text or not any(word in text for word in UNREACHED):
             raise
     index = uv_tool.name_of_index()
-    caller.progress("{} is not reached: torch comes from {}".format(TORCH_INDEX, index))
+    caller.progress("{} is not reached from here: installing from {} instead".format(TORCH_INDEX, index))
     _uv(uv, request["instead"], folder, environment, caller)
     return index
 

@@ -26,6 +26,8 @@ LOGIN = re.compile(r"(\w://)[^/\s]+@")
 """A name or a password in an address."""
 NOISE = ("Activate with:", "Using Python ", "Creating virtual environment", "+ ")
 """Beginnings of uv's lines that say nothing to somebody who did not type the command."""
+ERROR = re.compile(r"\s*error:", re.IGNORECASE)
+"""How uv, pip and conda's programs begin to say why they fail."""
 
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 """Loaded ahead: between fork and exec there is no time for it."""
@@ -113,7 +115,8 @@ def run(
 ) -> Tuple[int, List[str]]:
     """Run a command to its end, its words told line by line unless `quiet`; its exit status and its last lines.
 
-    `keep`: how many of these.
+    `keep`: how many of these. An error and what follows it are told only of a command that succeeds: what comes of a
+    failure, its caller says.
 
     It does not outlive this process, however that ends, nor the caller's connection.
     """
@@ -130,6 +133,7 @@ def run(
         )
     assert started.stdout is not None
     tail: List[str] = []
+    held: List[str] = []
     rest = b""
     try:
         while True:
@@ -143,10 +147,17 @@ def run(
                 text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
                     tail = [*tail, text][-keep:]
-                    if not quiet:
+                    if quiet:
+                        continue
+                    if held or ERROR.match(text):
+                        held.append(text.strip())
+                    else:
                         caller.progress(text.strip())
             if not data:
-                return started.wait(), tail
+                code = started.wait()
+                for text in held if code == 0 else ():
+                    caller.progress(text)
+                return code, tail
     finally:
         # Also what it started itself: build backends are in its group.
         process.signal_group(started.pid, signal.SIGKILL)

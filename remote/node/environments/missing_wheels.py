@@ -3,7 +3,7 @@
 import platform
 import re
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from remote.node.environments import build_lock
 
@@ -36,11 +36,16 @@ def missing(
         code, tail = build_lock.run(again, folder, environment, caller, quiet=True)
         if code == 0:
             break
-        lacks = what_lacks(" ".join(line.strip() for line in tail))
-        if lacks is None or lacks[0] in found:
+        lacking = what_lacks(" ".join(line.strip() for line in tail))
+        if lacking is None or lacking[0] in found:
             break
-        found[lacks[0]] = lacks[1]
+        found[lacking[0]] = lacking[1]
     return sorted(found.values())
+
+
+def lacks(missing: List[str], python: Optional[str]) -> Dict[str, Any]:
+    """What the other side is told of what is missing. `python`: the version that it is for; None: not known."""
+    return {"missing": missing, "python": python, "platforms": platforms()}
 
 
 def what_lacks(said: str) -> Optional[Tuple[str, str]]:

@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,6 +21,7 @@ from remote.shared.constants import UV
 from remote.shared.files import temporary_beside
 
 VERSION = "0.13.9"
+PINNED = "uv==" + VERSION
 OLDEST = (0, 10)
 """Older ones do not know the CUDA builds of today."""
 WHEELS = {
@@ -70,10 +70,14 @@ MAX_BYTES = 100 * 1000 * 1000
 Say = Callable[[str], None]
 
 
+class NotSent(OSError):
+    """A node without uv was sent wheels, and uv is none of them."""
+
+
 def provide(wheels: Optional[Path], say: Say) -> str:
     """The path of a uv that works. `wheels` is a folder of wheels that were sent, where a node has no way out.
 
-    Raises OSError with a sentence where there is no way to one.
+    Raises OSError with a sentence where there is no way to one, NotSent where it has to be sent.
     """
     found = installed()
     if found:
@@ -81,10 +85,7 @@ def provide(wheels: Optional[Path], say: Say) -> str:
     if wheels is not None:
         name = sent([path.name for path in wheels.glob("uv-*.whl")], platform.system(), platform.machine())
         if name is None:
-            raise OSError(
-                "uv is not on this node, and not among the wheels that were sent; add it: pip download uv=={} "
-                "--no-deps --only-binary :all: --platform {} -d DIR".format(VERSION, _pip_platform())
-            )
+            raise NotSent("uv is not on this node, and not among the wheels that were sent")
         return unpack(wheels / name, NODE_HOME / UV / name.split("-")[1] / "uv")
     return _download(say)
 
@@ -286,9 +287,3 @@ def _open(address: str, index: str) -> "urllib.request._UrlopenRet":
 def _host(address: str) -> str:
     """An index as messages name it: without names and passwords."""
     return urllib.parse.urlsplit(address).hostname or address
-
-
-def _pip_platform() -> str:
-    if sys.platform == "darwin":
-        return "macosx_11_0_arm64" if platform.machine() == "arm64" else "macosx_10_12_x86_64"
-    return "manylinux2014_" + platform.machine()

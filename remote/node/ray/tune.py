@@ -8,6 +8,7 @@ metric, mode, scheduler, cpus, gpus, most_at_once, seed. What is known of the tr
 `artifacts/trials.json`. Runs on the Python that has Ray.
 """
 
+import difflib
 import importlib
 import json
 import math
@@ -112,8 +113,13 @@ class Trials:
             entry["node"] = result.get("node_ip")
         metric = self._search["metric"]
         if result and metric not in result:
-            names = ", ".join(sorted(entry["metrics"])) or "nothing that is a number"
-            self.wrong_metric = "error: --metric {}: no such thing is reported, but {}".format(metric, names)
+            names = sorted(entry["metrics"])
+            near = difflib.get_close_matches(metric, names, n=1)
+            self.wrong_metric = "error: --metric {}: no such thing is reported{}, but {}".format(
+                metric,
+                " (did you mean '{}'?)".format(near[0]) if near else "",
+                ", ".join(names) or "nothing that is a number",
+            )
             raise KeyError(metric)
         value = entry["metrics"].get(metric)
         changed = entry.get("status") != status

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Opti
 from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
 from remote.shared import frames
-from remote.shared.trees import device_of, mount_points
+from remote.shared.trees import device_of, folders_of, mount_points
 
 MOST_NAMES = 20
 """Of what was put aside, that are told."""
@@ -79,12 +79,7 @@ def not_sent(root: str, sent: Dict[str, Any], pushed: Dict[str, Any]) -> Iterato
 
     What was `pushed` is left alone, as nothing brings it again; so is a link on its way.
     """
-    folders = {""}
-    for path in [*sent, *pushed]:
-        above = os.path.dirname(path)
-        while above not in folders:
-            folders.add(above)
-            above = os.path.dirname(above)
+    folders = {"", *folders_of([*sent, *pushed])}
     device, mounts, pending = device_of(root), mount_points(), [""]
     while pending:
         inner = pending.pop()

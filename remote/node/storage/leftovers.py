@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 from remote.node.checks import listening
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
-from remote.node.storage.outputs import LISTING
+from remote.node.storage.outputs import LISTING, as_sent
+from remote.node.storage.pushed import MANIFEST, sent
 from remote.shared import constants, frames, trees
 from remote.shared.checkpoint_files import describe
 from remote.shared.files import read_json, write_json
@@ -155,14 +156,14 @@ class Survey:
 
     def _code(self, name: str, path: Path) -> Iterator[Item]:
         """A project's folder: what was sent, and what runs have written there, each as an item of its own."""
-        manifest = path.with_name(name + ".manifest.json")
-        sent: List[Path] = []
+        manifest = path.with_name(name + MANIFEST)
+        brought: List[Path] = []
         written: List[Path] = []
         for file, was_sent in files_of_code(path):
-            (sent if was_sent else written).append(file)
+            (brought if was_sent else written).append(file)
         used = modified(manifest) or modified(path)
         in_use = ("code", name) in self._used
-        for kind, files in (("code", sent), ("written", written)):
+        for kind, files in (("code", brought), ("written", written)):
             sizes = [self._sizes.of(file) for file in files]
             if files or (kind == "code" and constants.ASIDE not in name):
                 yield {
@@ -233,21 +234,13 @@ def is_being_built(path: Path) -> bool:
 
 def files_of_code(path: Path) -> Iterator[Tuple[Path, bool]]:
     """Every file and link of a project's folder, and whether it is as it was sent."""
-    sent = read_json(path.with_name(path.name + ".manifest.json"))
+    manifest = sent(str(path))
     for name in trees.walk(path):
-        entry = sent.get(name)
-        yield path / name, isinstance(entry, list) and unchanged(path / name, entry)
-
-
-def unchanged(file: Path, entry: List[Any]) -> bool:
-    """Whether a file is as the manifest has it."""
-    try:
-        status = os.lstat(str(file))
-        if len(entry) == 1:
-            return stat.S_ISLNK(status.st_mode) and os.readlink(str(file)) == entry[0]
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and [status.st_size, status.st_mtime_ns] == entry[:2]
+        try:
+            status = os.lstat(str(path / name))
+            yield path / name, as_sent(status, manifest.get(name), str(path / name))
+        except OSError:
+            yield path / name, False
 
 
 def parts_of(run: Path) -> List[Path]:

@@ -175,7 +175,7 @@ def as_sent(status: "os.stat_result", sent: Optional[Sequence[Any]], path: str =
         return False
     if stat.S_ISLNK(status.st_mode):
         return bool(path) and [os.readlink(path)] == list(sent)
-    return list(sent[:2]) == [status.st_size, status.st_mtime_ns]
+    return stat.S_ISREG(status.st_mode) and list(sent[:2]) == [status.st_size, status.st_mtime_ns]
 
 
 def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:

@@ -1,6 +1,6 @@
-"""What a person has pushed into a project's folder, or its installation has built there: in a record beside it.
+"""Records beside a project's folder: what was sent there, and what was pushed into it or built by its installation.
 
-It is neither sent again by a sync nor written by a run, so that nothing but a person removes it.
+What was pushed or built is not sent again by a sync and not written by a run: nothing but a person removes it.
 """
 
 import os
@@ -9,8 +9,15 @@ from typing import Any, Dict
 
 from remote.shared.files import read_json, write_json
 
+MANIFEST = ".manifest.json"
+"""After the path of the project's folder: path in it → entry, of what the last sync brought."""
 RECORD = ".pushed.json"
 """After the path of the project's folder: path in it → entry, as in a manifest."""
+
+
+def sent(project: str) -> Dict[str, Any]:
+    """The manifest of what the last sync brought into a project's folder."""
+    return read_json(Path(project + MANIFEST))
 
 
 def pushed(project: str) -> Dict[str, Any]:
@@ -20,7 +27,7 @@ def pushed(project: str) -> Dict[str, Any]:
 
 def brought(project: str) -> Dict[str, Any]:
     """All that was sent to a project's folder, pushed or built there, as a manifest; what was sent counts first."""
-    return dict(pushed(project), **read_json(Path(project + ".manifest.json")))
+    return dict(pushed(project), **sent(project))
 
 
 def note_pushed(project: str, root: str, manifest: Dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import supervisor
-from remote.node.storage import leftovers
+from remote.node.storage import leftovers, sync_lock
 from remote.node.storage.checkpoints import Heartbeat
-from remote.node.storage.pushed import RECORD
+from remote.node.storage.pushed import MANIFEST, RECORD
 from remote.shared import constants, frames, trees
 from remote.shared.files import digest_of
 
@@ -154,8 +154,10 @@ def _remove_files(name: str, *, sent: bool, heartbeat: Heartbeat) -> Tuple[int, 
     for folder in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # what is not empty stays
             os.rmdir(folder)
-    record = path.with_name(name + (".manifest.json" if sent else RECORD))
+    record = path.with_name(name + (MANIFEST if sent else RECORD))
     # After what was sent: what stays was written by runs, and the next sync sends all again.
     if (sent or problem is None) and record.exists():
         record.unlink()
+    if not leftovers.is_folder(path):
+        sync_lock.remove(str(path))
     return freed, problem

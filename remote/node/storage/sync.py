@@ -18,15 +18,17 @@ import shutil
 import stat
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Set
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 
 from remote.node.storage import earlier
 from remote.node.storage.checkpoints import Heartbeat
-from remote.node.storage.pushed import brought, note_pushed, pushed
+from remote.node.storage.outputs import as_sent
+from remote.node.storage.pushed import MANIFEST, note_pushed, pushed, sent
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
 from remote.node.storage.sync_lock import alone
 from remote.shared import frames
-from remote.shared.files import read_json, walk_files, write_json
+from remote.shared.files import walk_files, write_json
+from remote.shared.trees import folders_of
 
 # An entry of a manifest: [size, modification time in ns, mode], or [link target] for a symbolic link.
 Manifest = Dict[str, List[Any]]
@@ -66,24 +68,23 @@ def _sync(
     """Make the folder hold what the manifest has, while nobody else does."""
     shown: str = request["root"]
     ours: bool = request["follow_deletions"]
-    index = Path(root + ".manifest.json")
-    before: Manifest = read_json(index) if ours else {}
+    before: Manifest = sent(root) if ours else {}
+    kept = pushed(root)
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before, pushed(root))))
+        aside.take(list(earlier.not_sent(root, before, kept)))
     stale = _stale(root, manifest)
-    folders = _folders_of(stale)
+    folders = folders_of(stale)
     found = _in_the_way(root, folders, stale, before if ours else None)
     if found:
         raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
     if aside is not None:
         gone = [path for path in before if path not in manifest]
-        there = dict(pushed(root), **before)
-        aside.take(list(earlier.not_as_sent(root, there, [*stale, *gone])))
+        aside.take(list(earlier.not_as_sent(root, dict(kept, **before), [*stale, *gone])))
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
-        write_json(index, manifest)
+        write_json(Path(root + MANIFEST), manifest)
     if request.get("project"):
         note_pushed(os.path.abspath(os.path.expanduser(request["project"])), root, manifest)
     need = {"t": frames.NEED, "paths": list(stale), "removed": removed, "root": root, "rsync": None}
@@ -101,7 +102,7 @@ def _sync(
     if aside is None:
         frames.write(output, done)
     else:
-        left = json.dumps(earlier.listing(root, dict(brought(root), **manifest))).encode()
+        left = json.dumps(earlier.listing(root, dict(kept, **manifest))).encode()
         frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
 
 
@@ -131,20 +132,7 @@ def _lstat(path: str) -> "Optional[os.stat_result]":
 
 
 def _unchanged(path: str, there: "os.stat_result", entry: List[Any]) -> bool:
-    if len(entry) == 1:
-        return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry[0]
-    return stat.S_ISREG(there.st_mode) and [there.st_size, there.st_mtime_ns, there.st_mode & 0o777] == entry
-
-
-def _folders_of(paths: Iterable[str]) -> List[str]:
-    """The folders that paths are in, and those around them but for the root; each after the one that it is in."""
-    folders: Set[str] = set()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-    return sorted(folders)
+    return as_sent(there, entry, path) and (len(entry) == 1 or there.st_mode & 0o777 == entry[2])
 
 
 def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:

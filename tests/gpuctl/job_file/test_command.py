@@ -89,6 +89,20 @@ def test_train_runs_script_of_the_file_from_any_folder_of_the_repository(
     assert capsys.readouterr().err.startswith("from ../gpuctl.yaml: ")
 
 
+def test_file_that_is_taken_is_named_whatever_it_says(
+    project: Path, requested: Requested, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "gpuctl.yaml"
+    file.write_text("cluster: {provider: local}\ninclude: data\n")
+    assert requested("train", cluster="default").include == ()
+    told = "from gpuctl.yaml: nothing; include not, as it names no script and the built-in job runs\n"
+    assert capsys.readouterr().err.startswith(told)
+    assert requested("train", "my.py", cluster="default").include == (project / "data",)
+    assert capsys.readouterr().err.startswith("from gpuctl.yaml: include\n")
+    requested("train", "--resume", "--mode", "ray", cluster="default")
+    assert capsys.readouterr().err.startswith("from gpuctl.yaml: nothing\n")
+
+
 def test_typed_options_win_and_repeatable_ones_are_added(project: Path, requested: Requested) -> None:
     typed = "--nnodes 1 --env B=3 --env C=4 --include sub --bring *.csv --pip einops --"
     request = requested("train", *typed.split(), "--epochs", "3")
@@ -191,7 +205,9 @@ def test_other_commands_need_only_the_name_of_the_cluster(
     assert capsys.readouterr().err.endswith("Create it first, as gpuctl.yaml says: gpuctl up\n")
     (project / "gpuctl.yaml").write_text("cluster: {cluster: [")
     assert cli.main(["down", "--yes"]) == 2
-    assert "Until then, say which cluster is meant: --cluster NAME." in capsys.readouterr().err
+    assert "Mend it, or say which cluster is meant: --cluster NAME." in capsys.readouterr().err
+    assert cli.main(["train", "--dry-run"]) == 2
+    assert "Mend it, or leave the file out: -f none." in capsys.readouterr().err
     assert cli.main(["train", "--help"]) == 0
 
 

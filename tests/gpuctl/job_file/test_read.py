@@ -50,10 +50,12 @@ def options_of(job: Job) -> dict[str, Any]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "my.py").write_text("")
-    (tmp_path / "needs.txt").write_text("")
-    return tmp_path
+    folder = tmp_path / "project"
+    for one in (folder / "src", folder / "data", tmp_path / "shared"):
+        one.mkdir(parents=True)
+    (folder / "src" / "my.py").write_text("")
+    (folder / "needs.txt").write_text("")
+    return folder
 
 
 def read(project: Path, text: str) -> Job:
@@ -138,11 +140,11 @@ def test_read_job_takes_a_module_and_arguments_of_the_built_in_job(project: Path
         ("run: {max_restarts: 2000}\n", "key 'run.max_restarts': 2000 is not in the range 0<=x<=1000."),
         ("run: {mode: slurm}\n", "key 'run.mode': 'slurm' is not one of 'torchrun', 'ray'."),
         ("run: {mode: 3}\n", "key 'run.mode': '3' is not one of 'torchrun', 'ray'."),
-        ("run: {nnodes: true}\n", "--nnodes true is not possible: give a number of nodes, or MIN:MAX"),
-        ("run:\n  detach: true\n  nnodes: 0\n", "gpuctl.yaml:3: --nnodes 0 is not possible: it must be at least 1."),
+        ("run: {nnodes: true}\n", "run.nnodes true is not possible: give a number of nodes, or MIN:MAX"),
+        ("run:\n  detach: true\n  nnodes: 0\n", "gpuctl.yaml:3: run.nnodes 0 is not possible: it must be "),
         ("run:\n  mode: ray\n  hang_after: 10\n", "gpuctl.yaml:3: Duration '10' can't be used: a duration is"),
         ("run:\n  mode: ray\n  hang_after: soon\n", "gpuctl.yaml:3: Duration 'soon' can't be used: "),
-        ("run:\n  mode: ray\n  on_hang: restart\n", "gpuctl.yaml:3: --on-hang restart counts as one of "),
+        ("run:\n  mode: ray\n  on_hang: restart\n", "gpuctl.yaml:3: run.on_hang restart counts as one of "),
         ("run:\n  script: gone.py\n", "gpuctl.yaml:2: key 'run.script': there is no file gone.py."),
         ("run:\n  script: src/my.py\n  module: m\n", "gpuctl.yaml:3: key 'run.script' is there, too: "),
         ("run:\n  arguments: --lr 1\n", "key 'run.arguments': '--lr 1' can't be used: it should be a list, "),
@@ -151,9 +153,15 @@ def test_read_job_takes_a_module_and_arguments_of_the_built_in_job(project: Path
         ("environment: {variables: [A]}\n", "key 'environment.variables': [\"A\"] can't be used: it should be "),
         ("environment:\n  variables:\n    A B: 1\n", "gpuctl.yaml:3: key 'environment.variables.A B': --env "),
         ("include: {a: b}\n", "key 'include': {\"a\": \"b\"} can't be used: it should be a list, each item after "),
+        ("include:\n- data\n- dta\n", "gpuctl.yaml:3: key 'include': there is no file or folder "),
+        (
+            "environment:\n  python: /usr/bin/python3\n  pip: [rich]\n",
+            "gpuctl.yaml:2: environment.python uses an interpreter as it is, and installs nothing: leave it out, or "
+            "leave out environment.pip, environment.requirements and environment.wheels.",
+        ),
         ("include: [3]\n", "key 'include': 3 can't be used: it should be text; "),
         ('include: ["a\\0b"]\n', "can't be used: it should be text; "),
-        ("outputs: ['../x']\n", "gpuctl.yaml:1: --bring '../x' names nothing in the project's folder: "),
+        ("outputs: ['../x']\n", "gpuctl.yaml:1: outputs '../x' names nothing in the project's folder: "),
         ("a: &a [x]\nb: [*a, *a]\n", "gpuctl.yaml:2: aliases ('*a') are not supported. Write the value out."),
         ("run: !!python/object:os.system x\n", "gpuctl.yaml:1: the tag "),
         ("include: !!set {x}\n", "gpuctl.yaml:1: the tag 'tag:yaml.org,2002:set' is not supported."),

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import drawn
 
 from gpuctl.errors import Failed
-from gpuctl.options import Options
-from gpuctl.output import Output
 from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.search import read_search, with_search
 from gpuctl.tables.run import run_table
@@ -63,9 +62,7 @@ def test_trials_that_cannot_be_read_are_refused_and_leave_the_result_as_it_is(ru
 
 
 def test_table_of_a_search_has_its_trials_and_the_command_of_the_best(run: Result) -> None:
-    out = io.StringIO()
-    Output(Options(no_color=True), stdout=out).table(run_table(with_search(run)))
-    shown = out.getvalue()
+    shown = drawn(run_table(with_search(run)))
     assert "trial   lr  accuracy  reports   time  status" in shown
     assert "best: gpuctl train -- --lr 0.3" in shown
 

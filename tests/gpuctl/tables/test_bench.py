@@ -1,15 +1,13 @@
 """A bench as people see it, and as a picture."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import RenderableType
+from support import drawn
 
 from gpuctl.errors import Failed, Usage
-from gpuctl.options import Options
-from gpuctl.output import Output
 from gpuctl.run_results.plot_files import check_picture
 from gpuctl.scaling.forecast import outlook
 from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse_layouts, title_of
@@ -56,9 +54,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(table: RenderableType) -> list[str]:
-    out = io.StringIO()
-    Output(Options(no_color=True), stdout=out).table(table)
-    return out.getvalue().splitlines()
+    return drawn(table).splitlines()
 
 
 def test_bench_table_shows_no_speed_up_over_a_layout_that_was_held_up() -> None:

@@ -1,15 +1,13 @@
 """What a run's table says of the files that the run wrote on its nodes."""
 
-import io
 from dataclasses import replace
 
-from gpuctl.options import Options
-from gpuctl.output import Output
+from support import a_result, drawn
+
 from gpuctl.run_results.outputs import kind_of
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
 from inventories.outputs import OutputFile, OutputTotal
-from inventories.run import Result, Seconds, TrainSummary
 
 FOLDER = ".gpuctl-node/code/my-01"
 TOTAL = OutputTotal(node="node-0", folder=FOLDER, files=3, bytes=91_200_100, whole=True)
@@ -19,23 +17,8 @@ def output(path: str, size: int, *, brought: bool = True, node: str = "node-0") 
     return OutputFile(node=node, path=path, bytes=size, kind=kind_of(path)[0], brought=brought)
 
 
-RESULT = Result(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
+RESULT = a_result(
     script="train.py",
-    status="succeeded",
-    exit_code=0,
-    nnodes=1,
-    nproc_per_node=1,
-    world_size=1,
-    started_at="2026-11-21T05:46:25+00:00",
-    ended_at="2026-11-21T05:46:41+00:00",
-    seconds=Seconds(total=16.0),
-    train=TrainSummary(),
-    ranks=(),
-    first_error=None,
-    cost_usd=0.0,
     dir="/runs/1",
     outputs=(
         output("big.pt", 90_000_000, brought=False),
@@ -88,10 +71,8 @@ def test_outputs_of_many_nodes_are_told_of_a_few() -> None:
 def test_command_stays_on_one_line_and_names_cannot_steer_the_terminal() -> None:
     long = "/".join(["deep" * 10] * 3) + "/big.pt"
     files = (output(long, 10**9, brought=False), output("red\x1b[31m\nname", 1))
-    out = io.StringIO()
-    drawn = draw_run(replace(RESULT, outputs=files, output_totals=(replace(TOTAL, files=2),)))
-    Output(Options(), stdout=out).table(drawn)
-    lines = out.getvalue().splitlines()
+    result = replace(RESULT, outputs=files, output_totals=(replace(TOTAL, files=2),))
+    lines = drawn(draw_run(result)).splitlines()
     assert f"                on the node: gpuctl pull --rank node-0 {FOLDER}/{long}" in lines
     assert "              rname 1 B" not in lines
     assert "              redname 1 B" in lines

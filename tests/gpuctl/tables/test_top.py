@@ -1,13 +1,10 @@
 """The tables of `top` as people see them, without colour."""
 
-import io
 from dataclasses import replace
 
 import pytest
-from rich.console import RenderableType
+from support import drawn
 
-from gpuctl.options import Options
-from gpuctl.output import Output
 from gpuctl.tables.top import top_table
 from remote.runs.usage import GpuUsage, Reading, Usage
 
@@ -60,12 +57,6 @@ NOTHING = Usage(
 @pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
-
-def drawn(table: RenderableType) -> str:
-    out = io.StringIO()
-    Output(Options(), stdout=out).table(table)
-    return out.getvalue()
 
 
 def test_top_table_shows_one_row_per_node_and_gpu() -> None:

@@ -148,6 +148,10 @@ def test_choose_on_node_removes_wheels_and_programs() -> None:
 def test_choose_on_node_removes_written_files_only_with_all() -> None:
     assert on_node(item("written"), about=known()) == ["a run wrote it; --all removes it"]
     assert on_node(item("written"), about=known(), policy=ALL) == ["goes"]
+    assert on_node(item("written", "p-1.aside-20261121-060000"), about=known()) == [
+        "a run wrote it; --all removes it"
+    ]
+    assert on_node(item("written", "p-1.aside-bench-20261121-060000"), about=known()) == ["goes"]
 
 
 def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:

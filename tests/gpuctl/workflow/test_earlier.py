@@ -12,7 +12,7 @@ from gpuctl.library.options import TrainOptions, train_request
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.view import PlainView
-from gpuctl.workflow.training.earlier import aside_lines, aside_of, share, uneven, uneven_sentence
+from gpuctl.workflow.training.earlier import aside_lines, aside_of, differing, share, uneven, uneven_sentence
 from inventories.disk.store import Store
 from remote.errors import NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
@@ -56,6 +56,15 @@ def test_sentence_on_what_rank_0_lacks_has_the_command_that_brings_it() -> None:
         "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them, add --fresh (begin without "
         "them), or bring the first here: gpuctl pull --cluster four --rank gpu-1 .gpuctl-node/code/my-01/a.pt"
     )
+
+
+def test_weights_of_one_name_that_differ_from_node_to_node_are_told() -> None:
+    other = EarlierFiles(files={"last.pt": (11, 1), "notes.csv": (11, 1), "own.pt": (10, 1)})
+    assert differing({"gpu-0": left("last.pt", "notes.csv"), "gpu-1": other}) == (
+        "last.pt of an earlier run differs from node to node: ranks that resume from such may begin at different "
+        "steps; --share-outputs gives all nodes what rank 0's has"
+    )
+    assert differing({"gpu-0": left("last.pt"), "gpu-1": left("last.pt")}) == ""
 
 
 def test_nothing_is_told_where_all_nodes_have_the_same() -> None:

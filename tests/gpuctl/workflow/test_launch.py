@@ -11,23 +11,13 @@ from typing import Any
 
 import pytest
 from node_here import NodeHere
+from support import a_run
 
 from gpuctl.errors import Failed
 from gpuctl.workflow.training.launch import Launch, see_through
 from inventories.disk.store import Store
-from inventories.run import Run, RunNode
 
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
-    script="my.py",
-    args=(),
-    nodes=(RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run"),),
-    master_addr="127.0.0.1",
-    master_port=20001,
-    started_at="2026-11-21T05:46:25+00:00",
-)
+RUN = a_run()
 
 
 class Begun(NodeHere):

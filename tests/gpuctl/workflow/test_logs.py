@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support import a_run
 
 from gpuctl.json_documents import LogLine
 from gpuctl.options import Options
@@ -12,20 +13,10 @@ from gpuctl.output import Output
 from gpuctl.text import clean
 from gpuctl.workflow.training.logs import Reader, ranks_of
 from inventories.disk.store import RunFolder, Store
-from inventories.run import Run, RunNode
+from inventories.run import RunNode
 from remote.runs.observer import Lines
 
-RUN = Run(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
-    script="my.py",
-    args=(),
-    nodes=(RunNode(name="gpu-0", rank=0, nproc=2, first_rank=0, run_dir="/home/me/run"),),
-    master_addr="127.0.0.1",
-    master_port=20001,
-    started_at="2026-11-21T05:46:25+00:00",
-)
+RUN = a_run(nodes=(RunNode(name="gpu-0", rank=0, nproc=2, first_rank=0, run_dir="/home/me/run"),))
 
 
 @pytest.fixture

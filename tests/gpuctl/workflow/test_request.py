@@ -7,7 +7,7 @@ import pytest
 
 from gpuctl.errors import Usage
 from gpuctl.workflow.training.prepare import expected_gpus
-from gpuctl.workflow.training.request import TrainRequest, check_device, home_note
+from gpuctl.workflow.training.request import TrainRequest, check_together, home_note
 from inventories.machine import Inventory, Machine
 
 
@@ -62,13 +62,13 @@ def test_train_request_hides_gpus_from_scripts_on_cpu(named: dict[str, object]) 
     assert (request.on_cpu, dict(request.rank_env)) == (True, {"A": "1", "CUDA_VISIBLE_DEVICES": ""})
     assert request.options().device == "cpu"
     assert request.options().env == ("A",), "the run's record asks for no value that gpuctl sets itself"
-    check_device(request)
+    check_together(request)
 
 
 @pytest.mark.parametrize(("device", "word"), [("cpu", "cuda"), ("cpu", "auto"), ("auto", "cpu")])
-def test_check_device_refuses_contradicting_devices(device: Literal["cpu", "auto"], word: str) -> None:
+def test_check_together_refuses_contradicting_devices(device: Literal["cpu", "auto"], word: str) -> None:
     with pytest.raises(Usage, match=f"--device {device} and --device {word} after -- contradict each other"):
-        check_device(TrainRequest(device=device, words=("--device", word)))
+        check_together(TrainRequest(device=device, words=("--device", word)))
 
 
 @pytest.mark.parametrize(

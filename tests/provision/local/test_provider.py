@@ -145,7 +145,10 @@ class TestUp:
 
     def test_create_and_destroy_handle_16_hosts(self, cluster):
         assert len(cluster.up(16)) == 16
-        assert cluster.provider.destroy() == ()
+        said: list[str] = []
+        assert cluster.provider.destroy(said.append) == ()
+        assert said[:2] == ["ending all that runs there …", "default-0: removing its folder …"]
+        assert len(said) == 17
         assert cluster.processes() == []
 
     def test_create_uses_the_python_of_the_spec(self, cluster):

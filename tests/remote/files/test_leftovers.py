@@ -17,6 +17,7 @@ from node_here import ROOT, NodeHere
 from remote.errors import BadAnswer, RemoteError
 from remote.files.leftovers import Item, Leftovers, RunFile, clean, look
 from remote.node.runs import process
+from remote.node.storage import sync_lock
 from remote.node.storage.leftovers import Sizes
 from remote.shared.trees import remove_tree, walk
 
@@ -125,6 +126,7 @@ def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
     write(node, "code/proj-1/out.pt", b"x" * 20_000)
     write_run(node, RUN)
     write_run(node, OTHER)
+    write(node, "code/proj-1.lock")
     wanted = [
         ("environment", "a"),
         ("wheels", "wheels"),
@@ -141,8 +143,29 @@ def test_clean_removes_only_the_named_items(node: NodeHere) -> None:
     for path in ("envs/b/ready.json", "uv/1/uv", "code/proj-1/out.pt", f"runs/{OTHER}/gpu-0/exit.json"):
         assert there(node, path), path
     assert not there(node, "code/proj-1.manifest.json"), "else the next sync would take what is gone for sent"
+    assert there(node, "code/proj-1.lock")
     assert clean(node, [("written", "proj-1")]).freed_bytes >= 20_000
-    assert not there(node, "code/proj-1")
+    assert list((node.home / ".gpuctl-node" / "code").iterdir()) == []
+
+
+def test_lock_of_a_sync_is_not_taken_from_it_and_a_removed_one_is_made_anew(tmp_path: Path) -> None:
+    project, lock = str(tmp_path / "proj-1"), tmp_path / "proj-1.lock"
+    beats: list[int] = []
+    with sync_lock.alone(project, lambda: None):
+        sync_lock.remove(project)
+        assert lock.exists()
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def let_go() -> None:
+            beats.append(1)
+            lock.unlink()
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+        with sync_lock.alone(project, let_go):
+            assert lock.exists(), "a sync that comes now waits for this one"
+    sync_lock.remove(project)
+    assert (lock.exists(), len(beats)) == (False, 1)
 
 
 def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: Path) -> None:

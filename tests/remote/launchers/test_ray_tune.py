@@ -44,6 +44,8 @@ def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
     trials.told(trial("a"), None, "running")
     with pytest.raises(KeyError):
         trials.told(trial("a"), {"accuracy": 0.75, "pid": 7, "config": {"lr": 0.1}}, "running")
-    assert trials.wrong_metric == ("error: --metric eval/accuracy: no such thing is reported, but accuracy")
+    assert trials.wrong_metric == (
+        "error: --metric eval/accuracy: no such thing is reported (did you mean 'accuracy'?), but accuracy"
+    )
     trials.stopped()
     assert [one["status"] for one in saved(path)] == ["stopped"]

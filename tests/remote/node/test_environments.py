@@ -14,12 +14,40 @@ from zipfile import ZipFile
 
 import pytest
 
-from remote.node.environments import conda, images, uv_tool
+from remote.node.environments import build_lock, conda, images, uv_tool
 from remote.shared import frames
 
 ROOT = Path(__file__).parents[3]
 NAME, DIGEST = uv_tool.WHEELS.get((platform.system(), platform.machine()), ("", ""))
 LOGIN = "Basic " + base64.b64encode(b"me:s@cret").decode()
+
+
+class Words:
+    """Takes what a build tells."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def progress(self, text: str) -> None:
+        self.said.append(text)
+
+    def check(self, what: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo one; echo error: no; echo why; exit 1", ["one"]),
+        ("echo one; echo ERROR: a warning; echo two", ["one", "ERROR: a warning", "two"]),
+    ],
+)
+def test_error_of_an_installer_is_left_to_who_knows_what_comes_of_it(
+    tmp_path: Path, script: str, told: list[str]
+) -> None:
+    words = Words()
+    code, tail = build_lock.run(["sh", "-c", script], tmp_path, {"PATH": "/usr/bin:/bin"}, words)
+    assert (code, words.said, len(tail)) == (int("exit 1" in script), told, 3)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +281,7 @@ def answers_of(
 def test_torch_comes_from_the_nodes_index_where_pytorchs_is_not_reached(tmp_path: Path) -> None:
     *said, last = answers_of(tmp_path)
     texts = [one["text"] for one in said if one["t"] == frames.PROGRESS]
-    assert "download.pytorch.org is not reached: torch comes from index.corp" in texts
+    assert "download.pytorch.org is not reached from here: installing from index.corp instead" in texts
     assert "resolved from https://index.corp/simple" in texts, "what addresses hold of logins is not told"
     ready = last["ready"]
     assert isinstance(ready, dict)

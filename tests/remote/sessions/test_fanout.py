@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 from support import wait_for
 
-from remote.errors import Unreachable
-from remote.sessions.fanout import fan_out, values
+from remote.errors import RemoteError, SomeNodesFailed, Unreachable
+from remote.sessions.fanout import Outcome, fan_out, values
 
 
 def test_outcomes_keep_the_order_and_every_error() -> None:
@@ -25,6 +25,14 @@ def test_outcomes_keep_the_order_and_every_error() -> None:
     ]
     with pytest.raises(Unreachable):
         values(outcomes)
+
+
+def test_error_that_nodes_share_is_told_once() -> None:
+    errors = {"n-0": "n-0: full", "n-1": "n-1: full", "n-2": "n-2: slow", "n-3": "no answer"}
+    outcomes = [Outcome[int](node=name, error=RemoteError(text)) for name, text in errors.items()]
+    with pytest.raises(SomeNodesFailed) as raised:
+        values(outcomes)
+    assert str(raised.value) == "4 of 4 nodes failed:\n  n-0 and n-1: full\n  n-2: slow\n  no answer"
 
 
 def test_interrupt_discards_what_came_and_what_comes_later_and_begins_nothing_more() -> None:

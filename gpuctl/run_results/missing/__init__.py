@@ -1,0 +1,34 @@
+"""What a rank did not find on its node, a file or a module, and how it gets there."""
+
+from pathlib import Path
+
+from gpuctl.run_results.missing.files import how_to_send
+from gpuctl.run_results.missing.modules import how_to_install
+from inventories.disk.store import RunFolder, Store
+from inventories.end_reasons import Reason
+from inventories.errors import InventoryError
+from inventories.run import Result
+from remote.errors import RemoteError
+
+
+def how_to_bring(result: Result) -> str:
+    """The sentence on what the rank that failed first looked for in vain; empty where nothing certain can be said."""
+    error = result.first_error
+    if error is None or error.reason not in (Reason.FILE_NOT_FOUND, Reason.MODULE_NOT_FOUND):
+        return ""
+    try:
+        run = RunFolder(Path(result.dir)).load_run()
+        if run.options is None or run.options.project is None:
+            return ""
+        if error.reason is Reason.FILE_NOT_FOUND:
+            return how_to_send(error.detail, run.options)
+        return how_to_install(error.detail, run, own_python=_own_python(result))
+    except (InventoryError, RemoteError, OSError):  # the name may be one that no file can have
+        return ""
+
+
+def _own_python(result: Result) -> str:
+    """The interpreter that the cluster's machines have of their own; empty: none, or they are gone."""
+    cluster = Store(Path(result.dir).parents[1]).cluster(result.cluster)
+    machines = cluster.load().machines if cluster.exists() else ()
+    return next((machine.python for machine in machines if machine.python), "")

@@ -1,0 +1,153 @@
+"""A module that a rank did not find on its node: which option, file or command brings it."""
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuctl.run_results.missing.files import ignored, is_sent
+from inventories.run import Run, RunOptions
+from remote.files.tree import Tree, read_tree
+from remote.python_env.project import project_above
+from remote.python_env.requirements import Wanted, wanted
+
+_NAMED = re.compile(r"No module named '(?P<name>[\w.]+)'(?!; '[\w.]+' is not a package)")
+_PACKAGES = {
+    "Crypto": "pycryptodome", "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "distutils": "setuptools",
+    "dotenv": "python-dotenv", "fitz": "pymupdf", "git": "gitpython", "hydra": "hydra-core",
+    "pkg_resources": "setuptools", "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # fmt: skip
+"""Module → the package that brings it, where that has another name."""
+
+
+def how_to_install(words: str, run: Run, *, own_python: str) -> str:
+    """The sentence on the module that a rank's words name; empty where nothing certain can be said.
+
+    `own_python`: the interpreter that the machines have of their own. Raises RemoteError, OSError.
+    """
+    found, options = _NAMED.search(words), run.options
+    if found is None or options is None or options.project is None:
+        return ""
+    name, top, folder = found["name"], found["name"].partition(".")[0], Path(options.project)
+    root = Path(options.root or folder)
+    if not root.is_dir():
+        return ""
+    tree = read_tree(root, include=map(Path, options.include), allow_large=True)
+    if (place := _folder_of(name, folder, root)) is not None:
+        return _of_project(name, place, tree, run)
+    package = _PACKAGES.get(name, name)
+    if _folder_of(top, folder, root) is not None or package in sys.stdlib_module_names:
+        return ""
+    project = project_above(folder, tree) if options.install_project else None
+    install = _Install(options=options, own_python=own_python, project=project is not None)
+    if top == name:
+        return install.sentence(name, package)
+    newer = install.sentence(name, f"'{top}>=VERSION'")
+    return f"{top} is there and has no {name}. {newer}"
+
+
+def _folder_of(name: str, folder: Path, root: Path) -> Path | None:
+    """The folder of the project from which a module can be imported; None: it is not in the project."""
+    path = Path(*name.split("."))
+    above = [one for one in (folder, *folder.parents) if one.is_relative_to(root)]
+    places = (place for one in above for place in (one, one / "src"))
+    return next((one for one in places if _is_module(one / path)), None)
+
+
+def _is_module(path: Path) -> bool:
+    """Whether it is a module without its `.py`, or a package: a folder of that name may be a program's output."""
+    within = (one for pattern in ("*.py", "*/*.py") for one in path.glob(pattern))
+    return Path(f"{path}.py").is_file() or any(within)
+
+
+def _of_project(name: str, place: Path, tree: Tree, run: Run) -> str:
+    """The sentence on a module of the project's own that can be imported from `place`."""
+    options = run.options
+    assert options is not None and options.project is not None
+    folder = Path(options.project)
+    path = place.joinpath(*name.split("."))
+    path = path if path.is_dir() else Path(f"{path}.py")
+    shown, beside = os.path.relpath(path, folder), os.path.relpath(place, folder)
+    inner = path.relative_to(tree.root)
+    if why := tree.why_skipped(inner.as_posix()):
+        return f"{shown} is on this computer and was not sent: {why}"
+    if not is_sent(inner, tree):
+        return ignored(shown, path, folder)
+    project = project_above(place, tree)
+    if project is not None:
+        left_out = (
+            f"{shown} is of the project {project.name}, which --no-install-project leaves out: leave out that"
+        )
+        return "" if options.install_project else f"{left_out} option"
+    searched = folder if run.script.startswith("-m ") else (folder / run.script).parent
+    if run.mode != "torchrun" or "PYTHONPATH" in options.env or place == searched:
+        return ""
+    return (
+        f"{shown} was sent, but Python does not look for modules in its folder. Have it do so: --env "
+        f"PYTHONPATH={shlex.quote(beside)}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Install:
+    """How the ranks' Python of a run gets one package more."""
+
+    options: RunOptions
+    own_python: str
+    project: bool
+    """Whether the project was installed."""
+
+    def sentence(self, module: str, package: str) -> str:
+        """What brings a package that is not there; `module`: what was looked for in it."""
+        options, listed = self.options, self._listed()
+        if options.python:
+            on_every = f"gpuctl exec -- {shlex.quote(options.python)} -m pip install {package}"
+            return f"Install it for that Python on every node: {on_every}"
+        if listed is not None:
+            how = self._in_list(listed, package)
+        elif options.pip:
+            how = f"Name it beside the others: --pip {package}"
+        else:
+            how = (
+                f"Install it for the ranks, with all else that the script needs: --pip {package}, or list that in a "
+                "file: --requirements FILE"
+            )
+        if how and package == module:
+            how += f" (or the package that has the module {module}, if that has another name)"
+        return f"{how}; its wheel has to be in {options.wheels}, too" if how and options.wheels else how
+
+    def _listed(self) -> Wanted | None:
+        """The file that lists what is installed, or would be if the machines' own Python was not used."""
+        options = self.options
+        if options.pip and not options.requirements:
+            return None
+        assert options.project is not None
+        folder = Path(options.project)
+        requirements = Path(options.requirements) if options.requirements else None
+        return wanted(folder, root=Path(options.root or folder), requirements=requirements)
+
+    def _in_list(self, listed: Wanted, package: str) -> str:
+        """What to do about a package where a file lists all that is to be installed."""
+        named = self.options.requirements or self.options.wheels
+        as_it_is = self.own_python and not named and not (self.project and listed.kind == "project")
+        build = f"--requirements {shlex.quote(listed.source)}"
+        pattern = re.sub(r"[-_.]+", "[-_.]+", package)
+        if any(re.search(rf"(?i)(?<![\w-]){pattern}(?![\w-])", text) for _, text in listed.files):
+            not_used = f"{listed.source} lists it and is not installed: {self.own_python} was used as it is. "
+            return (
+                f"{not_used}This option builds an environment with what it lists: {build}" if as_it_is else ""
+            )
+        match listed.kind:
+            case "lock":
+                how = f"Add it to the project: uv add {package}"
+            case "pylock":
+                how = f"Add {package} to what {listed.source} is made of, and lock it again"
+            case "conda":
+                how = f"List {package} under pip: in {listed.source}"
+            case _:
+                how = f"Add {package} to {listed.source}"
+        return f"{how}, and have that installed: {build}" if as_it_is else how
