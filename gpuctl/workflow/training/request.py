@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
-DATA_OPTIONS = ("--data-dir", "--data")
-"""Names of the option of the built-in job for where its data is on the nodes."""
 """Its values that hide all GPUs."""
 STRATEGY_OPTIONS = ("--strategy", "--tp", "--pp")
 """Options of the built-in job that not every number of ranks can have."""
+DATA_OPTIONS = ("--data-dir", "--data")
+"""Names of the built-in job's option for where its data is on the nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ def test_home_note_warns_of_home_expanded_by_shell(
     option = form[0].partition("=")[0]
     note = (
         f"note: {option} {tmp_path}/sets/flowers is in the home of this computer. For a folder in the nodes' "
-        "homes, put it in quotes, which keep the shell from replacing it: {option} '~/sets/flowers'"
+        f"homes, put it in quotes, which keep the shell from replacing it: {option} '~/sets/flowers'"
     )
     assert home_note(words, provider) == note
     (tmp_path / "sets" / "flowers").mkdir(parents=True)
