@@ -32,13 +32,13 @@ ASCII = str.maketrans(BARS + "▓▒░─━│\u00d7·•\u2019", "_.,-~=+#=+.
 
 
 def clean(line: str, limit: int = 2000) -> str:
-    """A line as it would look on a terminal, without what could steer the terminal.
+    """A line as it would look on a terminal, without what could steer the terminal or not be written as UTF-8.
 
     Of a progress bar that redraws itself with carriage returns, the last state that says anything.
     """
     states = _ESCAPES.sub("", line).rstrip("\r\n").split("\r")
     shown = next((state for state in reversed(states) if state.strip()), "")
-    shown = _CONTROLS.sub("", shown)
+    shown = _CONTROLS.sub("", shown).encode("utf-8", "backslashreplace").decode()
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

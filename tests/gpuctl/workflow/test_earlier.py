@@ -69,6 +69,8 @@ def test_weights_of_one_name_that_differ_from_node_to_node_are_told() -> None:
 
 def test_nothing_is_told_where_all_nodes_have_the_same() -> None:
     assert uneven_sentence("default", ROOTS, {"gpu-0": left("a.pt"), "gpu-1": left("a.pt")}) == ""
+    odd = uneven_sentence("default", ROOTS, {"gpu-0": left("caf\udce9.pt"), "gpu-1": left()})
+    assert odd.encode().startswith(b"caf\\udce9.pt is on gpu-0 alone"), "it goes into a file of the run's"
 
 
 def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
