@@ -80,7 +80,13 @@ def test_result_has_perplexity_memory_and_tokens_a_second(alone):
 
 @pytest.mark.parametrize(
     ("strategy", "words", "part"),
-    [("ddp", (), 1.0), ("fsdp", ("--wrap", "transformer"), 0.55), ("zero2", (), 0.55)],
+    [
+        ("ddp", (), 1.0),
+        ("fsdp", ("--wrap", "transformer"), 0.55),
+        ("zero2", (), 0.55),
+        ("tp", (), 0.55),
+        ("pp", ("--gradient-accumulation-steps", "2"), 0.55),
+    ],
 )
 def test_text_model_has_the_losses_of_one_process(run, book, alone, tmp_path, strategy, words, part):
     environ, where = book
