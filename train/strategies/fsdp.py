@@ -29,6 +29,7 @@ class FullyShard(Strategy):
     times_communication = False  # it overlaps with computing in both passes
     fused_sgd = False  # it has no rule for sharded weights
     any_memory_format = False
+    sharded = True
 
     def __init__(self, options: Options, env: DistributedEnvironment, device: torch.device) -> None:
         super().__init__(options, env, device)
@@ -51,12 +52,6 @@ class FullyShard(Strategy):
     def model_state(self, network: nn.Module) -> State:
         """Gather the weights on rank 0, one by one; the others have none."""
         return self._whole(network.state_dict())
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Gather the state on rank 0, one tensor after the other; the others have none."""
-        state = optimizer.state_dict()
-        whole = {index: self._whole(values) for index, values in state["state"].items()}
-        return {**state, "state": whole}
 
     def load_model(self, network: nn.Module, state: State) -> None:
         """Take this rank's part of the weights."""
