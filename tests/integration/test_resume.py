@@ -228,6 +228,53 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     assert run_record(two_hosts, run)["options"]["env"] == ["SECRET"]
 
 
+JOB = (
+    *("--dataset", "synthetic", "--synthetic", "64,3,12,12,4", "--model", "cnn", "--global-batch-size", "16"),
+    *("--device", "cpu", "--threads", "1", "--no-tensorboard", "--checkpoint-every", "1"),
+)
+
+
+def parts_on(gpuctl: Gpuctl, node: str, run: str) -> list[str]:
+    """The files of parts that a node has of a run's newest checkpoint, and the document if it is there."""
+    home = gpuctl.home / "clusters" / "default" / "local" / node / "home" / ".gpuctl-node"
+    folder = home / "runs" / run / node / "checkpoints"
+    return sorted(path.name for path in (*folder.glob("step-000008/*"), *folder.glob("step-000008.json")))
+
+
+def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> None:
+    """Ranks on two nodes write a part each; another strategy resumes, on both, on one, and from here."""
+    whole = two_hosts.ok("train", "--json", "--", *JOB, "--epochs", "4").json
+    first = two_hosts.ok("train", "--json", "--", *JOB, "--strategy", "fsdp", "--epochs", "2").json
+    assert parts_on(two_hosts, "default-0", first["run"]) == [
+        ".metadata", "__0_0.distcp", "rest.pt", "step-000008.json",
+    ]  # fmt: skip
+    assert parts_on(two_hosts, "default-1", first["run"]) == ["__1_0.distcp"]
+    here = two_hosts.run_folder(first["run"]) / "checkpoints"
+    assert sorted(path.name for path in here.glob("step-000008/*")) == [
+        ".metadata", "__0_0.distcp", "__1_0.distcp", "rest.pt",
+    ]  # fmt: skip
+    assert first["checkpoints"]["default-0"]["newest"] == "step-000008"
+    again = two_hosts.ok("train", "--resume", "--json", "--", "--strategy", "zero1", "--epochs", "4")
+    assert (
+        f"resumes from step-000008 of run {first['run']} on 2 nodes, brought from default-0, default-1"
+        in again.err
+    )
+    assert again.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    began = run_record(two_hosts, again.json["run"])["began_with"]["nodes"]
+    assert {node: found["lacks"] for node, found in began.items()} == {"default-0": [], "default-1": []}
+    part = here / "step-000008" / "__1_0.distcp"
+    part.write_bytes(part.read_bytes()[:-1])  # what is on the nodes counts first
+    one = two_hosts.ok(
+        *("train", "--resume-from", first["run"], "--nnodes", "1", "--json", "--"),
+        *("--strategy", "ddp", "--epochs", "4"),
+    )
+    assert one.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    kill_host(two_hosts.ok("status", "--json").json["machines"][1])
+    refused = two_hosts("train", "--resume-from", first["run"], "--nnodes", "1", "--json")
+    assert refused.status == 1, refused.err
+    assert "default-1, which does not answer" in refused.err
+
+
 EVERY_RANK = """
 import os, sys
 from pathlib import Path

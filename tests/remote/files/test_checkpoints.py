@@ -54,7 +54,13 @@ def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> No
     found = describe(tmp_path, whole=True)
     sizes = [(tmp_path / name).stat().st_size for name in whole]
     written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
-    assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt", "written_ns": written_ns}
+    assert found == {
+        "files": 4,
+        "bytes": sum(sizes),
+        "newest": "step-1000000.pt",
+        "written_ns": written_ns,
+        "lacks": [],
+    }
 
 
 def test_files_in_ignores_links_out_of_the_folder(tmp_path: Path) -> None:
@@ -81,6 +87,7 @@ def test_files_in_lists_all_script_files_newest_last(tmp_path: Path) -> None:
         "bytes": 8,
         "newest": "b/shard-0",
         "written_ns": 1000 * 10**9,
+        "lacks": [],
     }
 
 

@@ -24,7 +24,7 @@ from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
 from remote.runs.run_files import mirrored_path, new_incoming
 
-FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1}
+FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1, "lacks": []}
 NEWER = {**FOUND, "newest": "step-000050.pt"}
 
 
