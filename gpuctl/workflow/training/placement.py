@@ -100,7 +100,7 @@ def _place(
         else:
             checkpoints.place(node, source, part)
 
-    with _here(folder, point, bring=bool(lacking)) as from_here:
+    with brought_here(folder, point, bring=bool(lacking)) as from_here:
         try:
             values(fan_out(one, targets))
         except BaseException:
@@ -112,7 +112,7 @@ def _place(
 
 
 @contextlib.contextmanager
-def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
+def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
     """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
     from remote.files import checkpoints
     from remote.files.receive import FileReceiver

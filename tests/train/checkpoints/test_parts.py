@@ -6,47 +6,24 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
 
 from train.checkpoints import files, parts
-from train.distributed.environment import DistributedEnvironment
 from train.errors import BadCheckpoint
-from train.options import Options
-from train.strategies.strategy import Strategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-STRATEGY = Strategy(Options(), DistributedEnvironment(), torch.device("cpu"))
-
-
-def network_and_optimizer(seed=0, width=3):
-    torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
-    network(torch.randn(4, 2)).sum().backward()
-    optimizer.step()
-    return network, optimizer
-
-
-def written(folder, step, network, optimizer):
-    path = files.path_of(folder, step)
-    path.mkdir(parents=True)
-    rest = files.serialized({"steps": step})
-    about = {"step": step, "world_size": 1}
-    parts.save(path, parts.tensors(STRATEGY, network, optimizer), rest, about, None).result()
-    return path
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
+def checkpoint(tmp_path, network_and_optimizer, write_parts):
     """A whole checkpoint."""
-    return written(tmp_path, 7, *network_and_optimizer())
+    return write_parts(tmp_path, 7, *network_and_optimizer())
 
 
 def document_of(path):
     return json.loads(path.with_suffix(".json").read_text())
 
 
-def test_parts_are_named_as_in_the_bare_model_and_listed_with_digests(checkpoint):
+def test_parts_are_named_as_in_the_bare_model_and_listed_with_digests(checkpoint, network_and_optimizer):
     network, _ = network_and_optimizer()
     document = document_of(checkpoint)
     assert document["folder"] == "step-000007"
@@ -59,11 +36,11 @@ def test_parts_are_named_as_in_the_bare_model_and_listed_with_digests(checkpoint
     assert files.load(checkpoint / "rest.pt") == {"steps": 7}
 
 
-def test_parts_load_into_another_model_and_its_optimizer(checkpoint):
+def test_parts_load_into_another_model_and_its_optimizer(checkpoint, strategy, network_and_optimizer):
     network, optimizer = network_and_optimizer()
     other, its_optimizer = network_and_optimizer(seed=1)
     reader = parts.PartsReader(checkpoint, set(document_of(checkpoint)["files"]))
-    reader.load(STRATEGY, other, its_optimizer, [{**its_optimizer.param_groups[0], "params": [], "lr": 0.5}])
+    reader.load(strategy, other, its_optimizer, [{**its_optimizer.param_groups[0], "params": [], "lr": 0.5}])
     assert all(torch.equal(other.state_dict()[name], value) for name, value in network.state_dict().items())
     for one, two in zip(network.parameters(), other.parameters(), strict=True):
         assert all(
@@ -72,12 +49,12 @@ def test_parts_load_into_another_model_and_its_optimizer(checkpoint):
     assert its_optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_parts_of_other_weights_are_refused_before_any_is_loaded(checkpoint):
+def test_parts_of_other_weights_are_refused_before_any_is_loaded(checkpoint, strategy, network_and_optimizer):
     other, its_optimizer = network_and_optimizer(width=4)
     before = {name: value.clone() for name, value in other.state_dict().items()}
     reader = parts.PartsReader(checkpoint, set(document_of(checkpoint)["files"]))
     with pytest.raises(ValueError, match=r"shape \(3, 2\) for \(4, 2\)"):
-        reader.load(STRATEGY, other, its_optimizer, its_optimizer.param_groups)
+        reader.load(strategy, other, its_optimizer, its_optimizer.param_groups)
     assert all(torch.equal(other.state_dict()[name], value) for name, value in before.items())
 
 
@@ -125,9 +102,9 @@ def test_description_of_files_that_are_not_listed_is_refused(checkpoint):
         parts.PartsReader(checkpoint, {"__5_0.distcp"})
 
 
-def test_prune_removes_parts_with_their_document(tmp_path):
+def test_prune_removes_parts_with_their_document(tmp_path, network_and_optimizer, write_parts):
     for step in (1, 2, 3):
-        written(tmp_path, step, *network_and_optimizer())
+        write_parts(tmp_path, step, *network_and_optimizer())
     files.path_of(tmp_path, 4).mkdir()  # one that a killed process had begun
     assert files.kept(tmp_path, 2, 3) == {"step-000002", "step-000003"}
     files.prune(tmp_path, files.kept(tmp_path, 2, 3))
@@ -135,12 +112,12 @@ def test_prune_removes_parts_with_their_document(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_save_that_fails_tells_why_and_leaves_no_document(tmp_path):
+def test_save_that_fails_tells_why_and_leaves_no_document(tmp_path, strategy, network_and_optimizer):
     path = files.path_of(tmp_path, 7)
     path.mkdir()
     path.joinpath("__0_0.distcp").mkdir()  # nothing can be written under that name
     network, optimizer = network_and_optimizer()
-    tensors = parts.tensors(STRATEGY, network, optimizer)
+    tensors = parts.tensors(strategy, network, optimizer)
     saving = parts.save(path, tensors, files.serialized({}), {"step": 7}, None)
     assert "Is a directory" in str(saving.exception())
     assert files.documents(tmp_path) == []
