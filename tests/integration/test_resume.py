@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from support import Gpuctl, interrupt, processes_with, wait_for
 
 pytestmark = pytest.mark.slow
@@ -262,17 +263,30 @@ def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> Non
     assert again.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
     began = run_record(two_hosts, again.json["run"])["began_with"]["nodes"]
     assert {node: found["lacks"] for node, found in began.items()} == {"default-0": [], "default-1": []}
-    part = here / "step-000008" / "__1_0.distcp"
-    part.write_bytes(part.read_bytes()[:-1])  # what is on the nodes counts first
     one = two_hosts.ok(
         *("train", "--resume-from", first["run"], "--nnodes", "1", "--json", "--"),
         *("--strategy", "ddp", "--epochs", "4"),
     )
     assert one.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    for path in here.glob("step-000008/*"):
+        path.unlink()
+    target = two_hosts.home / "model.pt"
+    exported = two_hosts.ok("export", first["run"], "-o", str(target), "--json").json
+    assert (exported["checkpoint"], exported["left_out"]) == ("step-000008", [])
+    ours, theirs = (
+        torch.load(path, weights_only=True)
+        for path in (target, two_hosts.run_folder(first["run"]) / "artifacts" / "model.pt")
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    # Without the part of a node that does not answer, the newest is not there, and an older one not taken unasked.
     kill_host(two_hosts.ok("status", "--json").json["machines"][1])
-    refused = two_hosts("train", "--resume-from", first["run"], "--nnodes", "1", "--json")
-    assert refused.status == 1, refused.err
-    assert "default-1, which does not answer" in refused.err
+    refused = two_hosts("export", first["run"], "-o", str(target))
+    assert refused.status == 1
+    assert "may have left its newest checkpoint on default-1, which does not answer" in refused.err
+    shown = two_hosts.ok("train", "--resume-from", first["run"], "--nnodes", "1", "--dry-run")
+    assert "resumes from step-000004 of run" in shown.out + shown.err
+    assert "default-1, which does not answer, may have newer ones" in shown.out + shown.err
 
 
 EVERY_RANK = """

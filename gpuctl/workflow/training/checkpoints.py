@@ -158,13 +158,13 @@ class CheckpointSurvey:
 
     def unknown(self) -> tuple[Run, str, str] | None:
         """The first run that may have newer ones than those to pick on a node that did not answer, that, and why."""
-        asked = list(self.runs)
+        asked, torn = list(self.runs), {run.run: missing for run, missing in self.torn()}
         if (picked := self.pick()) is not None:
-            source, _, locations = picked
+            source, found, locations = picked
             del asked[asked.index(source) :]
-            if not locations and source.run in self.mirrored:
+            newer = any(not name.startswith(f"{found.newest}/") for name in torn.get(source.run, ()))
+            if not locations and (newer or source.run in self.mirrored):
                 asked.append(source)
-        torn = {run.run for run, _ in self.torn()}
         for run in asked:
             for part in run.nodes if run.run in torn else run.nodes[:1]:
                 if error := self.errors.get(f"{run.cluster}/{part.name}"):

@@ -304,6 +304,8 @@ def test_survey_picks_parts_that_machines_have_together() -> None:
     assert lost.unknown() == (run, "gpu-1", "gpu-1: timed out.")
     assert replace(lost, here=[PARTS]).pick() is None
     assert replace(lost, here=[arrived]).pick() == (run, arrived, ())
+    assert replace(lost, here=[arrived]).unknown() is None
+    assert replace(lost, here=[SOME]).unknown() == (run, "gpu-1", "gpu-1: timed out."), "an older one is here"
     point = ResumePoint(run=run, source=run, found=PARTS, locations=(FIRST, SECOND))
     assert resume_line(point, run).endswith("on 2 nodes, brought from gpu-0, gpu-1")
 
