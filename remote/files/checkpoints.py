@@ -108,9 +108,9 @@ def bring_together(
     bring(first, run, intake, newest=newest, window_bytes=window_bytes)
     for node in others:
         if names := lacking(intake.root):
-            bring(node, run, intake, names=names, window_bytes=window_bytes)
+            bring(node, run, intake, names=list(names), window_bytes=window_bytes)
     if missed := lacking(intake.root, newest=True):
-        raise NodeFailed(lacks_parts(run, missed))
+        raise NodeFailed(lacks_parts(run, list(missed)))
     for name in {missed.partition("/")[0] for missed in lacking(intake.root)}:
         (intake.root / f"{name}.json").unlink()
 

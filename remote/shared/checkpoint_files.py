@@ -38,10 +38,10 @@ def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str,
     ]
 
 
-def lacking(folder: Path, newest: bool = False) -> List[str]:
-    """The files of the built-in job's checkpoints, or of the `newest`, that the folder does not have."""
+def lacking(folder: Path, newest: bool = False) -> Dict[str, int]:
+    """The files of the built-in job's checkpoints, or of the `newest`, that the folder does not have, with bytes."""
     counting = _counting(folder)[-1:] if newest else _counting(folder)
-    return [name for _, files in counting for name, _ in files if _size(folder / name) < 0]
+    return {name: size for _, files in counting for name, size in files if _size(folder / name) < 0}
 
 
 def parts_in(folder: Path) -> Dict[str, int]:
@@ -112,12 +112,13 @@ def _status(path: Path) -> "Optional[os.stat_result]":
 def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
     """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none.
 
-    `lacks`: the files of the newest that are not in the folder.
+    `lacks`: the files of the newest that are not in the folder. The bytes are of all, as if they were.
     """
     files = files_in(folder, whole, newest)
     if not files:
         return None
     dated = name = files[-1][0]
+    absent = lacking(folder, newest) if whole else {}
     if whole:
         _, told = _counting(folder)[-1]
         name, _, part = told[0][0].partition("/")
@@ -125,8 +126,8 @@ def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[s
     status = _status(folder / dated)
     return {
         "files": len(files),
-        "bytes": sum(size for _, size in files),
+        "bytes": sum(size for _, size in files) + sum(absent.values()),
         "newest": name,
         "written_ns": 0 if status is None else status.st_mtime_ns,
-        "lacks": lacking(folder, newest=True) if whole else [],
+        "lacks": sorted(lacking(folder, newest=True)) if whole else [],
     }

@@ -18,7 +18,7 @@ from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
 from remote.node.storage.outputs import LISTING
 from remote.shared import constants, frames, trees
-from remote.shared.checkpoint_files import describe, parts_in
+from remote.shared.checkpoint_files import files_in, parts_in
 from remote.shared.files import read_json, write_json
 
 FOLDERS = {
@@ -187,15 +187,13 @@ class Survey:
 
     def _checkpoints(self, run: str, part: Path) -> Optional[int]:
         """Bytes of a run's checkpoints on a node; None: there are none."""
-        folder = part / constants.CHECKPOINTS
+        folder, built_in = part / constants.CHECKPOINTS, run in self._built_in
         try:
-            found = describe(folder, run in self._built_in)
-            parts = parts_in(folder) if found is None and run in self._built_in else {}
+            # Of parts the document is on another node.
+            files = dict(files_in(folder, built_in)) or (parts_in(folder) if built_in else {})
         except (OSError, RecursionError):
             return 0  # there may be some
-        if found is None:
-            return sum(parts.values()) if parts else None
-        return int(found["bytes"])
+        return sum(files.values()) if files else None
 
     def uv_cache(self) -> Optional[Item]:
         """uv's own cache, which is everybody's on this node and never removed: its `path` and size."""
