@@ -125,6 +125,18 @@ def test_run_killed_in_a_save_resumes_from_the_last_checkpoint_that_is_whole(run
     assert "and there is no other checkpoint: starting from the beginning" in again.out
 
 
+def test_part_that_can_not_be_written_ends_the_run_with_a_sentence(run, changed, tmp_path):
+    full = "import errno\nimport train.checkpoints.parts as p\n"
+    full += "def full(*plan): raise OSError(errno.ENOSPC, 'Disk full')\n"
+    script = changed(f"{full}if here: p._Writer.write_data = full")
+    done = run(
+        *ARGS, "--strategy", "fsdp", "--checkpoint-every", "1", ranks=2, script=script, run_dir=tmp_path
+    )
+    assert done.status != 0
+    assert "step-000006 can't be written: rank 1: Disk full. Make room or give access there" in done.err
+    assert list(tmp_path.glob("checkpoints/*.json")) == []
+
+
 def test_hsdp_refuses_nodes_with_different_numbers_of_ranks_on_all_ranks(run, changed, tmp_path):
     fewer = f"{EXACT}\nif here: os.environ['LOCAL_WORLD_SIZE'] = '1'"
     done = run(*ARGS, "--strategy", "hsdp", ranks=2, script=changed(fewer), run_dir=tmp_path)
