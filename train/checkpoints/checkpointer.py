@@ -75,7 +75,6 @@ class Checkpointer:
         self._writing: int | None = None
         """The step of the checkpoint that the ranks are writing."""
         self._group: dist.ProcessGroup | None = None
-        self._reads = 0
 
     def due(self) -> bool:
         """Return whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides.
@@ -136,18 +135,16 @@ class Checkpointer:
     def _save_parts(self, rest: memoryview | None, about: dict[str, int]) -> None:
         trainer, env = self._trainer, self._trainer.env
         path = files.path_of(self._folder, about["step"])
-        try:
-            if env.local_rank == 0:  # they would be of an earlier one of that name
+        if env.local_rank == 0:  # they would be of an earlier one of that name
+            try:
                 path.with_suffix(".json").unlink(missing_ok=True)
-                shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise files.not_written(path, str(error.strerror)) from error
+            except OSError as error:
+                raise files.not_written(path, str(error.strerror)) from error
+            shutil.rmtree(path, ignore_errors=True)
         barrier(f"folder of checkpoint {about['step']}", env, timeout_s=DISK_TIMEOUT_S)
         if self._group is None:
             # Of their own, as the other ranks' calls may come in another order; and disks may be slow.
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=DISK_TIMEOUT_S))
-        path.mkdir(parents=True, exist_ok=True)
         self._written = parts.save(path, trainer.tensors(), rest, about, self._group)
 
     def _raise_if_failed(self, *, wait: bool) -> None:
@@ -180,13 +177,13 @@ class Checkpointer:
         """Resume from the newest checkpoint, if there is one. Returns what to tell of it. Raises BadCheckpoint."""
         damaged: list[str] = []
         for name, document in self._documents():
-            wrong = self._problems(document) if document else [f"{name} is damaged"]
+            wrong = self._problems(name, document) if document else [f"{name} is damaged"]
             if wrong:
                 damaged += wrong
                 continue
-            self._load(name, document)
+            before = self._load(name, document)
             self._saved = (time.monotonic(), self._passed())
-            told = self._resumed_from(name, document["world_size"])
+            told = self._resumed_from(name, before)
             return told + (f" ({'; '.join(damaged)})" if damaged else "")
         if not damaged:
             return None
@@ -201,7 +198,7 @@ class Checkpointer:
         documents: list[tuple[str, State]] = found[0]
         return documents
 
-    def _problems(self, document: State) -> list[str]:
+    def _problems(self, name: str, document: State) -> list[str]:
         """Return what is wrong with a checkpoint's files, on any node; the ranks of a node share the work."""
         env = self._trainer.env
         names = sorted(files.files_of(document))
@@ -210,15 +207,15 @@ class Checkpointer:
         else:
             own = names[env.local_rank :: env.local_world_size]
         found = files.problems(self._folder, document, own)
-        self._reads += 1
-        barrier(f"checkpoint {document['step']}, read {self._reads}", env, timeout_s=DISK_TIMEOUT_S)
+        barrier(f"look at {name}", env, timeout_s=DISK_TIMEOUT_S)
         if env.world_size == 1:
             return found
         of_all: list[list[str]] = [[]] * env.world_size
         dist.all_gather_object(of_all, found)
         return sorted({problem for of_rank in of_all for problem in of_rank})
 
-    def _load(self, name: str, document: State) -> None:
+    def _load(self, name: str, document: State) -> int:
+        """Take over a checkpoint that was looked at. Returns how many ranks wrote it. Raises BadCheckpoint."""
         trainer, path = self._trainer, self._folder / name
         try:
             if "folder" in document:
@@ -231,6 +228,7 @@ class Checkpointer:
             if reader is None:
                 check_optimizer(state["optimizer"], trainer.model.parameters(), steps=state["steps"])
             trainer.load_state_dict(state, reader)
+            before: int = state["world_size"]
         except BadCheckpoint:
             raise
         except Exception as error:  # it may hold anything; what is wrong with it is in the sentence
@@ -238,6 +236,7 @@ class Checkpointer:
             raise BadCheckpoint(
                 f"The checkpoint {path} is not one of this job ({reason}). {files.WHAT_TO_DO}"
             ) from error
+        return before
 
     def _of_rank_0(self, path: Path) -> State:
         """Return what rank 0 reads from the file."""
