@@ -279,14 +279,15 @@ def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> Non
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    # Without the part of a node that does not answer, the newest is not there, and an older one not taken unasked.
+    # Without the part of a node that does not answer, the newest is not there, and an older one is not taken unasked.
     kill_host(two_hosts.ok("status", "--json").json["machines"][1])
     refused = two_hosts("export", first["run"], "-o", str(target))
     assert refused.status == 1
     assert "may have left its newest checkpoint on default-1, which does not answer" in refused.err
-    shown = two_hosts.ok("train", "--resume-from", first["run"], "--nnodes", "1", "--dry-run")
-    assert "resumes from step-000004 of run" in shown.out + shown.err
-    assert "default-1, which does not answer, may have newer ones" in shown.out + shown.err
+    refused = two_hosts("train", "--resume-from", first["run"], "--nnodes", "1", "--dry-run")
+    assert refused.status == 1
+    assert "is not whole: no machine that answers has step-000008/__1_0.distcp" in refused.err
+    assert "Not every machine could be asked: default-1" in refused.err
 
 
 EVERY_RANK = """
