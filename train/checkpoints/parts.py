@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
@@ -66,7 +67,9 @@ def save(
     The future is done when the checkpoint is whole on all ranks. `rest`: of rank 0, what goes beside the tensors.
     """
     writer = _Writer(folder, rest, about)
-    saving = async_save(dict(parts), storage_writer=writer, process_group=group)
+    # What several ranks have alike is written by the lowest: of hsdp, all is on as few nodes as possible.
+    planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+    saving = async_save(dict(parts), storage_writer=writer, planner=planner, process_group=group)
     assert isinstance(saving, Future)
     return saving
 
