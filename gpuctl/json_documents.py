@@ -189,6 +189,23 @@ class Pushed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """The weights of a run as a file: the document of `export --json`."""
+
+    run: str
+    checkpoint: str
+    """The name of the checkpoint that they are of."""
+    file: str
+    bytes: int
+    sha256: str
+    tensors: int
+    parameters: int
+    """Numbers in all tensors, buffers among them."""
+    left_out: tuple[str, ...]
+    """Why newer checkpoints were left out: `step-000010/__1_0.distcp is torn, …`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pulled:
     """What was copied from one node, an element of `pull --json`."""
 

@@ -31,6 +31,7 @@ SECTIONS = (
             ("stop", "Stop a run on every node."),
             ("runs", "List the runs."),
             ("results", "Show one run's results, or several side by side."),
+            ("export", "Write the trained weights of a run to one file."),
             ("tune", "Search for hyperparameters, with Ray Tune."),
             ("bench", "Run the built-in job on several layouts: scaling and cost."),
         ),

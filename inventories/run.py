@@ -76,6 +76,13 @@ class Checkpoints:
     """Name of the newest one's file."""
     written_ns: int
     """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
+    lacks: tuple[str, ...] = ()
+    """Files of the newest that are not there: the ranks of other nodes wrote them. Empty: it is whole."""
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the newest, one of the built-in job's, is a folder of which each rank reads what it needs."""
+        return not self.newest.endswith(".pt")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
                 path = run_dir / ARTIFACTS / "model.pt"
                 save_model(weights, path)
                 report.say(f"model written to {path}")
+        trainer.finish()
 
 
 def set_arithmetic(options: Options) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from train.batches.batch import preparation
 from train.batches.factory import batch_size_per_rank, training_batches
 from train.batches.sampling import samples_per_rank
+from train.checkpoints import parts
 from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
 from train.data.dataset import Samples
@@ -175,6 +176,10 @@ class Trainer:
         if self._checkpoint_due:
             self._checkpointer.save()
 
+    def finish(self) -> None:
+        """Wait until the last checkpoint is whole."""
+        self._checkpointer.wait()
+
     def validate(self) -> dict[str, float]:
         """Compute the metrics of the validation samples."""
         return self._evaluate("validation", self._data.validation)
@@ -208,10 +213,18 @@ class Trainer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the run continues, as this rank has it."""
+        """Return everything that decides how the run continues, as this rank has it.
+
+        Without the tensors of a sharded strategy's model and optimizer, which are `tensors`.
+        """
+        if self.strategy.sharded:
+            # Its groups are alike but for their weights.
+            group = {**self._optimizer.param_groups[0], "params": []}
+            whole: dict[str, Any] = {"optimizer": {"state": {}, "param_groups": [group]}}
+        else:
+            whole = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
         return {
-            "model": self.strategy.model_state(self.model),
-            "optimizer": self.strategy.optimizer_state(self._optimizer),
+            **whole,
             "scaler": self._step.scaler.state_dict(),
             "plateau": dict(self._plateau.state_dict()),
             "rng": [rng_state(self._device)],
@@ -221,12 +234,22 @@ class Trainer:
             **self.progress.state_dict(self.strategy.sizes.replicas),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the states of all ranks together, which may have been more or fewer."""
-        self.strategy.load_model(self.model, state["model"])
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what this rank has of the model's and the optimizer's tensors, by the bare model's names."""
+        return parts.tensors(self.strategy, self.model, self._optimizer)
+
+    def load_state_dict(self, state: dict[str, Any], reader: parts.PartsReader | None = None) -> None:
+        """Continue from the states of all ranks together, which may have been more or fewer.
+
+        `reader`: of the model's and the optimizer's tensors, where they are not in the state.
+        """
         [theirs], ours = state["optimizer"]["param_groups"], self._optimizer.param_groups[0]
         theirs |= {name: ours[name] for name in SETTINGS_OF_THIS_RUN if name in ours}
-        self.strategy.load_optimizer(self._optimizer, state["optimizer"])
+        if reader is not None:
+            reader.load(self.strategy, self.model, self._optimizer, theirs)
+        else:
+            self.strategy.load_model(self.model, state["model"])
+            self.strategy.load_optimizer(self._optimizer, state["optimizer"])
         self._step.scaler.load_state_dict(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
         first = self.env.rank == 0

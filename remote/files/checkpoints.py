@@ -1,7 +1,8 @@
 """Checkpoints on nodes: what each has of a run, and how they get to the node on which the next run looks for them."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,36 @@ from remote.files.tree import tree_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe
+from remote.shared.checkpoint_files import describe, lacking
 from remote.shared.constants import PLACED_CHECKPOINTS
 
 PLACED_WITHIN_S = 3600.0
 """A node may have to copy them from one of its disks to another."""
 
 
-def on_node(node: Node, runs: Sequence[Run]) -> list[Checkpoints | None]:
-    """What the node has of each run, None for nothing. One round trip."""
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a machine has of a run's checkpoints."""
+
+    found: Checkpoints | None = None
+    """What the run's first node had left, where that is here. None: nothing."""
+    parts: frozenset[str] = frozenset()
+    """Files that ranks wrote each for itself, of any checkpoint."""
+
+
+def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
+    """What the node has of each run. One round trip."""
     answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
         found = [None if one is None else told(one) for one in answer["found"]]
+        parts = [frozenset(map(str, names)) for names in answer["parts"]]
     except (KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
-    if len(found) != len(runs):
+    if not len(found) == len(parts) == len(runs):
         raise BadAnswer(
             f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(found)}."
         )
-    return found
+    return [Held(found=one, parts=names) for one, names in zip(found, parts, strict=True)]
 
 
 def in_folder(folder: Path, run: Run) -> Checkpoints | None:
@@ -58,13 +70,20 @@ def discard(node: Node, target: RunNode) -> None:
 
 
 def bring(
-    node: Node, run: Run, intake: FileReceiver, *, newest: bool = False, window_bytes: int | None = None
+    node: Node,
+    run: Run,
+    intake: FileReceiver,
+    *,
+    newest: bool = False,
+    names: Sequence[str] = (),
+    window_bytes: int | None = None,
 ) -> None:
     """Bring what a node has of `run`, or what is needed to resume from the `newest`. In chunks.
 
-    `window_bytes` as `Node.stream` takes it. Raises NodeFailed where it is not all of it.
+    `names`: of parts of which it brings those that the node has, and nothing else. `window_bytes` as `Node.stream`
+    takes it. Raises NodeFailed where it is not all of it.
     """
-    request = {"source": _source(run), "newest": newest}
+    request = {"source": _source(run), "newest": newest, "names": list(names)}
     refused = take_in(node, "send_checkpoints", request, intake, window_bytes=window_bytes)
     if refused:
         raise NodeFailed(
@@ -73,10 +92,44 @@ def bring(
         )
 
 
+def bring_together(
+    nodes: Iterable[Node],
+    run: Run,
+    intake: FileReceiver,
+    *,
+    newest: bool = False,
+    window_bytes: int | None = None,
+) -> None:
+    """Bring what the first of the nodes has of `run`, and from the others what it lacks of that.
+
+    What is not whole then does not count any more. Raises NodeFailed where that is so of the newest.
+    """
+    first, *others = nodes
+    bring(first, run, intake, newest=newest, window_bytes=window_bytes)
+    for node in others:
+        if names := lacking(intake.root):
+            bring(node, run, intake, names=list(names), window_bytes=window_bytes)
+    if missed := lacking(intake.root, newest=True):
+        raise NodeFailed(lacks_parts(run, list(missed)))
+    for name in {missed.partition("/")[0] for missed in lacking(intake.root)}:
+        (intake.root / f"{name}.json").unlink()
+
+
+def lacks_parts(run: Run, names: Sequence[str]) -> str:
+    """The sentence for a checkpoint of which no machine in reach has all parts."""
+    folder = names[0].partition("/")[0]
+    return (
+        f"The newest checkpoint of run {run.run}, {folder}, is not whole: no machine that answers has "
+        f"{_some(names)}. Bring the node back that wrote them, or remove {folder}.json on {first_of(run).name} to "
+        "resume from an earlier one."
+    )
+
+
 def keep_times(folder: Path, found: Checkpoints) -> None:
     """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    younger_ns = files.get(folder / found.newest, found.written_ns) - found.written_ns
+    dated = folder / (f"{found.newest}.json" if (folder / found.newest).is_dir() else found.newest)
+    younger_ns = files.get(dated, found.written_ns) - found.written_ns
     for path, written_ns in files.items():
         os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
 
@@ -102,8 +155,13 @@ def _some(names: Sequence[str], most: int = 3) -> str:
 
 
 def _source(run: Run) -> tuple[str, str, bool]:
-    """How a node is asked for a run's checkpoints: they lie on the first of its nodes."""
-    return run.run, min(run.nodes, key=lambda part: part.rank).name, run.built_in
+    """How a node is asked for a run's checkpoints."""
+    return run.run, first_of(run).name, run.built_in
+
+
+def first_of(run: Run) -> RunNode:
+    """The node on which a run's checkpoints are looked for first."""
+    return min(run.nodes, key=lambda part: part.rank)
 
 
 def told(found: Mapping[str, Any]) -> Checkpoints:
@@ -113,4 +171,5 @@ def told(found: Mapping[str, Any]) -> Checkpoints:
         bytes=int(found["bytes"]),
         newest=str(found["newest"]),
         written_ns=int(found["written_ns"]),
+        lacks=tuple(map(str, found["lacks"])),
     )

@@ -5,7 +5,8 @@ Nothing that goes wrong here harms the run: it is noted once, and the next check
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -32,10 +33,18 @@ class _Closed(Exception):
 
 
 class Mirror:
-    """Brings a run's newest checkpoints from its first node, one set at a time, in a thread of its own."""
+    """Brings the newest checkpoints of which a run's first node tells, one set at a time, in a thread of its own."""
 
-    def __init__(self, run: Run, folder: RunFolder, incoming: Path, observer: Observer) -> None:
-        """`incoming`: where files are taken in."""
+    def __init__(
+        self,
+        run: Run,
+        folder: RunFolder,
+        incoming: Path,
+        observer: Observer,
+        others: Callable[[], Iterable[Node]] = tuple,
+    ) -> None:
+        """`incoming`: where files are taken in. `others`: the run's other nodes, which may have parts of a set."""
+        self._others = others
         self._run = run
         self._folder = folder
         self._incoming = incoming
@@ -96,9 +105,10 @@ class Mirror:
     def _bring(self, node: Node, found: Checkpoints, passing: Path) -> None:
         """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
         intake = _Abandonable(passing, self._check)
-        checkpoints.bring(node, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
+        nodes = chain([node], self._others() if found.lacks else ())
+        checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
         # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
-        torn = not self._run.built_in and checkpoints.on_node(node, [self._run]) != [found]
+        torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != found
         if torn or checkpoints.in_folder(passing, self._run) is None:
             raise BadAnswer(f"{node.name}: they changed while they were brought.")
         with self._lock:

@@ -5,8 +5,9 @@ The nodes' files are the truth; connections come and go. Whoever attaches to a r
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, Literal
@@ -117,7 +118,7 @@ class RunMonitor:
         """Where what the nodes bring is taken in, until it is merged into the run's folder."""
         self._files = {part.name: RunFiles(folder, part, self.incoming, run.options) for part in run.nodes}
         self._mirrors = {
-            part.name: Mirror(run, folder, self.incoming, observer)
+            part.name: Mirror(run, folder, self.incoming, observer, partial(self._nodes_but, part.name))
             for part in run.nodes
             if mirror and part.rank == 0
         }
@@ -326,6 +327,10 @@ class RunMonitor:
                 known = self._nodes.get(name)
             return known or self._keep(name, connect(self._machines[name], self._cluster))
 
+    def _nodes_but(self, name: str) -> Iterator[Node]:
+        """The other nodes of the run, connected when they are needed. Raises RemoteError."""
+        return (self._node(other) for other in self._parts if other != name)
+
     def _keep(self, name: str, node: Node) -> Node:
         """Keep a new connection for who needs it next, and for `close`. Raises ConnectionLost after that."""
         with self._changing:
@@ -416,13 +421,14 @@ class RunMonitor:
             "records": files.records(),
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
-            # A later run looks for them where this one's first node left them.
+            # A script's later run looks for them where this one's first node left them.
             "checkpoints": {
                 "whole": self._run.built_in,
                 "max_bytes": MAX_CHECKPOINT_BYTES,
                 "mirror": mirror is not None,
+                "parts": self._parts[name].rank != 0,
             }
-            if self._parts[name].rank == 0
+            if self._parts[name].rank == 0 or self._run.built_in
             else None,
             "outputs": wanted_outputs(self._run.options),
             "launch": launch,

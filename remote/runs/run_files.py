@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from remote.runs.dumps import read_files
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
+from remote.shared.checkpoint_files import lacking, parts_in
 from remote.shared.files import digest_of
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
@@ -56,7 +57,8 @@ def mirrored_path(folder: RunFolder) -> Path:
 def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
     """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
 
-    Two commands may do so at once: the later one's stay. Raises InventoryError where the folder can't be locked.
+    What other nodes have brought of these stays. Two commands may do so at once: the later one's stay. Raises
+    InventoryError where the folder can't be locked.
     """
     old, mark = brought.with_name(".replaced"), mirrored_path(folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -66,9 +68,25 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
         if folder.checkpoints_path.exists():
             folder.checkpoints_path.rename(old)
         brought.rename(folder.checkpoints_path)
+        _move(old, folder.checkpoints_path, lacking(folder.checkpoints_path))
         if final:
             mark.unlink(missing_ok=True)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def keep_parts(folder: RunFolder, brought: Path) -> None:
+    """Put what another than the first node has brought beside what is here. Raises InventoryError as above."""
+    with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
+        _move(brought, folder.checkpoints_path, parts_in(brought))
+    shutil.rmtree(brought, ignore_errors=True)
+
+
+def _move(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Move those of the files that are there."""
+    for name in names:
+        if (source / name).is_file():
+            (target / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (source / name).replace(target / name)
 
 
 class RunFiles:
@@ -123,7 +141,11 @@ class RunFiles:
         """
         brought = self.intake.root / constants.CHECKPOINTS
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
-        if whole and brought.is_dir():
+        if not (whole and brought.is_dir()):
+            return
+        if self._node.rank != 0:
+            keep_parts(self._folder, brought)
+        else:
             keep_checkpoints(self._folder, brought, final=True)
 
     def written(self, header: Mapping[str, Any], body: bytes) -> None:

@@ -1,13 +1,14 @@
 """Which files of a folder are a run's checkpoints, and how they are described.
 
-Of the built-in job one counts once its `step-N.json` is there, which is written last and tells the size of its file.
+Of the built-in job one counts once its `step-N.json` is there, which is written last and tells the size of its file,
+or of the files in its folder, `step-N`. Of those, other nodes may have some: each has what its ranks wrote.
 Of a user's script every file of the folder counts; a link within the folder is the file that it leads to.
 """
 
 import os
 import stat
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from remote.shared.files import is_regular, read_json, walk_files
 
@@ -16,7 +17,7 @@ def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str,
     """The files that count, relative to the folder, with their bytes; the newest last, none where there is no folder.
 
     `whole`: they are the built-in job's. Each file comes before the document that makes it count, so that a copy that
-    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these the two of the newest one; of
+    is cut off holds whole checkpoints, too. `newest`: what is needed to go on, of these those of the newest one; of
     a script's all, as nobody else knows which belong together.
     """
     if not whole:
@@ -29,17 +30,60 @@ def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str,
             (name, status.st_size)
             for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
         ]
+    counting = _counting(folder)[-1:] if newest else _counting(folder)
+    return [
+        (name, size)
+        for document, files in counting
+        for name, size in [*((name, size) for name, size in files if _size(folder / name) >= 0), document]
+    ]
+
+
+def lacking(folder: Path, newest: bool = False) -> Dict[str, int]:
+    """The files of the built-in job's checkpoints, or of the `newest`, that the folder does not have, with bytes."""
+    counting = _counting(folder)[-1:] if newest else _counting(folder)
+    return {name: size for _, files in counting for name, size in files if _size(folder / name) < 0}
+
+
+def parts_in(folder: Path) -> Dict[str, int]:
+    """The files in the folders of the built-in job's checkpoints, with their bytes; they may count or not."""
+    found = {name: _size(folder / name) for name in _names(folder.glob("step-*/*"), folder)}
+    return {name: size for name, size in found.items() if size >= 0}
+
+
+def _names(paths: Iterable[Path], folder: Path) -> List[str]:
+    return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]]]]":
+    """The document of each checkpoint that counts, and its files, as it tells of them; the newest last."""
     steps = []
     for path in folder.glob("*.json"):
         document = read_json(path)
-        name, step = document.get("file"), document.get("step")
-        if not (isinstance(name, str) and isinstance(step, int) and name and os.path.basename(name) == name):
+        step, files = document.get("step"), _told_files(document)
+        if not isinstance(step, int) or not files:
             continue
-        size = _size(folder / name)
-        if size >= 0 and size == document.get("bytes"):
-            steps.append((step, [(name, size), (path.name, _size(path))]))
-    counting = sorted(steps)
-    return [file for _, files in (counting[-1:] if newest else counting) for file in files]
+        here = [(_size(folder / name), size) for name, size in files]
+        if all(found == size or (found < 0 and "folder" in document) for found, size in here):
+            steps.append((step, ((path.name, _size(path)), files)))
+    return [one for _, one in sorted(steps)]
+
+
+def _told_files(document: Dict[str, Any]) -> List[Tuple[str, int]]:
+    """The files of which a document tells, with their bytes; none where one of them can't be."""
+    folder, files = document.get("folder"), document.get("files")
+    if folder is None:
+        files = {document.get("file"): document}
+    told = []
+    for name, about in files.items() if isinstance(files, dict) else ():
+        size = about.get("bytes") if isinstance(about, dict) else None
+        if not (_is_name(name) and isinstance(size, int) and (folder is None or _is_name(folder))):
+            return []
+        told.append((name if folder is None else "{}/{}".format(folder, name), size))
+    return told
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and os.path.basename(name) == name
 
 
 def _behind(folder: Path, name: str, status: os.stat_result) -> os.stat_result:
@@ -66,15 +110,24 @@ def _status(path: Path) -> "Optional[os.stat_result]":
 
 
 def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
-    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none."""
+    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none.
+
+    `lacks`: the files of the newest that are not in the folder. The bytes are of all, as if they were.
+    """
     files = files_in(folder, whole, newest)
     if not files:
         return None
-    name, _ = files[-2] if whole else files[-1]
-    status = _status(folder / name)
+    dated = name = files[-1][0]
+    absent = lacking(folder, newest) if whole else {}
+    if whole:
+        _, told = _counting(folder)[-1]
+        name, _, part = told[0][0].partition("/")
+        dated = dated if part else name
+    status = _status(folder / dated)
     return {
         "files": len(files),
-        "bytes": sum(size for _, size in files),
+        "bytes": sum(size for _, size in files) + sum(absent.values()),
         "newest": name,
         "written_ns": 0 if status is None else status.st_mtime_ns,
+        "lacks": sorted(lacking(folder, newest=True)) if whole else [],
     }

@@ -154,6 +154,16 @@ def test_run_of_older_release_is_resumed_with_its_options(
     assert "--nnodes 1:2 is not possible: the cluster default has 0 nodes" in said
 
 
+def test_export_refuses_what_it_can_not_read(home: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    target = home.home / "model.pt"
+    assert cli.main(["export", BUILT_IN, "-o", str(target)]) == 2
+    assert f"No checkpoint of run {BUILT_IN} is in reach: none came back with it" in capsys.readouterr().err
+    assert cli.main(["export", FIRST, "-o", str(target)]) == 2
+    assert "only the built-in job's checkpoints are known" in capsys.readouterr().err
+    assert cli.main(["export", BUILT_IN, "-o", "model.onnx"]) == 2
+    assert "model.onnx ends in neither .safetensors nor .pt" in capsys.readouterr().err
+
+
 def test_runs_of_older_release_are_removed_by_clean(home: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["clean", "--here", "--keep-runs", "1", "--yes", "--json"]) == 0
     assert [folder.id for folder in home.runs()] == [BUILT_IN]

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from support import Gpuctl, interrupt, processes_with, wait_for
 
 pytestmark = pytest.mark.slow
@@ -226,6 +227,67 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     assert f"Run {left} of leaves.py left some: gpuctl train --resume-from {left}\n" in refused.err
     assert "SECRET" in (two_hosts.run_folder(run) / "run.json").read_text()
     assert run_record(two_hosts, run)["options"]["env"] == ["SECRET"]
+
+
+JOB = (
+    *("--dataset", "synthetic", "--synthetic", "64,3,12,12,4", "--model", "cnn", "--global-batch-size", "16"),
+    *("--device", "cpu", "--threads", "1", "--no-tensorboard", "--checkpoint-every", "1"),
+)
+
+
+def parts_on(gpuctl: Gpuctl, node: str, run: str) -> list[str]:
+    """The files of parts that a node has of a run's newest checkpoint, and the document if it is there."""
+    home = gpuctl.home / "clusters" / "default" / "local" / node / "home" / ".gpuctl-node"
+    folder = home / "runs" / run / node / "checkpoints"
+    return sorted(path.name for path in (*folder.glob("step-000008/*"), *folder.glob("step-000008.json")))
+
+
+def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> None:
+    """Ranks on two nodes write a part each; another strategy resumes, on both, on one, and from here."""
+    whole = two_hosts.ok("train", "--json", "--", *JOB, "--epochs", "4").json
+    first = two_hosts.ok("train", "--json", "--", *JOB, "--strategy", "fsdp", "--epochs", "2").json
+    assert parts_on(two_hosts, "default-0", first["run"]) == [
+        ".metadata", "__0_0.distcp", "rest.pt", "step-000008.json",
+    ]  # fmt: skip
+    assert parts_on(two_hosts, "default-1", first["run"]) == ["__1_0.distcp"]
+    here = two_hosts.run_folder(first["run"]) / "checkpoints"
+    assert sorted(path.name for path in here.glob("step-000008/*")) == [
+        ".metadata", "__0_0.distcp", "__1_0.distcp", "rest.pt",
+    ]  # fmt: skip
+    assert first["checkpoints"]["default-0"]["newest"] == "step-000008"
+    again = two_hosts.ok("train", "--resume", "--json", "--", "--strategy", "zero1", "--epochs", "4")
+    assert (
+        f"resumes from step-000008 of run {first['run']} on 2 nodes, brought from default-0, default-1"
+        in again.err
+    )
+    assert again.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    began = run_record(two_hosts, again.json["run"])["began_with"]["nodes"]
+    assert {node: found["lacks"] for node, found in began.items()} == {"default-0": [], "default-1": []}
+    one = two_hosts.ok(
+        *("train", "--resume-from", first["run"], "--nnodes", "1", "--json", "--"),
+        *("--strategy", "ddp", "--epochs", "4"),
+    )
+    assert one.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    for path in here.glob("step-000008/*"):
+        path.unlink()
+    target = two_hosts.home / "model.pt"
+    exported = two_hosts.ok("export", first["run"], "-o", str(target), "--json").json
+    assert (exported["checkpoint"], exported["left_out"]) == ("step-000008", [])
+    ours, theirs = (
+        torch.load(path, weights_only=True)
+        for path in (target, two_hosts.run_folder(first["run"]) / "artifacts" / "model.pt")
+    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    # Without the part of a node that does not answer, the newest is not there, and an older one is not taken unasked.
+    kill_host(two_hosts.ok("status", "--json").json["machines"][1])
+    refused = two_hosts("export", first["run"], "-o", str(target))
+    assert refused.status == 1
+    assert "may have left its newest checkpoint on default-1, which does not answer" in refused.err
+    refused = two_hosts("train", "--resume-from", first["run"], "--nnodes", "1", "--dry-run")
+    assert refused.status == 1
+    assert "is not whole: no machine that answers has step-000008/__1_0.distcp" in refused.err
+    assert "Not every machine could be asked: default-1" in refused.err
 
 
 EVERY_RANK = """

@@ -188,10 +188,21 @@ def test_compressed_gradients_give_close_losses(run, tmp_path):
     same(losses(low_rank.run_dir), losses(whole.run_dir), rel=0.1)
 
 
+WHOLE = """
+import train.checkpoints.checkpointer as c
+save = c.Checkpointer.save
+def whole(checkpointer):
+    save(checkpointer)
+    checkpointer.wait()
+c.Checkpointer.save = whole
+"""
+"""A change to the job: a checkpoint is whole before the next step."""
+
+
 def dies(step, *, here="True"):
     """A change to the job: it ends as if the machine did, in the middle of that step."""
     return (
-        f"{EXACT}\nend = StepTimer.end\ndef last(timer):\n    end(timer)\n"
+        f"{EXACT}\n{WHOLE}\nend = StepTimer.end\ndef last(timer):\n    end(timer)\n"
         f"    if {here} and timer.count == {step}: os.kill(os.getpid(), 9)\nStepTimer.end = last"
     )
 
@@ -244,7 +255,7 @@ def test_epoch_metrics_are_written_before_the_checkpoint(run, changed, tmp_path)
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(end), run_dir=tmp_path).status == -9
     assert list(epochs(tmp_path)) == [1]
     later = "import train.trainer\nsave = train.trainer.Trainer.save_if_due\ndef end(trainer):\n    save(trainer)\n"
-    later += "    os.kill(os.getpid(), 9)\ntrain.trainer.Trainer.save_if_due = end"
+    later += "    trainer.finish()\n    os.kill(os.getpid(), 9)\ntrain.trainer.Trainer.save_if_due = end"
     assert run(*SMALL, "--checkpoint-every", "1", script=changed(later), run_dir=tmp_path).status == -9
     again = run(*SMALL, "--checkpoint-every", "1", run_dir=tmp_path)
     assert again.status == 0, again.err
@@ -332,7 +343,7 @@ def test_resume_refuses_a_checkpoint_with_wrong_shapes(run, tmp_path):
     path = tmp_path / "checkpoints" / "step-000005.pt"
     state = torch.load(path, weights_only=True)
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1, 2)
-    files.save(path.parent, state, step=6, keep=2)
+    files.save(path.parent, files.serialized(state), step=6, keep=2, world_size=1)
     done = run(*SMALL, run_dir=tmp_path)
     assert done.status == 1
     (line,) = [line for line in done.err.splitlines() if line.startswith("error: ")]
@@ -368,7 +379,7 @@ def test_resume_prefers_given_options_over_the_checkpoint(run, changed, tmp_path
     assert first.status == 0, first.err
     told = changed(
         "import train.trainer as t\nbefore = t.Trainer.load_state_dict\n"
-        "def after(self, state):\n    before(self, state)\n    [group] = self._optimizer.param_groups\n"
+        "def after(self, *state):\n    before(self, *state)\n    [group] = self._optimizer.param_groups\n"
         "    print('decay', group['weight_decay'], 'fused', group['fused'], flush=True)\n"
         "t.Trainer.load_state_dict = after"
     )

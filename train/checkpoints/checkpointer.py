@@ -1,24 +1,34 @@
 """When checkpoints are written, how the ranks share them, and how a job resumes from one.
 
-Rank 0 writes and reads the files. The other ranks send it the state that is theirs alone, and get what it read. So
-only rank 0's node has to have the checkpoint, and the number of ranks may change.
+Where every rank has the whole model, rank 0 writes one file. A sharded strategy's ranks write their parts of a folder
+each. Either way the other ranks send rank 0 what is theirs alone and small. What is written is copied first: the
+training goes on meanwhile.
+
+A file is read by rank 0, which tells the others: only its node has to have it. Of a folder every rank reads what it
+needs: every node has to have all of it. The number of ranks may change, and the strategy.
 """
 
 import math
+import shutil
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
-from train.checkpoints import files
+from train.checkpoints import files, parts
 from train.checkpoints.checks import State, check_identity, check_optimizer, check_position
 from train.distributed.environment import DistributedEnvironment
 from train.distributed.process_group import barrier
-from train.errors import BadCheckpoint
+from train.errors import BadCheckpoint, TrainError
 from train.options import Options
 from train.reporting.progress import TrainingProgress
+from train.strategies.strategy import Strategy
 
 DISK_TIMEOUT_S = 1800.0
 """For rank 0 to write or read a checkpoint, which the others wait for."""
@@ -30,6 +40,7 @@ class Resumable(Protocol):
     options: Options
     env: DistributedEnvironment
     shapes: list[tuple[int, ...]]
+    strategy: Strategy
     progress: TrainingProgress
     images: int
 
@@ -41,7 +52,11 @@ class Resumable(Protocol):
         """Return everything that decides how the run continues, as this rank has it."""
         ...
 
-    def load_state_dict(self, state: State) -> None:
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what this rank has of a sharded model and its optimizer."""
+        ...
+
+    def load_state_dict(self, state: State, reader: parts.PartsReader | None = None) -> None:
         """Continue from the states of all ranks together, which may have been more or fewer."""
         ...
 
@@ -54,9 +69,19 @@ class Checkpointer:
         self._folder = folder
         self._saved = (time.monotonic(), 0.0)
         """When the last one was written, or the job began, and the epochs that had passed then."""
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._written: Future[Any] | None = None
+        """Of what this rank is writing."""
+        self._writing: int | None = None
+        """The step of the checkpoint that the ranks are writing."""
+        self._group: dist.ProcessGroup | None = None
 
     def due(self) -> bool:
-        """Return whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides."""
+        """Return whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides.
+
+        Raises NotWritten where the last one could not be written.
+        """
+        self._raise_if_failed(wait=False)
         progress, options = self._trainer.progress, self._trainer.options
         every = options.checkpoint_every
         seconds, epochs = self._saved
@@ -70,61 +95,140 @@ class Checkpointer:
         return math.floor(self._passed() / every + 1e-9) > math.floor(epochs / every + 1e-9)
 
     def save(self) -> None:
-        """Write a checkpoint. Every rank calls it at the same step."""
+        """Copy what a checkpoint is made of, and write it while the training goes on. Every rank calls it.
+
+        Waits for the one before. Raises NotWritten where that could not be written.
+        """
+        self.wait()
         trainer, env = self._trainer, self._trainer.env
         self._saved = (time.monotonic(), self._passed())
         state = trainer.state_dict()
         if env.world_size > 1:
             _gather(state, env.world_size)
-        if env.rank == 0:
-            files.save(
-                self._folder,
-                {"of": trainer.identity(), **state},
-                step=state["steps"],
-                keep=trainer.options.keep_checkpoints,
-                epoch=state["epoch"],
-                samples=state["samples"],
-                world_size=env.world_size,
-            )
+        step = self._writing = state["steps"]
+        about = {
+            "step": step,
+            "epoch": state["epoch"],
+            "samples": state["samples"],
+            "world_size": env.world_size,
+        }
+        whole = files.serialized({"of": trainer.identity(), **state}) if env.rank == 0 else None
+        if trainer.strategy.sharded:
+            self._save_parts(whole, about)
+        elif whole is not None:
+            keep = trainer.options.keep_checkpoints
+            self._written = self._writer.submit(files.save, self._folder, whole, keep=keep, **about)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is whole. Every rank calls it. Raises NotWritten."""
+        if self._writing is None:
+            return
+        step = self._writing
+        self._raise_if_failed(wait=True)
+        self._writing = None
+        env = self._trainer.env
         # A slow disk is not a rank that hangs.
-        barrier(f"checkpoint {state['steps']}", env, timeout_s=DISK_TIMEOUT_S)
+        barrier(f"checkpoint {step}", env, timeout_s=DISK_TIMEOUT_S)
+        if self._trainer.strategy.sharded:
+            self._prune(step)
+
+    def _save_parts(self, rest: memoryview | None, about: dict[str, int]) -> None:
+        trainer, env = self._trainer, self._trainer.env
+        path = files.path_of(self._folder, about["step"])
+        if env.local_rank == 0:  # they would be of an earlier one of that name
+            try:
+                path.with_suffix(".json").unlink(missing_ok=True)
+            except OSError as error:
+                raise files.not_written(path, str(error.strerror)) from error
+            shutil.rmtree(path, ignore_errors=True)
+        barrier(f"folder of checkpoint {about['step']}", env, timeout_s=DISK_TIMEOUT_S)
+        if self._group is None:
+            # Of their own, as the other ranks' calls may come in another order; and disks may be slow.
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=DISK_TIMEOUT_S))
+        self._written = parts.save(path, trainer.tensors(), rest, about, self._group)
+
+    def _raise_if_failed(self, *, wait: bool) -> None:
+        """Raise what the writer failed with. `wait`: until it is done."""
+        if self._written is None or not (wait or self._written.done()):
+            return
+        written, self._written = self._written, None
+        error = written.exception()
+        if isinstance(error, CheckpointException):
+            assert self._writing is not None
+            raise _of_ranks(error, files.path_of(self._folder, self._writing)) from error
+        if error is not None:
+            raise error
+
+    def _prune(self, step: int) -> None:
+        """Remove older checkpoints on all nodes: rank 0 knows which are whole."""
+        env, names = self._trainer.env, [set[str]()]
+        try:
+            if env.rank == 0:
+                names = [files.kept(self._folder, self._trainer.options.keep_checkpoints, step)]
+                files.prune(self._folder, names[0])
+            if env.world_size > 1:
+                dist.broadcast_object_list(names, 0)
+            if env.local_rank == 0 and env.rank != 0:
+                files.prune(self._folder, names[0])
+        except OSError as error:
+            raise files.not_written(files.path_of(self._folder, step), str(error.strerror)) from error
 
     def resume(self) -> str | None:
         """Resume from the newest checkpoint, if there is one. Returns what to tell of it. Raises BadCheckpoint."""
-        damaged, newest = self._newest_of_rank_0()
-        problem = f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged"
-        if newest is None:
-            return (
-                f"{problem}, and there is no other checkpoint: starting from the beginning"
-                if damaged
-                else None
-            )
-        name, state = newest
-        self._load(self._folder / name, state)
-        self._saved = (time.monotonic(), self._passed())
-        return self._resumed_from(name, state["world_size"]) + (f" ({problem})" if damaged else "")
+        damaged: list[str] = []
+        for name, document in self._documents():
+            wrong = self._problems(name, document) if document else [f"{name} is damaged"]
+            if wrong:
+                damaged += wrong
+                continue
+            before = self._load(name, document)
+            self._saved = (time.monotonic(), self._passed())
+            told = self._resumed_from(name, before)
+            return told + (f" ({'; '.join(damaged)})" if damaged else "")
+        if not damaged:
+            return None
+        return f"{'; '.join(damaged)}, and there is no other checkpoint: starting from the beginning"
 
-    def _newest_of_rank_0(self) -> tuple[list[str], tuple[str, State] | None]:
-        """Return the damaged checkpoints on rank 0, and the name and the state of its newest whole one."""
+    def _documents(self) -> list[tuple[str, State]]:
+        """Return names and documents of the checkpoints that rank 0 finds, the newest first, on every rank."""
         env = self._trainer.env
-        found: list[Any] = [([], None)]
-        if env.rank == 0:
-            newest = files.newest(self._folder)
-            damaged = files.skipped(self._folder, newest)
-            found = [(damaged, None if newest is None else (newest.name, files.load(newest)))]
-        barrier("the newest checkpoint", env, timeout_s=DISK_TIMEOUT_S)
+        found: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
         if env.world_size > 1:
             dist.broadcast_object_list(found, 0)
-        damaged, whole = found[0]
-        return damaged, whole
+        documents: list[tuple[str, State]] = found[0]
+        return documents
 
-    def _load(self, path: Path, state: State) -> None:
-        trainer = self._trainer
+    def _problems(self, name: str, document: State) -> list[str]:
+        """Return what is wrong with a checkpoint's files, on any node; the ranks of a node share the work."""
+        env = self._trainer.env
+        names = sorted(files.files_of(document))
+        if "folder" not in document:
+            own = names if env.rank == 0 else []
+        else:
+            own = names[env.local_rank :: env.local_world_size]
+        found = files.problems(self._folder, document, own)
+        barrier(f"look at {name}", env, timeout_s=DISK_TIMEOUT_S)
+        if env.world_size == 1:
+            return found
+        of_all: list[list[str]] = [[]] * env.world_size
+        dist.all_gather_object(of_all, found)
+        return sorted({problem for of_rank in of_all for problem in of_rank})
+
+    def _load(self, name: str, document: State) -> int:
+        """Take over a checkpoint that was looked at. Returns how many ranks wrote it. Raises BadCheckpoint."""
+        trainer, path = self._trainer, self._folder / name
         try:
+            if "folder" in document:
+                state = files.load(path / parts.REST)
+                reader = parts.PartsReader(path, set(document["files"]))
+            else:
+                state, reader = self._of_rank_0(path), None
             check_identity(state["of"], trainer.identity(), path)
             check_position(state, images=trainer.images)
-            check_optimizer(state["optimizer"], trainer.shapes, steps=state["steps"])
-            trainer.load_state_dict(state)
+            if reader is None:
+                check_optimizer(state["optimizer"], trainer.shapes, steps=state["steps"])
+            trainer.load_state_dict(state, reader)
+            before: int = state["world_size"]
         except BadCheckpoint:
             raise
         except Exception as error:  # it may hold anything; what is wrong with it is in the sentence
@@ -132,6 +236,17 @@ class Checkpointer:
             raise BadCheckpoint(
                 f"The checkpoint {path} is not one of this job ({reason}). {files.WHAT_TO_DO}"
             ) from error
+        return before
+
+    def _of_rank_0(self, path: Path) -> State:
+        """Return what rank 0 reads from the file."""
+        env = self._trainer.env
+        found: list[Any] = [files.load(path) if env.rank == 0 else None]
+        barrier("newest checkpoint", env, timeout_s=DISK_TIMEOUT_S)
+        if env.world_size > 1:
+            dist.broadcast_object_list(found, 0)
+        state: State = found[0]
+        return state
 
     def _resumed_from(self, name: str, before: int) -> str:
         progress, now = self._trainer.progress, self._trainer.env.world_size
@@ -159,3 +274,12 @@ def _gather(state: State, world_size: int) -> None:
     dist.all_gather_object(own, (state["rng"], state["seen"]))
     state["rng"] = [rng for rngs, _ in own for rng in rngs]
     state["seen"] = [part for _, seen in own for part in seen]
+
+
+def _of_ranks(error: CheckpointException, path: Path) -> TrainError:
+    """Return the error for parts that ranks could not write: `rank 1: No space left on device`."""
+    reasons = [
+        f"rank {rank}: {getattr(cause, 'strerror', None) or str(cause).splitlines()[0].rstrip('.')}"
+        for rank, (cause, _) in sorted(error.failures.items())
+    ]
+    return files.not_written(path, "; ".join(reasons[:3]))

@@ -1,11 +1,13 @@
 """Checkpoints on disk: whole or not there.
 
-A checkpoint is two files, `step-000123.pt` and then `step-000123.json`:
+A checkpoint is a file, `step-000123.pt`, or a folder, `step-000123`, in which each rank has written its part. The
+document `step-000123.json` is written last:
 
     {"file", "bytes", "sha256", "step", "epoch", "samples", "world_size", "time"}
+    {"folder", "files": {name: {"bytes", "sha256"}}, "bytes", "step", …}
 
-One whose second file is missing, or does not agree with the first, does not exist. Of the whole ones the newest few
-are kept. Only rank 0 writes and reads; tensors are read back as data (`weights_only`), never as code.
+One whose document is missing, or does not agree with its files, does not exist. Of the whole ones the newest few are
+kept. Tensors are read back as data (`weights_only`), never as code.
 """
 
 import contextlib
@@ -13,8 +15,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,21 @@ WHAT_TO_DO = (
 )
 
 
-def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **about: float) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`. Raises NotWritten; the older ones are there then."""
+def path_of(folder: Path, step: int) -> Path:
+    """Return where a checkpoint's parts lie; with `.pt`, its file, and with `.json`, its document."""
+    return folder / f"step-{step:06d}"
+
+
+def serialized(state: Mapping[str, Any]) -> memoryview:
+    """Return a copy of the state as the bytes of a file."""
     content = io.BytesIO()
     torch.save(dict(state), content)
-    data = content.getbuffer()
-    path = folder / f"step-{step:06d}.pt"
+    return content.getbuffer()
+
+
+def save(folder: Path, data: memoryview, *, step: int, keep: int, **about: float) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`. Raises NotWritten; the older ones are there then."""
+    path = path_of(folder, step).with_suffix(".pt")
     manifest = {
         "file": path.name,
         "bytes": len(data),
@@ -49,38 +61,64 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, keep: int, **abou
         path.with_suffix(".json").unlink(missing_ok=True)  # it would be of an earlier file of that name
         write_atomically(path, data)
         write_atomically(path.with_suffix(".json"), json.dumps(manifest).encode())
-        _prune(folder, keep, step)
+        prune(folder, kept(folder, keep, step))
     except OSError as error:
-        raise NotWritten(
-            f"The checkpoint {path} can't be written: {error.strerror}. Make room or give access there, or train "
-            "with --checkpoint-every 0."
-        ) from error
+        raise not_written(path, str(error.strerror)) from error
     return path
 
 
-def newest(folder: Path) -> Path | None:
-    """Return the newest whole checkpoint."""
-    for manifest in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
-        path = manifest.with_suffix(".pt")
+def not_written(path: Path, reason: str) -> NotWritten:
+    """Return the error for a checkpoint that could not be written."""
+    return NotWritten(
+        f"The checkpoint {path} can't be written: {reason}. Make room or give access there, or train with "
+        "--checkpoint-every 0."
+    )
+
+
+def documents(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return name and document of each checkpoint, the newest first; the document of a damaged one is empty."""
+    found = []
+    for path in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
         try:
-            content = json.loads(manifest.read_bytes())
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            whole = isinstance(content, dict) and content.get("sha256") == digest
+            document = json.loads(path.read_bytes())
         except (OSError, ValueError):
-            whole = False
-        if whole:
-            return path
-    return None
+            document = None
+        document = document if _is_listing(path, document) else {}
+        found.append((path.stem if "folder" in document else f"{path.stem}.pt", document))
+    return found
 
 
-def skipped(folder: Path, path: Path | None) -> list[str]:
-    """Return the names of checkpoints newer than the newest whole one: they are incomplete or damaged."""
-    manifests = sorted(folder.glob("step-*.json"), key=_step)
-    return [one.with_suffix(".pt").name for one in manifests if path is None or _step(one) > _step(path)]
+def files_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return path, within the checkpoints' folder, size and digest of each file of a checkpoint."""
+    if "folder" not in document:
+        return {document["file"]: {"bytes": document.get("bytes"), "sha256": document["sha256"]}}
+    return {f"{document['folder']}/{name}": about for name, about in document["files"].items()}
+
+
+def problems(folder: Path, document: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return what is wrong with these files of a checkpoint: `step-000123/__1_0.distcp is missing`."""
+    files, found = files_of(document), []
+    for name in names:
+        try:
+            size, digest = summary(folder / name)
+        except OSError:
+            found.append(f"{name} is missing")
+            continue
+        if files[name]["bytes"] is not None and size != files[name]["bytes"]:
+            found.append(f"{name} is torn, with {size} of {files[name]['bytes']} bytes")
+        elif digest != files[name]["sha256"]:
+            found.append(f"{name} is damaged")
+    return found
+
+
+def summary(path: Path) -> tuple[int, str]:
+    """Return size and SHA-256 of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU. Raises BadCheckpoint."""
+    """Read a file of `serialized` onto the CPU. Raises BadCheckpoint."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a file that is made to do harm raises in an unpickler can be anything
@@ -118,21 +156,51 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _prune(folder: Path, keep: int, step: int) -> None:
-    """Remove all but the newest ones up to that step; later ones are not whole, or of a run that was not resumed.
+def kept(folder: Path, keep: int, step: int) -> set[str]:
+    """Return the names, without a suffix, of the newest `keep` checkpoints up to that step.
 
-    What a killed process has left of one that it was writing or removing is removed, too.
+    Later ones are not whole, or of a run that was not resumed.
     """
     found = sorted(folder.glob("step-*.json"), key=_step, reverse=True)
-    kept = {manifest.stem for manifest in [one for one in found if _step(one) <= step][:keep]}
-    for manifest in found:
-        if manifest.stem not in kept:
-            manifest.unlink(missing_ok=True)
-    for left in [*folder.glob("step-*.pt"), *folder.glob("step-*.part")]:
-        if left.suffix == ".part" or left.stem not in kept:
+    return {path.stem for path in [one for one in found if _step(one) <= step][:keep]}
+
+
+def prune(folder: Path, keep: Iterable[str]) -> None:
+    """Remove all checkpoints but those named, and what a killed process has left of one. Raises OSError.
+
+    Their documents are removed first: a checkpoint that is only half removed does not count.
+    """
+    names = set(keep)
+    for document in folder.glob("step-*.json"):
+        if document.stem not in names:
+            document.unlink(missing_ok=True)
+    for left in folder.glob("step-*"):
+        if left.is_dir() and left.name not in names:
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # another node may remove it from the disk they share
+                shutil.rmtree(left)
+        elif left.suffix == ".part" or (left.suffix == ".pt" and left.stem not in names):
             left.unlink(missing_ok=True)
 
 
 def _step(path: Path) -> int:
     number = path.stem.partition("-")[2]
     return int(number) if number.isdecimal() else -1
+
+
+def _is_listing(path: Path, document: object) -> bool:
+    """Return whether a document names files of its own checkpoint, with their digests."""
+    if not isinstance(document, dict):
+        return False
+    if "folder" not in document:
+        return document.get("file") == f"{path.stem}.pt" and isinstance(document.get("sha256"), str)
+    listed = document.get("files")
+    if document["folder"] != path.stem or not isinstance(listed, dict):
+        return False
+    return bool(listed) and all(_is_file(name, about) for name, about in listed.items())
+
+
+def _is_file(name: str, about: object) -> bool:
+    plain = name not in ("", ".", "..") and "/" not in name
+    return plain and isinstance(about, dict) and isinstance(about.get("sha256"), str) and "bytes" in about

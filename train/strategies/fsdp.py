@@ -38,6 +38,7 @@ class FullyShard(Strategy):
     fused_sgd = False  # it has no rule for sharded weights
     any_memory_format = False
     shards_without_weights = True
+    sharded = True
 
     def __init__(
         self, options: Options, env: DistributedEnvironment, device: torch.device, sizes: Degrees
@@ -51,6 +52,8 @@ class FullyShard(Strategy):
         """All ranks. Some dimensions may be of one."""
         self.splits: dict[str, str] = {}
         """By what each layer is split among the ranks of `tp`: `columns` or `rows`, by its name."""
+        self._names: list[str] = []
+        """The first names of the whole network's weights."""
         self._numbers: dict[str, int] = {}
         """The number of each weight of the whole network by its name; a tied one has several names."""
 
@@ -71,6 +74,7 @@ class FullyShard(Strategy):
         self.splits = split_plan(network, self.sizes.tp) if self.sizes.tp > 1 else {}
         number = {id(p): at for at, p in enumerate(network.parameters())}
         self._numbers = {name: number[id(p)] for name, p in network.named_parameters(remove_duplicate=False)}
+        self._names = [name for name, _ in network.named_parameters()]
 
     def shard_parts(self, root: nn.Module, network: nn.Module) -> None:
         """Distribute the weights of a network, or of the stage `root` of it."""
@@ -107,6 +111,10 @@ class FullyShard(Strategy):
                 part.set_requires_gradient_sync(last)
         return nullcontext()
 
+    def name_of(self, weight: str) -> str:
+        """Return the first name in the whole network of a weight that has several: a stage may have another."""
+        return self._names[self._numbers[weight]]
+
     def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
         """Scale the gradients; each number of them is in the norm once, on however many ranks it is."""
         parts = [(local(p.grad), self.copies(p)) for p in weights if p.grad is not None]
@@ -130,18 +138,6 @@ class FullyShard(Strategy):
     def model_state(self, network: nn.Module) -> State:
         """Gather the weights on rank 0, one by one; the others have none, or those of their stage."""
         return self._whole(network.state_dict())
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Gather the state on rank 0, one tensor after the other; the others have none, or that of their stage."""
-        weights = _weights(optimizer)
-        own = optimizer.state_dict()
-        whole = {
-            number: self._whole(own["state"][index])
-            for number, index in sorted((self._own[id(p)], index) for index, p in enumerate(weights))
-            if index in own["state"]
-        }
-        everything = sorted(set(self._numbers.values()))
-        return {"state": whole, "param_groups": [{**own["param_groups"][0], "params": everything}]}
 
     def load_model(self, network: nn.Module, state: State) -> None:
         """Take this rank's part of the weights."""

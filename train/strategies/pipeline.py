@@ -92,12 +92,6 @@ class Pipeline(FullyShard):
         """Gather the weights of all stages on rank 0."""
         return self._of_all_stages(super().model_state(network))
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Gather the state of all stages on rank 0."""
-        own = super().optimizer_state(optimizer)
-        state = self._of_all_stages(own["state"])
-        return {**own, "state": dict(sorted(state.items()))}
-
     def load_model(self, network: nn.Module, state: State) -> None:
         """Take this rank's part of the weights of its stage."""
         super().load_model(network, {name: state[name] for name in network.state_dict()})

@@ -32,6 +32,8 @@ class Strategy:
     """Whether weights may have their channels innermost."""
     shards_without_weights = False
     """Whether `shard` takes a network that is on the device `meta`, so that no rank ever has all of its weights."""
+    sharded = False
+    """Whether ranks have different parts of the model or of the optimizer's state: each writes its own then."""
 
     def __init__(
         self,
@@ -62,6 +64,14 @@ class Strategy:
     ) -> torch.optim.Optimizer:
         """Build the optimizer of that class."""
         return kind(weights, **settings)
+
+    def name_of(self, weight: str) -> str:
+        """Return the first name in the whole network of a weight that has several, given one of them."""
+        return weight
+
+    def own_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return the optimizer of the weights that this rank updates, with their state."""
+        return optimizer
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
         """Return the model with its loss so that a backward pass averages the gradients over the ranks.
@@ -123,13 +133,6 @@ class Strategy:
     def model_state(self, network: nn.Module) -> State:
         """Return the whole weights and buffers, on rank 0 at least. Every rank calls it."""
         return network.state_dict()
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Return the optimizer's whole state in torch's own form, on rank 0 at least. Every rank calls it.
-
-        Weights are numbered as in the whole network, and in one group.
-        """
-        return optimizer.state_dict()
 
     def load_model(self, network: nn.Module, state: State) -> None:
         """Take over whole weights and buffers, which every rank has."""

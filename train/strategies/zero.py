@@ -8,13 +8,13 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from train.strategies.ddp import DataParallel
-from train.strategies.strategy import State
 
 
 class Zero1(DataParallel):
     """DistributedDataParallel with torch's ZeroRedundancyOptimizer."""
 
     name = "zero1"
+    sharded = True
     times_communication = False  # the weights are sent within the optimizer's step
 
     def optimizer(
@@ -23,8 +23,8 @@ class Zero1(DataParallel):
         """Build the optimizer, of which each rank updates its part of the weights."""
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **settings)
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> State:
-        """Gather the state on rank 0; the others have none of it."""
+    def own_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return the optimizer of this rank's part of the weights."""
         assert isinstance(optimizer, ZeroRedundancyOptimizer)
-        optimizer.consolidate_state_dict(to=0)
-        return optimizer.state_dict() if self.env.rank == 0 else {}
+        own: torch.optim.Optimizer = optimizer.optim
+        return own

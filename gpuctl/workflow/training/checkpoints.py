@@ -1,14 +1,17 @@
 """Where the checkpoints of earlier runs lie, and which of them a run resumes from."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.text import plural
 from gpuctl.workflow.connect import load_inventory
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.run import Checkpoints, Run, RunNode
+
+if TYPE_CHECKING:
+    from remote.files.checkpoints import Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,10 @@ class Location:
 
 
 Picked: TypeAlias = tuple[Run, Checkpoints, tuple[Location, ...]]
-"""A run, what there is of its checkpoints, and the machines that have them; none: only this computer has."""
+"""A run, what there is of its checkpoints, and the machines that have them; none: only this computer has.
+
+Where the checkpoints lack something, each of the machines has a part of them, and the first tells what is lacking.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +44,13 @@ class ResumePoint:
     found: Checkpoints | None = None
     """What there is of them."""
     locations: tuple[Location, ...] = ()
-    """Machines that have them. None: they were brought here."""
+    """Machines that have them; where `found` lacks something, a part each. None: they were brought here."""
     answering: frozenset[str] = frozenset()
     """Names of the cluster's machines that were reached."""
     unknown: Run | None = None
-    """A later run, or the same, that may have left newer ones on a first node that did not answer."""
+    """A later run, or the same, that may have left newer ones on a node that did not answer."""
+    unknown_node: str = ""
+    """The name of that node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,8 @@ class CheckpointSurvey:
     """What this computer has of each run."""
     errors: Mapping[str, str]
     """Key → why the machine could not be asked."""
+    parts: Mapping[str, Sequence[frozenset[str]]] = field(default_factory=dict)
+    """Key → the files of each run's checkpoints that ranks wrote each for itself, as far as the machine has them."""
     mirrored: frozenset[str] = frozenset()
     """Ids of runs of which what is here was brought while they went on: their first nodes may have newer ones."""
 
@@ -74,6 +84,7 @@ class CheckpointSurvey:
             runs=[self.runs[at] for at in kept],
             found={key: [said[at] for at in kept] for key, said in self.found.items()},
             here=[self.here[at] for at in kept],
+            parts={key: [said[at] for at in kept] for key, said in self.parts.items()},
         )
 
     def wrote(self) -> frozenset[str]:
@@ -94,32 +105,70 @@ class CheckpointSurvey:
         return frozenset(runs).difference(idle)
 
     def _on_nodes(self, at: int) -> dict[str, Checkpoints]:
-        """Key → what the machine has of a run, for those that have any."""
-        return {key: said for key, runs in self.found.items() if (said := runs[at]) is not None}
+        """Key → what the machine has of a run, alone or together with others; what is whole on one comes first.
+
+        What no machines have together is left out.
+        """
+        told = {key: said for key, runs in self.found.items() if (said := runs[at]) is not None}
+        alone = {
+            key: replace(said, lacks=())
+            for key, said in told.items()
+            if self._parts(key, at).issuperset(said.lacks)
+        }
+        return alone | {
+            key: said
+            for key, said in told.items()
+            if key not in alone and self._together(at).issuperset(said.lacks)
+        }
+
+    def _parts(self, key: str, at: int) -> frozenset[str]:
+        return self.parts[key][at] if key in self.parts else frozenset()
+
+    def _together(self, at: int) -> frozenset[str]:
+        return frozenset().union(*(runs[at] for runs in self.parts.values()))
 
     def _known(self, at: int) -> list[Checkpoints]:
         """What there is of a run, what counts first."""
         here = self.here[at]
-        return [*self._on_nodes(at).values(), *([] if here is None else [here])]
+        return [*self._on_nodes(at).values(), *([] if here is None or here.lacks else [here])]
 
     def pick(self) -> Picked | None:
         """The first run of which there are any."""
         for at, run in enumerate(self.runs):
             if known := self._known(at):
-                return run, known[0], tuple(self.locations[key] for key in self._on_nodes(at))
+                return run, known[0], tuple(self.locations[key] for key in self._holders(at, known[0]))
         return None
 
-    def unknown(self) -> tuple[Run, str] | None:
-        """The first run that may have newer ones than those to pick on a first node that did not answer, and why."""
-        asked = list(self.runs)
+    def _holders(self, at: int, found: Checkpoints) -> list[str]:
+        """Keys of the machines that have all of it; where none has, of those that have it together."""
+        told = self._on_nodes(at)
+        if not found.lacks:
+            return [key for key, one in told.items() if not one.lacks]
+        parts = [key for key in self.parts if self._parts(key, at).intersection(found.lacks)]
+        return [*told, *(key for key in parts if key not in told)]
+
+    def torn(self) -> list[tuple[Run, Sequence[str]]]:
+        """Runs of whose newest checkpoint files are lacking on all machines that answer, and these files."""
+        found: list[tuple[Run, Sequence[str]]] = []
+        for at, run in enumerate(self.runs):
+            told = [said for runs in self.found.values() if (said := runs[at]) is not None]
+            if told and not self._on_nodes(at):
+                found.append((run, sorted(set(told[0].lacks) - self._together(at))))
+        return found
+
+    def unknown(self) -> tuple[Run, str, str] | None:
+        """The first run that may have newer ones than those to pick on a node that did not answer, that, and why."""
+        asked, torn = list(self.runs), {run.run: missing for run, missing in self.torn()}
         if (picked := self.pick()) is not None:
-            source, _, locations = picked
+            source, found, locations = picked
             del asked[asked.index(source) :]
-            if not locations and source.run in self.mirrored:
+            newer = any(not name.startswith(f"{found.newest}/") for name in torn.get(source.run, ()))
+            if not locations and (newer or source.run in self.mirrored):
                 asked.append(source)
         for run in asked:
-            if error := self.errors.get(f"{run.cluster}/{run.nodes[0].name}"):
-                return run, error
+            for part in run.nodes if run.run in torn else run.nodes[:1]:
+                if error := self.errors.get(f"{run.cluster}/{part.name}"):
+                    return run, part.name, error
         return None
 
 
@@ -139,7 +188,7 @@ def survey_checkpoints(
     *,
     unfinished: Mapping[str, Sequence[RunNode]] | None = None,
 ) -> CheckpointSurvey:
-    """Ask every machine of the cluster at once, and the first nodes of runs of other clusters.
+    """Ask every machine of the cluster at once, and the nodes of runs of other clusters that may have any.
 
     `unfinished`: name of a machine of the cluster `own` → its parts of runs of which it did not tell how they ended;
     it ends them first.
@@ -153,7 +202,7 @@ def survey_checkpoints(
     locations = [Location(cluster=own, machine=machine) for machine in load_inventory(own).machines]
     locations += _of_other_clusters(store, own, runs)
 
-    def one(there: Location) -> list[Checkpoints | None]:
+    def one(there: Location) -> "list[Held]":
         node = connect(there.machine, there.cluster)
         try:
             for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
@@ -163,10 +212,12 @@ def survey_checkpoints(
             node.close()
 
     outcomes = fan_out(one, {there.key: there for there in locations})
+    told = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     return CheckpointSurvey(
         runs=runs,
         locations={there.key: there for there in locations},
-        found={outcome.node: outcome.value for outcome in outcomes if outcome.value is not None},
+        found={key: [one.found for one in held] for key, held in told.items()},
+        parts={key: [one.parts for one in held] for key, held in told.items()},
         here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
         errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
         mirrored=frozenset(run.run for run in runs if mirrored_path(store.run(run.run)).exists()),
@@ -174,21 +225,23 @@ def survey_checkpoints(
 
 
 def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) -> list[Location]:
-    """The first nodes of runs that took place elsewhere, of clusters that are still there."""
+    """The nodes that may have checkpoints of runs that took place elsewhere, in clusters that are still there."""
     locations: dict[str, Location] = {}
     for run in runs:
         cluster = store.cluster(run.cluster)
         if cluster.name == own.name or not cluster.exists():
             continue
         for machine in cluster.load().machines:
-            if machine.name == run.nodes[0].name:
+            if machine.name in {part.name for part in (run.nodes if run.built_in else run.nodes[:1])}:
                 there = Location(cluster=cluster, machine=machine)
                 locations[there.key] = there
     return list(locations.values())
 
 
 def has_them(point: ResumePoint, run: Run, node: str) -> bool:
-    """Return whether a node of the run has the checkpoints itself."""
+    """Return whether a node of the run has all of the checkpoints itself."""
+    if point.found is not None and point.found.lacks:
+        return False
     return f"{run.cluster}/{node}" in {there.key for there in point.locations}
 
 
@@ -202,6 +255,8 @@ def resume_line(point: ResumePoint, run: Run) -> str:
     line = f"{what} resumes from {point.found.newest} of run {point.source.run} on {where}"
     if not point.locations:
         line += ", with what was brought here"
+    elif point.found.lacks:
+        line += f", brought from {', '.join(there.machine.name for there in point.locations)}"
     elif not has_them(point, run, run.nodes[0].name):
         line += f", brought from {point.locations[0].machine.name}"
     return line + _unknown(point, "newer ones")
@@ -221,7 +276,7 @@ def _unknown(point: ResumePoint, what: str) -> str:
     run = point.unknown
     if run is None:
         return ""
-    lost = run.nodes[0].name
+    lost = point.unknown_node or run.nodes[0].name
     if run == point.source:
         return f"; {lost}, which does not answer, may have {what}"
     return f"; run {run.run} may have left {what} on {lost}, which does not answer"

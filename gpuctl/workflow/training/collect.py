@@ -116,7 +116,7 @@ def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
     if mirrored_path(folder).exists():
         return {}
     found = in_folder(folder.checkpoints_path, run)
-    return {} if found is None else {run.nodes[0].name: found}
+    return {} if found is None or found.lacks else {run.nodes[0].name: found}
 
 
 def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:

@@ -283,7 +283,8 @@ class ElasticScaler:
             try:
                 with connected(self._folder, [first]) as nodes:
                     while not self._over.wait(LOOK_S):
-                        [found] = checkpoints.on_node(nodes[first.name], [active.run])
+                        [held] = checkpoints.on_node(nodes[first.name], [active.run])
+                        found = held.found
                         newest = None if found is None else (found.newest, found.written_ns)
                         if progress is None:
                             progress = NewCheckpoint(

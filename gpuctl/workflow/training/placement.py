@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from gpuctl.view import View
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.checkpoints import ResumePoint, has_them
 from inventories.disk.store import ClusterFolder, RunFolder, Store
-from inventories.run import BeganWith, Run, RunNode
+from inventories.run import BeganWith, Checkpoints, Run, RunNode
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 SLACK_BYTES = 64 * 1000**2
 
 
-def receivers(run: Run) -> Sequence[RunNode]:
+def receivers(run: Run, found: Checkpoints | None) -> Sequence[RunNode]:
     """The nodes of a run on which it is to find what an earlier one left.
 
-    The built-in job's first rank reads and tells the others; of a script any rank may look.
+    The built-in job's first rank reads a file and tells the others. Of a folder of parts each rank reads what it
+    needs, and of a script any rank may look.
     """
-    return run.nodes[:1] if run.built_in else run.nodes
+    alone = run.built_in and found is not None and not found.in_parts
+    return run.nodes[:1] if alone else run.nodes
 
 
 def place(
@@ -40,16 +43,19 @@ def place(
     if point.source is None or point.found is None:
         return None
     _place(view, store.run(point.source.run), nodes, point, run)
-    return BeganWith(run=point.source.run, nodes={part.name: point.found for part in receivers(run)})
+    placed = replace(point.found, lacks=())
+    return BeganWith(run=point.source.run, nodes={part.name: placed for part in receivers(run, point.found)})
 
 
-def take_back(view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", run: Run) -> None:
+def take_back(
+    view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
+) -> None:
     """Remove from the run's nodes what was placed, or had begun to be. Ctrl-C has to wait for it."""
     from remote.files import checkpoints
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 
-    targets = {part.name: part for part in receivers(run)}
+    targets = {part.name: part for part in receivers(run, point.found)}
 
     def discard(part: RunNode) -> None:
         # The connection at hand may have been left in the middle of a packet.
@@ -79,7 +85,7 @@ def _place(
 
     source = point.source
     assert source is not None
-    targets = {part.name: part for part in receivers(run)}
+    targets = {part.name: part for part in receivers(run, point.found)}
     lacking = [name for name in targets if not has_them(point, run, name)]
     over = Event()
 
@@ -94,7 +100,7 @@ def _place(
         else:
             checkpoints.place(node, source, part)
 
-    with _here(folder, point, bring=bool(lacking)) as from_here:
+    with brought_here(folder, point, bring=bool(lacking)) as from_here:
         try:
             values(fan_out(one, targets))
         except BaseException:
@@ -106,7 +112,7 @@ def _place(
 
 
 @contextlib.contextmanager
-def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
+def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
     """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
     from remote.files import checkpoints
     from remote.files.receive import FileReceiver
@@ -116,13 +122,18 @@ def _here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Pat
         yield folder.checkpoints_path
         return
     assert point.source is not None
-    there, passing = point.locations[0], new_incoming(folder)
+    passing = new_incoming(folder)
+    machines = point.locations if point.found is not None and point.found.lacks else point.locations[:1]
     try:
         told = point.found
         # Of what the node told just now; a file may have been replaced since.
         most = None if told is None else 2 * told.bytes + SLACK_BYTES
-        with connected(there.cluster, [there.machine]) as others:
-            checkpoints.bring(others[there.machine.name], point.source, FileReceiver(passing, max_bytes=most))
+        with contextlib.ExitStack() as stack:
+            others = [
+                stack.enter_context(connected(there.cluster, [there.machine]))[there.machine.name]
+                for there in machines
+            ]
+            checkpoints.bring_together(others, point.source, FileReceiver(passing, max_bytes=most))
         if point.found is not None:
             checkpoints.keep_times(passing, point.found)
         yield passing

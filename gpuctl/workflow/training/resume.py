@@ -45,10 +45,13 @@ def _named(app: App, run: Run) -> ResumePoint:
     if picked is None:
         raise _nothing(f"Run {run.run} left no checkpoint that can be reached", asked)
     source, found, locations = picked
-    newer, error = asked.unknown() or (None, "")
+    newer, node, error = asked.unknown() or (None, "", "")
     if newer is not None and not newer == source == run:
-        raise Failed(older(source, newer, error))
-    return ResumePoint(run=run, source=source, found=found, locations=locations, unknown=newer)
+        raise Failed(older(source, newer, node, error))
+    _tell_of_torn(app, asked)
+    return ResumePoint(
+        run=run, source=source, found=found, locations=locations, unknown=newer, unknown_node=node
+    )
 
 
 def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
@@ -68,17 +71,26 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     source, found, locations = picked
     if (missed := asked.unknown()) is not None:
         raise Failed(older(source, *missed))
+    _tell_of_torn(app, asked)
     for run in candidates.runs[: candidates.runs.index(source)]:
         if run not in asked.runs:
             app.output.say(f"run {run.run} is skipped: it wrote no checkpoint")
     return ResumePoint(run=source, source=source, found=found, locations=locations)
 
 
-def older(source: Run, newer: Run, error: str) -> str:
+def _tell_of_torn(app: App, asked: CheckpointSurvey) -> None:
+    """Tell of runs that are left out because no machine has all of their newest checkpoint."""
+    from remote.files.checkpoints import lacks_parts
+
+    for run, missing in asked.torn():
+        app.output.say(lacks_parts(run, missing))
+
+
+def older(source: Run, newer: Run, node: str, error: str) -> str:
     """The sentences for checkpoints that are not known to be the newest."""
     what = "what was brought here of it" if newer == source else f"the older run {source.run}"
     return (
-        f"Run {newer.run} may have left newer checkpoints on {newer.nodes[0].name}, which does not answer: {error} "
+        f"Run {newer.run} may have left newer checkpoints on {node}, which does not answer: {error} "
         f"Try again when it does, or resume from {what} all the same: "
         f"gpuctl train --resume-from {source.run}"
     )
@@ -116,7 +128,8 @@ def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> R
     if not answering:
         raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")
     picked, missed = asked.pick(), asked.unknown()
-    left = ResumePoint(run=run, source=None, answering=answering, unknown=missed[0] if missed else None)
+    unknown, node, _ = missed or (None, "", "")
+    left = ResumePoint(run=run, source=None, answering=answering, unknown=unknown, unknown_node=node)
     if picked is None:
         return left
     source, found, locations = picked
@@ -279,7 +292,10 @@ def _nothing(who: str, asked: CheckpointSurvey, other: "Picked | None" = None) -
         instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
     if asked.errors:
         unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
+    from remote.files.checkpoints import lacks_parts
+
+    torn = "".join(f" {lacks_parts(run, missing)}" for run, missing in asked.torn())
     return (Failed if asked.errors else NotFound)(
         f"{who}: a run is resumed from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on "
-        f"its first node. To start from the beginning, leave out --resume.{unreached}{instead}"
+        f"its first node. To start from the beginning, leave out --resume.{torn}{unreached}{instead}"
     )

@@ -189,7 +189,7 @@ class _Runs:
                             and point is not None
                             and point.source is not None
                         ):
-                            take_back(view, self._folder, nodes, run)
+                            take_back(view, self._folder, nodes, point, run)
                         raise
 
     def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:

@@ -23,9 +23,10 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
-    sent; wait, max_artifact_bytes, and of the node whose checkpoints are wanted `checkpoints`: whole, max_bytes of
-    those that are sent at the end, and `mirror` where the other side is to be told of them while the run goes on;
-    outputs: patterns and max_bytes of what the run wrote into the project's folder. A `launch` in it is started
+    sent; wait, max_artifact_bytes, and where checkpoints are wanted `checkpoints`: whole, max_bytes of those that are
+    sent at the end, `parts` where the first node tells of them, and `mirror` where the other side is to be told of
+    them while the run goes on; outputs: patterns and max_bytes of what the run wrote into the project's folder. A
+    `launch` in it is started
     first, so that a run begins and is followed in one round trip.
     """
     launch = request.get("launch")
@@ -69,7 +70,12 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         if wanted:
             failed = state.get("exit_code") != 0
             checkpoints.send_if_small(
-                run_dir, output, whole=wanted["whole"], max_bytes=wanted["max_bytes"], failed=failed
+                run_dir,
+                output,
+                whole=wanted["whole"],
+                max_bytes=wanted["max_bytes"],
+                failed=failed,
+                parts=wanted["parts"],
             )
         outputs.send(run_dir, request["outputs"], output)
     frames.write(output, {"t": frames.DONE})

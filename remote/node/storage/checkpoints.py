@@ -12,13 +12,13 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs.supervisor import placed_for
 from remote.node.storage.sending import send_files
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe, files_in
+from remote.shared.checkpoint_files import describe, files_in, lacking, parts_in
 from remote.shared.constants import CHECKPOINTS, RUNS
 
 BEAT_S = 5.0
@@ -33,6 +33,25 @@ COPY_BYTES = 1024 * 1024
 def of_run(run: str, node: str) -> Path:
     """The folder of a run's checkpoints on this machine; `node`: the name under which it took part."""
     return NODE_HOME / RUNS / run / node / CHECKPOINTS
+
+
+def parts_of_run(run: str) -> Dict[str, Path]:
+    """The parts of a run's checkpoints that are on this machine, each with the folder in which it is.
+
+    A home may be shared: then those of several nodes are.
+    """
+    folders = sorted((NODE_HOME / RUNS / run).glob("*/" + CHECKPOINTS))
+    return {name: folder for folder in reversed(folders) for name in parts_in(folder)}
+
+
+def _held(run: str, node: str, whole: bool, newest: bool = False) -> List[Tuple[Path, str]]:
+    """What this machine has of a run's checkpoints: the folder in which each file is, and its name there."""
+    folder = of_run(run, node)
+    parts = parts_of_run(run) if whole else {}
+    others = [name for name in lacking(folder, newest) if name in parts] if whole else []
+    return [(parts[name], name) for name in others] + [
+        (folder, name) for name, _ in files_in(folder, whole, newest)
+    ]
 
 
 def is_to_be_told(
@@ -87,9 +106,10 @@ class News:
 
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it."""
+    """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it, and which parts are here."""
     found = [describe(of_run(run, node), whole) for run, node, whole in request["runs"]]
-    frames.write(output, {"t": frames.CHECKPOINTS, "found": found})
+    parts = [sorted(parts_of_run(run)) if whole else [] for run, _, whole in request["runs"]]
+    frames.write(output, {"t": frames.CHECKPOINTS, "found": found, "parts": parts})
 
 
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -100,10 +120,10 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
     hears.
     """
     run, node, whole = request["source"]
-    source, target = of_run(run, node), placed_for(Path(request["run_dir"]))
+    target = placed_for(Path(request["run_dir"]))
     heartbeat = Heartbeat(output)
     try:
-        for name, _ in files_in(source, whole):
+        for source, name in _held(run, node, whole):
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not (whole and _link(source / name, path)):
@@ -149,10 +169,18 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole]), or what is needed of them (`newest`)."""
+    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole]), or what is needed of them (`newest`).
+
+    `names`: of the parts that other nodes lack, those that are here.
+    """
     run, node, whole = request["source"]
-    folder = of_run(run, node)
-    send_files(folder, [name for name, _ in files_in(folder, whole, request["newest"])], "", output)
+    if request["names"]:
+        parts = parts_of_run(run)
+        held = [(parts[name], name) for name in request["names"] if name in parts]
+    else:
+        held = _held(run, node, whole, request["newest"])
+    for folder, name in held:
+        send_files(folder, [name], "", output)
     frames.write(output, {"t": frames.DONE})
 
 
@@ -162,10 +190,15 @@ def command_discard(request: Dict[str, Any], output: BinaryIO) -> None:
     frames.write(output, {"t": frames.DISCARDED})
 
 
-def send_if_small(run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool) -> None:
-    """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large."""
+def send_if_small(
+    run_dir: Path, output: BinaryIO, *, whole: bool, max_bytes: int, failed: bool, parts: bool = False
+) -> None:
+    """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large.
+
+    `parts`: this is not the first node, and what its ranks wrote of them is sent.
+    """
     folder = run_dir / CHECKPOINTS
-    files = files_in(folder, whole)
+    files = sorted(parts_in(folder).items()) if parts else files_in(folder, whole)
     size = sum(size for _, size in files)
     if size <= max_bytes:
         send_files(folder, [name for name, _ in files], CHECKPOINTS, output)

@@ -19,7 +19,7 @@ from remote.node.runs import process, supervisor
 from remote.node.storage.outputs import LISTING, as_sent
 from remote.node.storage.pushed import MANIFEST, sent
 from remote.shared import constants, frames, trees
-from remote.shared.checkpoint_files import describe
+from remote.shared.checkpoint_files import files_in, parts_in
 from remote.shared.files import read_json, write_json
 
 FOLDERS = {
@@ -188,11 +188,13 @@ class Survey:
 
     def _checkpoints(self, run: str, part: Path) -> Optional[int]:
         """Bytes of a run's checkpoints on a node; None: there are none."""
+        folder, built_in = part / constants.CHECKPOINTS, run in self._built_in
         try:
-            found = describe(part / constants.CHECKPOINTS, run in self._built_in)
+            # Of parts the document is on another node.
+            files = dict(files_in(folder, built_in)) or (parts_in(folder) if built_in else {})
         except (OSError, RecursionError):
             return 0  # there may be some
-        return None if found is None else int(found["bytes"])
+        return sum(files.values()) if files else None
 
     def uv_cache(self) -> Optional[Item]:
         """uv's own cache, which is everybody's on this node and never removed: its `path` and size."""

@@ -270,10 +270,44 @@ def test_survey_only_selects_given_runs() -> None:
     )
 
 
-def test_receivers_are_all_nodes_for_scripts_first_for_built_in() -> None:
+def test_receivers_are_all_nodes_but_for_a_file_of_the_built_in_job() -> None:
     both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
-    assert receivers(replace(RUN, nodes=both)) == both
-    assert receivers(replace(BUILT_IN, nodes=both)) == both[:1]
+    assert receivers(replace(RUN, nodes=both), THEIRS) == both
+    assert receivers(replace(BUILT_IN, nodes=both), SOME) == both[:1]
+    assert receivers(replace(BUILT_IN, nodes=both), PARTS) == both
+
+
+PARTS = replace(SOME, newest="step-000050", lacks=("step-000050/__1_0.distcp",))
+HERS = [frozenset({"step-000050/__0_0.distcp"})]
+HIS = [frozenset(PARTS.lacks)]
+
+
+def test_survey_picks_parts_that_machines_have_together() -> None:
+    both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
+    run = replace(BUILT_IN, nodes=both)
+    asked = CheckpointSurvey(
+        runs=(run,),
+        locations={place.key: place for place in (FIRST, SECOND)},
+        found={FIRST.key: [PARTS], SECOND.key: [None]},
+        here=[None],
+        errors={},
+        parts={FIRST.key: HERS, SECOND.key: HIS},
+    )
+    assert asked.pick() == (run, PARTS, (FIRST, SECOND))
+    assert asked.torn() == []
+    shared_home = replace(asked, parts={FIRST.key: [HERS[0] | HIS[0]], SECOND.key: HIS})
+    assert shared_home.pick() == (run, replace(PARTS, lacks=()), (FIRST,))
+    arrived = replace(PARTS, lacks=())
+    lost = replace(asked, parts={FIRST.key: HERS}, errors={SECOND.key: "gpu-1: timed out."})
+    assert lost.pick() is None, "a part is never used"
+    assert lost.torn() == [(run, list(PARTS.lacks))]
+    assert lost.unknown() == (run, "gpu-1", "gpu-1: timed out.")
+    assert replace(lost, here=[PARTS]).pick() is None
+    assert replace(lost, here=[arrived]).pick() == (run, arrived, ())
+    assert replace(lost, here=[arrived]).unknown() is None
+    assert replace(lost, here=[SOME]).unknown() == (run, "gpu-1", "gpu-1: timed out."), "an older one is here"
+    point = ResumePoint(run=run, source=run, found=PARTS, locations=(FIRST, SECOND))
+    assert resume_line(point, run).endswith("on 2 nodes, brought from gpu-0, gpu-1")
 
 
 def test_keep_times_restores_modification_times(tmp_path: Path) -> None:
@@ -295,23 +329,31 @@ def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
         here=[None, None],
         errors={SECOND.key: "gpu-1: timed out."},
     )
-    assert asked.unknown() == (later, "gpu-1: timed out.")
+    assert asked.unknown() == (later, "gpu-1", "gpu-1: timed out.")
     assert replace(asked, runs=(RUN, later), found={FIRST.key: [SOME, None]}).unknown() is None
     assert replace(asked, found={FIRST.key: [SOME, SOME]}).unknown() is None, "its home is the other's, too"
     assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here at its end"
     mirrored = frozenset({later.run})
-    assert replace(asked, here=[SOME, None], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, here=[SOME, None], mirrored=mirrored).unknown() == (
+        later,
+        "gpu-1",
+        "gpu-1: timed out.",
+    )
     assert replace(asked, here=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
     assert replace(asked, found={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
-    assert replace(asked, here=[None, SOME], mirrored=mirrored).unknown() == (later, "gpu-1: timed out.")
-    assert replace(asked, found={}).unknown() == (later, "gpu-1: timed out.")
+    assert replace(asked, here=[None, SOME], mirrored=mirrored).unknown() == (
+        later,
+        "gpu-1",
+        "gpu-1: timed out.",
+    )
+    assert replace(asked, found={}).unknown() == (later, "gpu-1", "gpu-1: timed out.")
     assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
-    assert older(RUN, later, "gpu-1: timed out.") == (
+    assert older(RUN, later, "gpu-1", "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
         f"again when it does, or resume from the older run {RUN.run} all the same: "
         f"gpuctl train --resume-from {RUN.run}"
     )
-    assert older(later, later, "gpu-1: timed out.") == (
+    assert older(later, later, "gpu-1", "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
         "again when it does, or resume from what was brought here of it all the same: "
         f"gpuctl train --resume-from {later.run}"

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,13 @@ def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> No
     found = describe(tmp_path, whole=True)
     sizes = [(tmp_path / name).stat().st_size for name in whole]
     written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
-    assert found == {"files": 4, "bytes": sum(sizes), "newest": "step-1000000.pt", "written_ns": written_ns}
+    assert found == {
+        "files": 4,
+        "bytes": sum(sizes),
+        "newest": "step-1000000.pt",
+        "written_ns": written_ns,
+        "lacks": [],
+    }
 
 
 def test_files_in_ignores_links_out_of_the_folder(tmp_path: Path) -> None:
@@ -81,6 +88,7 @@ def test_files_in_lists_all_script_files_newest_last(tmp_path: Path) -> None:
         "bytes": 8,
         "newest": "b/shard-0",
         "written_ns": 1000 * 10**9,
+        "lacks": [],
     }
 
 
@@ -130,6 +138,91 @@ def test_checkpoint_staging_keeps_the_earlier_run_unchanged(tmp_path: Path, whol
     linked = (placed / "step-000007.pt").stat().st_ino == (old / "step-000007.pt").stat().st_ino
     assert linked == whole, "what a script may write into is a copy"
     assert (placed / "step-000007.pt").stat().st_mtime_ns == (old / "step-000007.pt").stat().st_mtime_ns
+
+
+def in_parts(folder: Path, at: int, ranks: Sequence[int], document: bool = True) -> None:
+    """One of three ranks, as far as those of a node have written it."""
+    name = f"step-{at:06d}"
+    (folder / name).mkdir(parents=True)
+    for rank in ranks:
+        (folder / name / f"__{rank}_0.distcp").write_bytes(b"x" * 100)
+    files = {f"__{rank}_0.distcp": {"bytes": 100, "sha256": "0" * 64} for rank in range(3)}
+    if document:
+        told = {"folder": name, "files": files, "bytes": 300, "step": at}
+        (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+def test_files_in_lists_the_parts_that_are_there(tmp_path: Path) -> None:
+    in_parts(tmp_path, 7, [0, 1])
+    in_parts(tmp_path, 8, [0, 1, 2])
+    (tmp_path / "step-000008" / "__1_0.distcp").write_bytes(b"torn")
+    in_parts(tmp_path, 9, [0, 1, 2], document=False)
+    (tmp_path / "step-000010.json").write_text(
+        '{"folder": "../away", "files": {"a": {"bytes": 1}}, "step": 10}'
+    )
+    names = ["step-000007/__0_0.distcp", "step-000007/__1_0.distcp", "step-000007.json"]
+    assert [name for name, _ in files_in(tmp_path, whole=True)] == names
+    found = describe(tmp_path, whole=True)
+    size = (tmp_path / "step-000007.json").stat().st_size
+    assert found is not None
+    assert (found["newest"], found["bytes"], found["lacks"]) == (
+        "step-000007",
+        300 + size,
+        ["step-000007/__2_0.distcp"],
+    )
+
+
+def test_node_places_and_tells_the_parts_of_all_nodes_that_share_its_home(tmp_path: Path) -> None:
+    runs = tmp_path / ".gpuctl-node" / "runs"
+    in_parts(runs / RUN / "gpu-0" / "checkpoints", 7, [0, 1])
+    in_parts(runs / RUN / "gpu-1" / "checkpoints", 7, [2], document=False)
+    answer = on_node(tmp_path, "checkpoints", {"runs": [[RUN, "gpu-0", True]]})
+    assert answer["found"][0]["lacks"] == ["step-000007/__2_0.distcp"]
+    assert answer["parts"] == [[f"step-000007/__{rank}_0.distcp" for rank in range(3)]]
+    run_dir = runs / "20261121-060000-0000" / "gpu-0"
+    assert on_node(tmp_path, "place", {"source": [RUN, "gpu-0", True], "run_dir": str(run_dir)}) == {
+        "t": "placed"
+    }
+    found = describe(run_dir.with_name("gpu-0.checkpoints"), whole=True)
+    assert found is not None
+    assert (found["files"], found["lacks"]) == (4, [])
+
+
+def test_bring_together_takes_parts_of_all_nodes_and_refuses_a_part(tmp_path: Path) -> None:
+    homes = [tmp_path / str(number) for number in range(2)]
+    folders = [
+        home / ".gpuctl-node" / "runs" / RUN / f"gpu-{number}" / "checkpoints"
+        for number, home in enumerate(homes)
+    ]
+    in_parts(folders[0], 6, [0])
+    in_parts(folders[0], 7, [0])
+    in_parts(folders[1], 7, [1, 2], document=False)
+    run = replace(SCRIPTS, script="built-in")
+    here = tmp_path / "here"
+    checkpoints.bring_together([NodeHere(home) for home in homes], run, FileReceiver(here))
+    found = checkpoints.in_folder(here, run)
+    assert found is not None
+    assert (found.newest, found.lacks) == ("step-000007", ())
+    assert not (here / "step-000006.json").exists(), "it is not whole"
+    with pytest.raises(
+        NodeFailed, match=r"step-000007, is not whole: no machine .*/__1_0.*remove step-000007\.json"
+    ):
+        checkpoints.bring_together([NodeHere(homes[0])], run, FileReceiver(tmp_path / "part"))
+
+
+@pytest.mark.parametrize("first_comes_last", [True, False])
+def test_parts_of_several_nodes_end_up_together(tmp_path: Path, first_comes_last: bool) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    other = replace(SCRIPTS.nodes[0], name="gpu-1", rank=1)
+    first, second = (RunFiles(folder, node, new_incoming(folder)) for node in (SCRIPTS.nodes[0], other))
+    in_parts(folder.checkpoints_path, 6, [0, 1, 2])  # of the mirror
+    in_parts(first.intake.root / "checkpoints", 7, [0, 1])
+    in_parts(second.intake.root / "checkpoints", 7, [2], document=False)
+    for files in (second, first) if first_comes_last else (first, second):
+        files.keep_checkpoints()
+    found = checkpoints.in_folder(folder.checkpoints_path, replace(SCRIPTS, script="built-in"))
+    assert found is not None
+    assert (found.newest, found.files, found.lacks) == ("step-000007", 4, ())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
 from remote.runs.run_files import mirrored_path, new_incoming
 
-FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1}
+FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1, "lacks": []}
 NEWER = {**FOUND, "newest": "step-000050.pt"}
 
 
@@ -182,6 +182,43 @@ def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
     scene.wait()
     assert node.asked == ["send_checkpoints"] * 2, "what is here is not brought again"
     assert scene.observer.notes == []
+
+
+def parts(folders: tuple[Path, Path], step: int) -> None:
+    """A whole one of two ranks, each of which has written its part on its own node."""
+    name = f"step-{step:06d}"
+    for rank, folder in enumerate(folders):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"__{rank}_0.distcp").write_bytes(b"x" * 100)
+    files = {f"__{rank}_0.distcp": {"bytes": 100, "sha256": "0" * 64} for rank in (0, 1)}
+    (folders[0] / f"{name}.json").write_text(json.dumps({"folder": name, "files": files, "step": step}))
+
+
+def test_mirror_brings_the_parts_of_all_nodes_or_nothing(tmp_path: Path) -> None:
+    scene, first, second = Scene(tmp_path, RUN), NodeHere(tmp_path / "node"), NodeHere(tmp_path / "other")
+    there = second.home / ".gpuctl-node" / "runs" / RUN.run / "gpu-1" / "checkpoints"
+    parts((scene.there, there), 40)
+    found = scene.found()
+    size = (scene.there / "step-000040.json").stat().st_size + 200
+    assert (found.newest, found.bytes, found.lacks) == (
+        "step-000040",
+        size,
+        ("step-000040/__1_0.distcp",),
+    )
+    both = Mirror(RUN, scene.folder, scene.incoming, scene.observer, lambda: [second])
+    scene.mirror = both
+    both.told(first, found)
+    scene.wait()
+    assert scene.here() == {"step-000040", "step-000040.json"}
+    assert len(list(scene.folder.checkpoints_path.glob("step-000040/*"))) == 2
+    assert scene.observer.notes == []
+    parts((scene.there, there), 50)
+    (there / "step-000050" / "__1_0.distcp").unlink()
+    both.told(first, scene.found())
+    scene.wait()
+    assert scene.here() == {"step-000040", "step-000040.json"}
+    [note] = scene.observer.notes
+    assert "no machine that answers has step-000050/__1_0.distcp" in note
 
 
 def test_mirror_drops_script_checkpoints_changed_in_transfer(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import re
 
 import pytest
 import torch
@@ -11,7 +12,19 @@ from train.errors import BadCheckpoint, NotWritten
 
 
 def save(folder, step, keep=2, **state):
-    return files.save(folder, {"weights": torch.ones(3), **state}, step=step, keep=keep, epoch=1.0)
+    data = files.serialized({"weights": torch.ones(3), **state})
+    return files.save(folder, data, step=step, keep=keep, epoch=1.0)
+
+
+def newest(folder):
+    """The name of the newest whole one, and what is wrong with those that are newer."""
+    wrong = []
+    for name, document in files.documents(folder):
+        problems = files.problems(folder, document, files.files_of(document)) if document else [name]
+        if not problems:
+            return name, wrong
+        wrong += problems
+    return None, wrong
 
 
 def test_checkpoint_save_keeps_the_newest_and_newest_finds_it(tmp_path):
@@ -23,7 +36,7 @@ def test_checkpoint_save_keeps_the_newest_and_newest_finds_it(tmp_path):
         "step-1000000.json",
         "step-1000000.pt",
     ]
-    assert files.newest(tmp_path) == path
+    assert newest(tmp_path) == (path.name, [])
     about = json.loads(path.with_suffix(".json").read_text())
     assert (about["file"], about["step"], about["epoch"]) == ("step-1000000.pt", 1_000_000, 1.0)
     assert about["bytes"] == path.stat().st_size
@@ -34,30 +47,42 @@ def test_checkpoint_save_removes_checkpoints_of_later_steps(tmp_path):
     save(tmp_path, 100)
     save(tmp_path, 200).write_bytes(b"damaged")
     path = save(tmp_path, 150, keep=1)
-    assert files.newest(tmp_path) == path
+    assert newest(tmp_path) == (path.name, [])
     assert [one.name for one in tmp_path.glob("*.pt")] == ["step-000150.pt"]
 
 
 def test_checkpoint_newest_is_none_without_a_folder(tmp_path):
-    assert files.newest(tmp_path / "none") is None
+    assert newest(tmp_path / "none") == (None, [])
 
 
-@pytest.mark.parametrize("harm", ["torn", "other", "no-json", "torn-json", "list"])
-def test_checkpoint_newest_skips_incomplete_or_damaged_ones(tmp_path, harm):
+@pytest.mark.parametrize(
+    ("harm", "wrong"),
+    [
+        ("torn", r"step-000002\.pt is torn, with \d+ of \d+ bytes"),
+        ("other", r"step-000002\.pt is damaged"),
+        ("gone", r"step-000002\.pt is missing"),
+        ("no-json", None),
+        ("torn-json", r"step-000002\.pt"),
+        ("list", r"step-000002\.pt"),
+        ("elsewhere", r"step-000002\.pt"),
+    ],
+)
+def test_checkpoint_newest_skips_incomplete_or_damaged_ones(tmp_path, harm, wrong):
     good, bad = save(tmp_path, 1), save(tmp_path, 2)
     told = bad.with_suffix(".json")
     if harm == "torn":
         bad.write_bytes(bad.read_bytes()[:-1])
     elif harm == "other":
-        bad.write_bytes(good.read_bytes()[::-1])
-    elif harm == "no-json":
-        told.unlink()
+        bad.write_bytes(bad.read_bytes()[::-1])
+    elif harm in ("gone", "no-json"):
+        (bad if harm == "gone" else told).unlink()
     else:
-        told.write_text('{"file": ' if harm == "torn-json" else "[]")
-    assert files.newest(tmp_path) == good
+        told.write_text({"torn-json": '{"file": ', "list": "[]", "elsewhere": '{"file": "a"}'}[harm])
     # Without its second file one was only begun.
-    assert files.skipped(tmp_path, good) == ([] if harm == "no-json" else [bad.name])
-    assert files.skipped(tmp_path, bad) == []
+    name, problems = newest(tmp_path)
+    assert name == good.name
+    assert len(problems) == (0 if wrong is None else 1)
+    assert all(re.fullmatch(wrong, problem) for problem in problems)
 
 
 def test_checkpoint_save_failure_keeps_the_old_ones(tmp_path):
@@ -68,7 +93,7 @@ def test_checkpoint_save_failure_keeps_the_old_ones(tmp_path):
         NotWritten, match=r"step-000002\.pt can't be written: Is a directory.*--checkpoint-every 0"
     ):
         save(folder, 2)
-    assert files.newest(folder) == good
+    assert newest(folder) == (good.name, [])
 
 
 class Hostile:

@@ -75,21 +75,85 @@ def test_strategy_has_the_losses_of_one_process(run, changed, tmp_path, alone, n
     assert start["strategy"] == name
 
 
-def test_any_strategy_goes_on_from_any_others_checkpoint(run, changed, tmp_path, alone):
-    chain = [("fsdp --tp 2", 4), ("zero1", 2), ("pp", 4), ("hsdp", 2)]
-    for epochs, (strategy, ranks) in enumerate(chain, 1):
-        stops = f"{EXACT}\nimport train.trainer\nsave = train.trainer.Trainer.save_if_due\n"
-        stops += "def end(trainer):\n    save(trainer)\n"
-        stops += (
-            f"    if trainer.progress.epoch > {epochs}: os._exit(3)\ntrain.trainer.Trainer.save_if_due = end"
-        )
-        last = epochs == len(chain)
-        words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", *strategy.split())
-        done = run(*words, ranks=ranks, script=changed(EXACT if last else stops), run_dir=tmp_path)
+STOPS_AFTER_SAVE = """
+import train.checkpoints.checkpointer as c
+save = c.Checkpointer.save
+def end(checkpointer):
+    save(checkpointer)
+    checkpointer.wait()
+    os._exit(3)
+c.Checkpointer.save = end
+"""
+
+
+def test_any_strategy_resumes_from_any_others_checkpoint(run, changed, tmp_path, alone):
+    """Also in the middle of an epoch, and with another number of ranks."""
+    chain = [
+        *(("fsdp", 2), ("zero1", 4), ("ddp", None), ("fsdp --tp 2", 4), ("ddp", 2), ("pp", 4), ("zero2", 4)),
+        *(("hsdp", 2),),
+    ]
+    words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "0.5", "--wrap", "size:500")
+    for strategy, ranks in chain:
+        first, last = (strategy, ranks) == chain[0], (strategy, ranks) == chain[-1]
+        script = changed(EXACT if last else f"{EXACT}\n{STOPS_AFTER_SAVE}")
+        done = run(*words, "--strategy", *strategy.split(), ranks=ranks, script=script, run_dir=tmp_path)
         assert (done.status == 0) == last, done.err
-        assert ("resuming from step-" in done.out) == (epochs > 1), done.out
+        assert ("resuming from step-" in done.out) != first, done.out + done.err
     assert losses(tmp_path) == pytest.approx(losses(alone["adamw"].run_dir), rel=1e-9)
     assert len(losses(tmp_path)) == 24
+
+
+DIES_IN_THIRD_SAVE = """
+import train.checkpoints.parts as p
+write, calls = p._Writer.write_data, []
+def dies(writer, *plan):
+    calls.append(writer)
+    if here and len(calls) == 3:
+        os.kill(os.getpid(), 9)
+    return write(writer, *plan)
+p._Writer.write_data = dies
+"""
+
+
+def test_run_killed_in_a_save_resumes_from_the_last_checkpoint_that_is_whole(run, changed, tmp_path, alone):
+    """One that was torn since, and one without a rank's part, are named and left out."""
+    words = (*ARGS, "--optimizer", "adamw", "--checkpoint-every", "1", "--strategy", "fsdp")
+    words = (*words, "--keep-checkpoints", "3")
+    script = changed(f"{EXACT}\n{DIES_IN_THIRD_SAVE}")
+    killed = run(*words, ranks=2, script=script, run_dir=tmp_path)
+    assert killed.status != 0
+    folder = tmp_path / "checkpoints"
+    assert sorted(path.name for path in folder.glob("*.json")) == ["step-000006.json", "step-000012.json"]
+    part = folder / "step-000012" / "__1_0.distcp"
+    part.write_bytes(part.read_bytes()[:-1])
+    done = run(*words, ranks=2, script=changed(EXACT), run_dir=tmp_path)
+    assert done.status == 0, done.err
+    assert "resuming from step-000006: the end of epoch 1, step 6" in done.out
+    assert "(step-000012/__1_0.distcp is torn, with " in done.out
+    assert losses(tmp_path) == pytest.approx(losses(alone["adamw"].run_dir), rel=1e-9)
+    assert sorted(path.name for path in folder.glob("*.json")) == [
+        "step-000012.json",
+        "step-000018.json",
+        "step-000024.json",
+    ]
+    for path in folder.glob("step-*/__0_0.distcp"):
+        path.unlink()
+    again = run(*words, "--epochs", "1", ranks=2, script=changed(EXACT), run_dir=tmp_path)
+    assert again.status == 0, again.err
+    assert "step-000024/__0_0.distcp is missing; step-000018/__0_0.distcp is missing; " in again.out
+    assert "and there is no other checkpoint: starting from the beginning" in again.out
+
+
+def test_part_that_can_not_be_written_ends_the_run_with_a_sentence(run, changed, tmp_path):
+    full = "import errno\nimport train.checkpoints.parts as p\n"
+    full += "def full(*plan): raise OSError(errno.ENOSPC, 'Disk full')\n"
+    script = changed(f"{full}if here: p._Writer.write_data = full")
+    done = run(
+        *ARGS, "--strategy", "fsdp", "--checkpoint-every", "1", ranks=2, script=script, run_dir=tmp_path
+    )
+    assert done.status != 0
+    assert "step-000006 can't be written: rank 1: Disk full. Make room or give access there" in done.err
+    assert list(tmp_path.glob("checkpoints/*.json")) == []
 
 
 def test_hsdp_refuses_nodes_with_different_numbers_of_ranks_on_all_ranks(run, changed, tmp_path):

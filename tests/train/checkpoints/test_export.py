@@ -1,0 +1,71 @@
+"""The weights of the newest whole checkpoint as a file."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.checkpoints import files
+from train.checkpoints.export import export, main
+from train.errors import BadCheckpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+BEFORE = Path(__file__).parents[1] / "release_before" / "checkpoints"
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_export_writes_the_weights_of_a_checkpoint_in_parts(
+    tmp_path, suffix, network_and_optimizer, write_parts
+):
+    if suffix == ".safetensors":
+        safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    network, optimizer = network_and_optimizer()
+    write_parts(tmp_path / "checkpoints", 7, network, optimizer)
+    target = tmp_path / "out" / f"model{suffix}"
+    told = export(tmp_path / "checkpoints", target)
+    read = torch.load(target, weights_only=True) if suffix == ".pt" else safetensors.load_file(target)
+    assert read.keys() == network.state_dict().keys()
+    assert all(torch.equal(read[name], value) for name, value in network.state_dict().items())
+    assert (told["checkpoint"], told["tensors"], told["left_out"]) == ("step-000007", len(read), [])
+    assert told["bytes"] == target.stat().st_size
+
+
+def test_export_reads_a_checkpoint_of_the_release_before(tmp_path):
+    told = export(BEFORE, tmp_path / "model.pt")
+    expected = files.load(BEFORE / "step-000004.pt")["model"]
+    read = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert told["checkpoint"] == "step-000004.pt"
+    assert all(torch.equal(read[name], value) for name, value in expected.items())
+
+
+def test_export_leaves_out_a_torn_checkpoint_and_says_so(tmp_path, network_and_optimizer, write_parts):
+    for step in (7, 8):
+        write_parts(tmp_path, step, *network_and_optimizer())
+    (tmp_path / "step-000008" / "__0_0.distcp").unlink()
+    told = export(tmp_path, tmp_path / "model.pt")
+    assert told["checkpoint"] == "step-000007"
+    assert told["left_out"] == ["step-000008/__0_0.distcp is missing"]
+    shutil.rmtree(tmp_path / "step-000007")
+    with pytest.raises(BadCheckpoint, match=r"There is no whole checkpoint: step-000008/.* is missing; step"):
+        export(tmp_path, tmp_path / "again.pt")
+    assert not (tmp_path / "again.pt").exists()
+
+
+def test_export_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["export", str(BEFORE), str(tmp_path / "model.safetensors")])
+    monkeypatch.setitem(sys.modules, "safetensors", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    assert main() == 1
+    said = capsys.readouterr().err
+    assert "has no package safetensors. Install it: " in said
+    assert "or name a file that ends in .pt." in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_prints_what_it_wrote(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["export", str(BEFORE), str(tmp_path / "model.pt")])
+    assert main() == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint"] == "step-000004.pt"

@@ -1,0 +1,248 @@
+"""A checkpoint in parts, by torch.distributed.checkpoint: each rank writes what it has, and reads what it needs.
+
+Tensors have the bare model's names: `model.WEIGHT`, and `optimizer.WEIGHT.NAME` for what an optimizer keeps of one.
+So they do not show how the model was distributed. What is no tensor of these is in `rest.pt`, which rank 0 writes.
+"""
+
+import json
+import pickle
+import time
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.storage import WriteResult
+
+from train.checkpoints import files
+from train.errors import BadCheckpoint
+from train.strategies.strategy import State, Strategy
+
+METADATA = ".metadata"
+REST = "rest.pt"
+MODEL, OPTIMIZER = "model.", "optimizer."
+
+SAFE_NAMES = {
+    *(("torch.distributed.checkpoint.metadata", name) for name in (
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    )),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+}  # fmt: skip
+"""What torch's description of a checkpoint is pickled with; types of numbers come beside."""
+
+
+def tensors(strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return what this rank has of the weights and of the optimizer's state, by name."""
+    found = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
+    state = strategy.own_optimizer(optimizer).state
+    for name, weight in _own_weights(strategy, network, optimizer).items():
+        values = state.get(weight, {}).items()
+        found |= {f"{OPTIMIZER}{name}.{key}": value for key, value in values if isinstance(value, Tensor)}
+    return found
+
+
+def save(
+    folder: Path,
+    parts: Mapping[str, Tensor],
+    rest: memoryview | None,
+    about: Mapping[str, float],
+    group: dist.ProcessGroup | None,
+) -> "Future[Metadata]":
+    """Copy this rank's parts, and write them while it works on; every rank calls it.
+
+    The future is done when the checkpoint is whole on all ranks. `rest`: of rank 0, what goes beside the tensors.
+    """
+    writer = _Writer(folder, rest, about)
+    # What several ranks have alike is written by the lowest: of hsdp, all is on as few nodes as possible.
+    planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+    saving = async_save(dict(parts), storage_writer=writer, planner=planner, process_group=group)
+    assert isinstance(saving, Future)
+    return saving
+
+
+class PartsReader:
+    """Reads a checkpoint's parts, which are all in one folder and were checked."""
+
+    def __init__(self, folder: Path, names: set[str]) -> None:
+        """`names`: of its files, as its document lists them. Raises BadCheckpoint."""
+        self._folder = folder
+        self._reader = _Reader(folder, names)
+        self._known = self._reader.read_metadata().state_dict_metadata
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the whole weights and buffers by their names."""
+        found = {name: self._empty(name) for name in self._known if name.startswith(MODEL)}
+        self._load(found)
+        return {name.removeprefix(MODEL): value for name, value in found.items()}
+
+    def load(
+        self,
+        strategy: Strategy,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: State,
+    ) -> None:
+        """Take over this rank's part of the weights and of the optimizer's state.
+
+        `settings`: of every group of the optimizer. Raises ValueError where the checkpoint is of other weights.
+        """
+        wanted: dict[str, Any] = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
+        own = _own_weights(strategy, network, optimizer)
+        kept: dict[nn.Parameter, dict[str, str]] = {}
+        for name, weight in own.items():
+            prefix = f"{OPTIMIZER}{name}."
+            keys = [
+                known for known in self._known if known.startswith(prefix) and "." not in known[len(prefix) :]
+            ]
+            kept[weight] = {known[len(prefix) :]: known for known in keys}
+            wanted |= {known: self._empty(known, weight) for known in keys}
+        self._check(wanted)
+        self._load(wanted)
+        everything = [weight for group in optimizer.param_groups for weight in group["params"]]
+        state = {
+            index: {key: wanted[known] for key, known in kept[weight].items()}
+            for index, weight in enumerate(everything)
+            if kept.get(weight)
+        }
+        groups, first = [], 0
+        for group in optimizer.param_groups:
+            count = len(group["params"])
+            groups.append({**settings, "params": list(range(first, first + count))})
+            first += count
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _empty(self, name: str, weight: Tensor | None = None) -> Tensor:
+        """Return a tensor to read into, distributed as the weight is where it has the weight's shape."""
+        known = self._known[name]
+        if not isinstance(known, TensorStorageMetadata):
+            raise ValueError(f"its {name} is no tensor")
+        if weight is not None and known.size == weight.shape:
+            return torch.zeros_like(weight, dtype=known.properties.dtype, requires_grad=False)
+        if weight is not None and len(known.size):
+            raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(weight.shape)}")
+        return torch.zeros(known.size, dtype=known.properties.dtype)
+
+    def _check(self, wanted: Mapping[str, Tensor]) -> None:
+        for name, value in wanted.items():
+            known = self._known.get(name)
+            if not isinstance(known, TensorStorageMetadata):
+                raise ValueError(f"it has no {name}")
+            if known.size != value.shape:
+                raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(value.shape)}")
+
+    def _load(self, wanted: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself
+            load_parts(wanted, storage_reader=self._reader, no_dist=True)
+
+
+class _Writer(FileSystemWriter):
+    """Writes the parts with their digests; on rank 0, the document that makes them count, once all are there."""
+
+    def __init__(self, folder: Path, rest: memoryview | None, about: Mapping[str, float]) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._rest = rest
+        self._about = about
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[list[WriteResult]]:
+        """Write this rank's part; its results have the digests of the files."""
+        results = super().write_data(plan, planner).wait()
+        names = {result.storage_data.relative_path for result in results}
+        sums = {name: files.summary(self._folder / name) for name in names}
+        files.sync_folder(self._folder)
+        done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
+        done.set_result(
+            [
+                replace(result, storage_data=(result.storage_data, sums[result.storage_data.relative_path]))
+                for result in results
+            ]
+        )
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write what is rank 0's, and the document last: every rank has written its part."""
+        assert self._rest is not None, "this is rank 0"
+        sums = {}
+        for result in (one for of_rank in results for one in of_rank):
+            info, found = result.storage_data
+            sums[info.relative_path] = found
+        plain = [[replace(one, storage_data=one.storage_data[0]) for one in of_rank] for of_rank in results]
+        super().finish(metadata, plain)
+        files.write_atomically(self._folder / REST, self._rest)
+        sums |= {name: files.summary(self._folder / name) for name in (METADATA, REST)}
+        document = {
+            "folder": self._folder.name,
+            "files": {
+                name: {"bytes": size, "sha256": digest} for name, (size, digest) in sorted(sums.items())
+            },
+            "bytes": sum(size for size, _ in sums.values()),
+            **self._about,
+            "time": time.time(),
+        }
+        files.sync_folder(self._folder)
+        files.write_atomically(self._folder.with_suffix(".json"), json.dumps(document).encode())
+
+    def storage_meta(self) -> None:
+        """Keep the paths of this machine out of the files."""
+
+
+class _Reader(FileSystemReader):
+    """Reads the parts. The description of them is a pickle: it is read without running anything."""
+
+    def __init__(self, folder: Path, names: set[str]) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._names = names
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:  # noqa: ANN401 - as torch has it
+        """Return the description of the parts. Raises BadCheckpoint."""
+        path = self._folder / METADATA
+        try:
+            with path.open("rb") as file:
+                found = _Unpickler(file).load()
+            paths = {info.relative_path for info in found.storage_data.values()}
+            if not isinstance(found, Metadata) or not paths <= self._names:
+                raise ValueError("it is not of these files")
+        except Exception as error:  # a file that is made to do harm may raise anything
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise BadCheckpoint(
+                f"The checkpoint {path} can't be read ({reason}). Nothing in it was run. {files.WHAT_TO_DO}"
+            ) from error
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    """Allows torch's own description of a checkpoint alone."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
+        if (module, name) in SAFE_NAMES or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _own_weights(
+    strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, nn.Parameter]:
+    """Return the weights that this rank updates, by their first names in the whole network."""
+    groups = strategy.own_optimizer(optimizer).param_groups
+    own = {id(weight) for group in groups for weight in group["params"]}
+    return {
+        strategy.name_of(name): weight for name, weight in network.named_parameters() if id(weight) in own
+    }
