@@ -127,7 +127,9 @@ class Trainer:
             if self.strategy.sizes.pp > 1
             else max(micro_batch, min(MAX_SAMPLES, MAX_NUMBERS // numbers))
         )
-        self._step_logger = StepLogger(report, self.timer, device, options.log_every)
+        self._step_logger = StepLogger(
+            report, self.timer, device, options.log_every, counts=self.strategy.counts
+        )
         self._checkpointer = Checkpointer(self, checkpoints)
         self._checkpoint_due = False
 
@@ -274,7 +276,9 @@ class Trainer:
         if not weightless:
             model.to(self._device)
         model.to(memory_format=self._format)  # type: ignore[call-overload]
-        single = smallest_micro_batch(self._samples, self._batch_size, micro_batch) == 1
+        smallest = smallest_micro_batch(self._samples, self._batch_size, micro_batch)
+        # A pipeline fills all micro-batches up to one size.
+        single = (micro_batch if self.strategy.sizes.pp > 1 else smallest) == 1
         if single and not options.is_text:
             check_single_image(model, options.model, shape)
         example = self._prepare(torch.zeros(1, *shape, device=self._device, dtype=torch.uint8))

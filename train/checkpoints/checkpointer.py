@@ -142,10 +142,7 @@ class Checkpointer:
                 raise files.not_written(path, str(error.strerror)) from error
             shutil.rmtree(path, ignore_errors=True)
         barrier(f"folder of checkpoint {about['step']}", env, timeout_s=DISK_TIMEOUT_S)
-        if self._group is None:
-            # Of their own, as the other ranks' calls may come in another order; and disks may be slow.
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=DISK_TIMEOUT_S))
-        self._written = parts.save(path, trainer.tensors(), rest, about, self._group)
+        self._written = parts.save(path, trainer.tensors(), rest, about, self._of_hosts())
 
     def _raise_if_failed(self, *, wait: bool) -> None:
         """Raise what the writer failed with. `wait`: until it is done."""
@@ -244,9 +241,16 @@ class Checkpointer:
         found: list[Any] = [files.load(path) if env.rank == 0 else None]
         barrier("newest checkpoint", env, timeout_s=DISK_TIMEOUT_S)
         if env.world_size > 1:
-            dist.broadcast_object_list(found, 0)
+            dist.broadcast_object_list(found, 0, group=self._of_hosts())
         state: State = found[0]
         return state
+
+    def _of_hosts(self) -> dist.ProcessGroup:
+        """Return the group in which the ranks send each other what is in their hosts' memory."""
+        if self._group is None:
+            # Of its own, as the other ranks' calls may come in another order; and disks may be slow.
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=DISK_TIMEOUT_S))
+        return self._group
 
     def _resumed_from(self, name: str, before: int) -> str:
         progress, now = self._trainer.progress, self._trainer.env.world_size

@@ -26,8 +26,12 @@ class _Pending:
 class StepLogger:
     """Reports every so many steps, once the device has finished them: nothing waits for it."""
 
-    def __init__(self, report: Report, timer: StepTimer, device: torch.device, every: int) -> None:
+    def __init__(
+        self, report: Report, timer: StepTimer, device: torch.device, every: int, *, counts: bool
+    ) -> None:
+        """`counts`: whether this rank counts its samples, as one of the ranks does that share a replica."""
         self._report = report
+        self._counts = counts
         self._timer = timer
         self._every = every
         self._synchronous = device.type == "cpu"
@@ -41,7 +45,7 @@ class StepLogger:
             index=self._timer.count - 1,
             step=progress.steps,
             epoch=progress.epoch,
-            samples=progress.samples,
+            samples=progress.samples if self._counts else 0,
             loss=loss.to("cpu", non_blocking=True),
         )
         self._pending.append(pending)

@@ -1,10 +1,13 @@
 """The strategies by the names that `--strategy` takes; torch's parts of one are imported where it is used."""
 
+from dataclasses import replace
+
 import torch
+import torch.distributed as dist
 
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees, degrees
+from train.strategies.degrees import SHARDED, Degrees, check_nodes, degrees
 from train.strategies.strategy import Strategy
 
 
@@ -13,7 +16,12 @@ def build_strategy(options: Options, env: DistributedEnvironment, device: torch.
 
     On a single rank there is nothing to distribute.
     """
-    sizes = degrees(options, env)
+    local = [env.local_world_size] * env.world_size
+    if env.world_size > 1:
+        # All ranks decide alike: one that raised alone would leave others waiting for ever.
+        dist.all_gather_object(local, env.local_world_size)
+    sizes = degrees(options, replace(env, local_world_size=min(local)))
+    check_nodes(options, sizes, local)
     return _kind(options, env, sizes)(options, env, device, sizes)
 
 

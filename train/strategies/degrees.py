@@ -56,7 +56,10 @@ class Degrees:
 
 
 def degrees(options: Options, env: DistributedEnvironment) -> Degrees:
-    """Return the sizes that the options mean for these ranks. Raises BadOptions where they can't be divided so."""
+    """Return the sizes that the options mean for these ranks. Raises BadOptions where they can't be divided so.
+
+    `env.local_world_size`: the least of all nodes, so that all ranks find the same.
+    """
     strategy, world, local = options.strategy, env.world_size, env.local_world_size
     pp = options.pp or (min(STAGES, world) if strategy == "pp" else 1)
     tp = options.tp or (min(local, max(1, world // pp)) if strategy == "tp" else 1)
@@ -82,12 +85,11 @@ def degrees(options: Options, env: DistributedEnvironment) -> Degrees:
 def refusal(options: Options, ranks: Sequence[int]) -> str | None:
     """Return why a job can't run with so many ranks on each node, before any of them starts; None: it can."""
     world = DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks))
-    if options.strategy == "hsdp" and len(set(ranks)) > 1:
-        return uneven_nodes(ranks)
     try:
         if options.strategy == "dp":
             check_alone(world)
         sizes = degrees(options, world)
+        check_nodes(options, sizes, ranks)
         if options.gradient_accumulation_steps is not None:
             micro_batches(options, sizes, options.gradient_accumulation_steps)
     except BadOptions as error:
@@ -104,12 +106,20 @@ def check_alone(env: DistributedEnvironment) -> None:
         )
 
 
-def uneven_nodes(ranks: Sequence[int]) -> str:
-    """Return the refusal of --strategy hsdp on nodes with different numbers of ranks."""
-    return (
-        f"--strategy hsdp shards within a node, and some nodes have {min(ranks)} ranks, others {max(ranks)}: start "
-        "as many on each, or take --strategy fsdp."
-    )
+def check_nodes(options: Options, sizes: Degrees, ranks: Sequence[int]) -> None:
+    """Raise BadOptions where what belongs on one node would be on two. `ranks`: how many each node has."""
+    least, most = min(ranks), max(ranks)
+    if options.strategy == "hsdp" and least != most:
+        raise BadOptions(
+            f"--strategy hsdp shards within a node, and one node has {_ranks(least)}, another one {most}: start as "
+            "many on each, or take --strategy fsdp."
+        )
+    if sizes.tp <= least and any(number % sizes.tp for number in ranks):
+        odd = next(number for number in ranks if number % sizes.tp)
+        raise BadOptions(
+            f"Layers are split among {sizes.tp} neighbours on a node, and a node has {_ranks(odd)}: start a multiple "
+            f"of {sizes.tp} on each, or give another --tp."
+        )
 
 
 def strategy_name(options: Options, sizes: Degrees) -> str:

@@ -20,9 +20,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from train.distributed.environment import DistributedEnvironment
-from train.errors import BadOptions
 from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees, strategy_name, uneven_nodes
+from train.strategies.degrees import SHARDED, Degrees, strategy_name
 from train.strategies.strategy import State, Strategy
 from train.strategies.tensor_parallel import split_layers, split_plan
 from train.strategies.wrapping import parts_to_wrap
@@ -45,13 +44,13 @@ class FullyShard(Strategy):
     ) -> None:
         super().__init__(options, env, device, sizes)
         self.name = strategy_name(options, sizes)
-        if options.strategy == "hsdp":
-            _check_nodes(env)
         shape = (sizes.pp, sizes.replicate, sizes.shard, sizes.tp)
         self.mesh = init_device_mesh(device.type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp"))
         """All ranks. Some dimensions may be of one."""
         self.splits: dict[str, str] = {}
         """By what each layer is split among the ranks of `tp`: `columns` or `rows`, by its name."""
+        self.parts: list[str] = []
+        """The parts that are sharded by themselves, each before what it is in."""
         self._names: list[str] = []
         """The first names of the whole network's weights."""
         self._numbers: dict[str, int] = {}
@@ -70,8 +69,12 @@ class FullyShard(Strategy):
         self.shard_parts(network, network)
 
     def plan(self, network: nn.Module) -> None:
-        """Number the whole network's weights, and plan which layers are split. Raises BadOptions where none can."""
+        """Plan with the whole network: which layers are split, which parts are sharded by themselves.
+
+        Raises BadOptions where no layer can be split, and for a policy that names no part.
+        """
         self.splits = split_plan(network, self.sizes.tp) if self.sizes.tp > 1 else {}
+        self.parts = list(parts_to_wrap(network, self.options.wrap)) if self.sizes.replicas > 1 else []
         number = {id(p): at for at, p in enumerate(network.parameters())}
         self._numbers = {name: number[id(p)] for name, p in network.named_parameters(remove_duplicate=False)}
         self._names = [name for name, _ in network.named_parameters()]
@@ -83,7 +86,7 @@ class FullyShard(Strategy):
         if self.sizes.replicas > 1:
             reshard = self.options.strategy in SHARDED and self.options.strategy != "zero2"
             mesh = self.mesh["shard" if self.sizes.replicate == 1 else ("replicate", "shard")]
-            for part in [*parts_to_wrap(network, self.options.wrap).values(), root]:
+            for part in [*map(network.get_submodule, self.parts), root]:
                 fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
         self._network = network
 
@@ -198,14 +201,3 @@ def local(gradient: Tensor) -> Tensor:
 
 def _weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _check_nodes(env: DistributedEnvironment) -> None:
-    """Raise BadOptions where nodes have different numbers of ranks.
-
-    All ranks decide alike: one that raised alone would leave others waiting for ever.
-    """
-    on_nodes = [0] * env.world_size
-    dist.all_gather_object(on_nodes, env.local_world_size)
-    if len(set(on_nodes)) > 1:
-        raise BadOptions(uneven_nodes(on_nodes))

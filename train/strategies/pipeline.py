@@ -43,15 +43,21 @@ class Pipeline(FullyShard):
         self._micro_batches, self._size = micro_batches, micro_batch_size
         self.plan(network)
         layers = chain(network, example)
-        of_stages = cut(layers, costs_of(layers, example), self.sizes.pp, self.splits)
+        of_stages = cut(layers, costs_of(network, layers, example), self.sizes.pp, self.splits)
         tied = _tied(network, layers, of_stages)
         stage = self.sizes.stage(self.env.rank)
         for index, layer in enumerate(layers):
             if index not in of_stages[stage]:
                 _remove(network, layer.name)
         self._stage = Stage([layers[index].compute for index in of_stages[stage]], network, self._autocast)
+        # A stage calls its layers, and not the sequences that they are in.
+        own = {layers[index].name for index in of_stages[stage]} - {""}
+        self.parts = [name for name in self.parts if any(f"{name}.".startswith(f"{one}.") for one in own)]
         self.shard_parts(self._stage, network)
         self._joins = self._join(tied)
+        of_stage = self.sizes.replicas * self.sizes.tp
+        # Through the hosts' memory: all stages together may be more than a GPU has.
+        self._first_ranks = dist.new_group([one * of_stage for one in range(self.sizes.pp)], backend="gloo")
         self._schedules: dict[int, PipelineScheduleSingle] = {}
         self._evaluation = ScheduleGPipe(self._pipeline_stage(), micro_batches)
 
@@ -170,7 +176,7 @@ class Pipeline(FullyShard):
         if self.env.rank % (self.sizes.replicas * self.sizes.tp):
             return {}
         parts: list[State] | None = [{}] * self.sizes.pp if self.env.rank == 0 else None
-        dist.gather_object(own, parts, dst=0, group=self.mesh.get_group("pp"))
+        dist.gather_object(own, parts, dst=0, group=self._first_ranks)
         return {name: value for part in parts or [] for name, value in part.items()}
 
 
@@ -198,11 +204,14 @@ class Stage(nn.Module):
 
 
 def _filled(values: Tensor, size: int, filling: int | None = None) -> Tensor:
-    """Return `size` rows: those given, and the first one again, or the filling."""
+    """Return `size` rows: those given, and after them the same again and again, or the filling.
+
+    All of them: a network that normalises over a micro-batch sees the filled ones as well.
+    """
     missing = size - len(values)
     if not missing:
         return values
-    rows = values[:1].expand(missing, *values.shape[1:])
+    rows = values[torch.arange(missing, device=values.device) % len(values)]
     return torch.cat([values, rows if filling is None else torch.full_like(rows, filling)])
 
 

@@ -1,6 +1,7 @@
 """Cuts a network into the stages of a pipeline: which layers follow each other, and where to cut."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -100,14 +101,15 @@ def best_cut(costs: Sequence[float], weights: Sequence[int], stages: int) -> lis
 
 
 @torch.no_grad()
-def costs_of(layers: Sequence[Layer], example: Tensor) -> list[float]:
+def costs_of(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> list[float]:
     """Return the floating-point operations of each layer for one sample; products and convolutions alone count."""
     found = []
     value = example
-    for layer in layers:
-        with FlopCounterMode(display=False) as counter:
-            value = layer.compute(value)
-        found.append(float(counter.get_total_flops()))
+    with _evaluating(network):
+        for layer in layers:
+            with FlopCounterMode(display=False) as counter:
+                value = layer.compute(value)
+            found.append(float(counter.get_total_flops()))
     return found
 
 
@@ -125,7 +127,9 @@ def _units(layers: Sequence[Layer], splits: Mapping[str, str]) -> list[int]:
 def _layers(part: nn.Module, name: str = "") -> list[Layer]:
     """Return a network's children in their order; sequences among them as theirs."""
     found = []
-    for inner, child in part.named_children():
+    for inner, child in part.named_modules(remove_duplicate=False):  # one that is there twice computes twice
+        if not inner or "." in inner:
+            continue
         full = f"{name}.{inner}".lstrip(".")
         plain = type(child).forward is nn.Sequential.forward
         found += _layers(child, full) if plain else [Layer(name=full, compute=child)]
@@ -134,15 +138,23 @@ def _layers(part: nn.Module, name: str = "") -> list[Layer]:
 
 @torch.no_grad()
 def _same(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> bool:
+    try:
+        with _evaluating(network):
+            value = example
+            for layer in layers:
+                value = layer.compute(value)
+            return torch.equal(value, network(example))
+    except RuntimeError:  # a layer can't take what the one before has made
+        return False
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Keep running statistics as they are, and take a single sample."""
     was = network.training
     network.eval()
     try:
-        value = example
-        for layer in layers:
-            value = layer.compute(value)
-        return torch.equal(value, network(example))
-    except RuntimeError:  # a layer can't take what the one before has made
-        return False
+        yield
     finally:
         network.train(was)
 

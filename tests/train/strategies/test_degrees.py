@@ -62,7 +62,9 @@ def test_pipeline_has_four_micro_batches_a_stage_and_never_fewer_than_stages():
     [
         ({"strategy": "tp", "tp": 4}, [1, 1], "2 ranks can't be divided by tp 4"),
         ({"strategy": "pp", "gradient_accumulation_steps": 1}, [1, 1], "needs at least 2 micro-batches"),
-        ({"strategy": "hsdp"}, [1, 2], "some nodes have 1 ranks, others 2"),
+        ({"strategy": "hsdp"}, [1, 2], "one node has 1 rank, another one 2"),
+        ({"strategy": "tp"}, [2, 3], "5 ranks can't be divided by tp 2"),
+        ({"tp": 2}, [3, 3], "among 2 neighbours on a node, and a node has 3 ranks"),
         ({"strategy": "dp"}, [2], "one process for all GPUs of one node, and there are 2 ranks"),
     ],
 )

@@ -36,6 +36,20 @@ def test_networks_of_torchvision_are_chains_where_they_are(model):
     assert network.training
 
 
+def test_costs_are_found_without_a_change_of_running_statistics():
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    layers, one = chain(network, torch.rand(1, 3)), torch.rand(1, 3)
+    assert costs_of(network, layers, one) == [24.0, 0.0, 0.0, 16.0]
+    assert network[1].num_batches_tracked == 0
+    assert network.training
+
+
+def test_layer_that_is_there_twice_is_computed_twice():
+    act = nn.ReLU()
+    network = nn.Sequential(nn.Linear(3, 3), act, nn.Linear(3, 3), act)
+    assert [layer.name for layer in chain(network, torch.rand(1, 3))] == ["0", "1", "2", "3"]
+
+
 def test_network_that_is_no_chain_is_refused():
     class Branches(nn.Module):
         def __init__(self):
@@ -73,7 +87,7 @@ def test_layers_that_are_split_together_stay_on_one_stage():
     network, image = cnn(), torch.rand(1, 3, 12, 12)
     layers, splits = chain(network, image), split_plan(network, 2)
     assert splits == {"7": "columns", "9": "rows"}
-    stages = cut(layers, costs_of(layers, image), 3, splits)
+    stages = cut(layers, costs_of(network, layers, image), 3, splits)
     assert any(7 in stage and 9 in stage for stage in stages)
     assert [at for stage in stages for at in stage] == list(range(10))
 
