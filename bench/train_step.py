@@ -104,7 +104,7 @@ class Ours:
         self._progress = TrainingProgress(device)
         self._metrics = MetricsManager(options.metrics, classes, device)
         self._report = Report(path=folder / "metrics.jsonl", env=DistributedEnvironment(), options=options)
-        self._log = StepLogger(self._report, self._timer, device, options.log_every)
+        self._log = StepLogger(self._report, self._timer, device, options.log_every, counts=True)
         self._told = told
 
     def __call__(self, steps: int) -> float:
