@@ -4,6 +4,7 @@ Run with a number of seconds and files, it prints each file's last collectives, 
 that takes more seconds of CPU time ends it; one that takes too much memory is null.
 """
 
+import contextlib
 import io
 import json
 import pickle
@@ -109,7 +110,8 @@ def main(cpu_s: float, paths: List[str]) -> None:
     """Print what the files hold, and be killed where one of them takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    with contextlib.suppress(ValueError):  # macOS may refuse it
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     for path in paths:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the kernel's time for it, too
         try:
