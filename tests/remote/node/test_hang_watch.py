@@ -116,9 +116,12 @@ def test_report_is_written_once_all_ranks_are_silent_and_removed_when_one_goes_o
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert (report["silent_s"], report["allowed_s"]) == (pytest.approx(60), 60)
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    assert report["stepped"] is False, "the first line of metrics may tell of the start"
     metrics[0].write_text("{}\n{}\n")
     watch.look(NOW + 1115)
     assert not (run_dir / HANG_REPORT).exists()
+    watch.look(NOW + 1175)
+    assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is True
 
 
 def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
