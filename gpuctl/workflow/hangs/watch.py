@@ -192,6 +192,8 @@ def _last_found(folder: RunFolder) -> Hang | None:
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
     run = folder.load_run()
+    if known is not None and known.ranks and all(rank.begun is False for rank in known.ranks):
+        known = None  # that a run had not begun tells nothing of it later
     if known is not None and known.verdict == "hung":
         if not _went_on(run, folder, known):
             return known

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from gpuctl.hangs.sentences import in_the_past
-from gpuctl.workflow.hangs.watch import Answer, HangWatch, keep, kept
+from gpuctl.hangs.compare import compare
+from gpuctl.hangs.sentences import hang_of, in_the_past
+from gpuctl.workflow.hangs.watch import Answer, HangWatch, keep, kept, ranks_of
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks
 from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer
-from remote.runs.rank_activity import HangReport
+from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
@@ -99,6 +100,18 @@ def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(fo
     assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
     bring(folder, report(0, over=False))
     assert kept(folder, running=True) == found
+
+
+def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: RunFolder) -> None:
+    told = {0: RankActivity(rank=0, now=1000.0), 1: RankActivity(rank=1, now=1000.0)}
+    early = hang_of(folder.id, compare(ranks_of(folder.load_run(), told)), at=datetime.now(UTC))
+    assert early.sentence == "The run starts: none of its ranks has begun yet."
+    keep(folder, early)
+    assert kept(folder) is None
+    assert kept(folder, running=True) is None
+    bring(folder, report(0, over=False), report(1, over=True))
+    assert (later := kept(folder)) is not None
+    assert later.verdict == "hung"
 
 
 def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
