@@ -231,6 +231,17 @@ def test_silence_counts_from_the_last_collective(run_dir: Path, entries: list[di
     assert report["silent_s"] == pytest.approx(62, abs=1)
 
 
+@pytest.mark.parametrize(("count", "stepped"), [(1, False), (20, False), (21, True)])
+def test_many_collectives_are_steps_and_a_few_may_be_of_a_start(
+    run_dir: Path, entries: list[dict[str, object]], count: int, stepped: bool
+) -> None:
+    entries += [{"time_created_ns": time.time_ns() - number, "retired": True} for number in range(count)]
+    watch, now = Watch(run_dir, 60.0), time.monotonic()
+    watch.look(now)
+    watch.look(now + 400)
+    assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is stepped
+
+
 def test_collective_that_ends_is_a_sign_of_progress(run_dir: Path, entries: list[dict[str, object]]) -> None:
     watch = Watch(run_dir, 60.0)
     entries += [{"time_created_ns": time.time_ns(), "retired": False}]
