@@ -202,6 +202,15 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
     return silent_s >= allowed_s * (TIMES_BUSY if works or finding.kind is Kind.IDLE else 1)
 
 
+def in_vain(finding: Finding) -> bool:
+    """Return whether all ranks that are waited for are known to do nothing, or are gone: also a start hangs then.
+
+    Before its first step a script may load data or compile in one rank for any time, while the others wait.
+    """
+    others = finding.culprits or [rank for rank in finding.ranks if rank not in finding.waiting]
+    return all(rank.idle or rank.gone or rank.stopped for rank in others)
+
+
 def compare(ranks: Sequence[Rank]) -> Finding:
     """Find who waits for whom, and in a run that goes on who comes last as a rule."""
     finding = _who_waits(ranks)

@@ -187,6 +187,12 @@ def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | 
     return _speed(written.samples, number(inner(lines[-1]).get("samples")), written.seconds)
 
 
+def _counts_none(lines: Sequence[Line]) -> bool:
+    """Whether the rank says that it counts no samples: several compute with the same ones, and one counts them."""
+    told = [samples for line in steps(lines) if (samples := number(line.get("samples"))) is not None]
+    return bool(told) and not any(told)
+
+
 def _speed(first: float, last: float | None, taken_s: float) -> float | None:
     """Samples a second between two counts of them; None where they did not grow."""
     return (last - first) / taken_s if last is not None and last > first else None
@@ -283,10 +289,11 @@ def _samples_per_s(
     ]
     if epochs:
         return sum(speed * taken_s for speed, taken_s in epochs) / sum(taken_s for _, taken_s in epochs)
-    speeds = [samples_per_s_of(metrics.get(rank, ()), written.get(rank)) for rank in range(world_size)]
+    counting = [rank for rank in range(world_size) if not _counts_none(metrics.get(rank, ()))]
+    speeds = [samples_per_s_of(metrics.get(rank, ()), written.get(rank)) for rank in counting]
     known = [speed for speed in speeds if speed is not None]
     # The speed of some ranks is not the speed of all of them.
-    return sum(known) if known and len(known) == world_size else None
+    return sum(known) if known and len(known) == len(counting) else None
 
 
 def _accuracy(lines: Sequence[Line]) -> float | None:

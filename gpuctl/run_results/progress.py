@@ -130,7 +130,9 @@ class Progress:
 
     def _samples_per_s(self) -> float | None:
         """Of the steps of the epoch that is under way; before they tell, of the epoch before as it told itself."""
-        speeds = [_speed(marks) for marks in self._samples.values()]
+        # A rank whose samples another one counts tells of 0 for ever: it is no rank that has yet to tell.
+        counting = (marks for marks in self._samples.values() if not marks or marks[-1][1])
+        speeds = [_speed(marks) for marks in counting]
         known = [speed for speed in speeds if speed is not None]
         whole_epoch = number(self._epoch_line.get("samples_per_s"))
         if whole_epoch is not None and len(known) < len(speeds):

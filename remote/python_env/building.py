@@ -266,7 +266,9 @@ def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
         return ""
     if any(_project_of(one) == UV for one in missing):  # without it only the names can be compared
         sent = {_project_of(name.partition("-")[0]) for name, _ in wanted.wheels}
-        missing += [one for one in wanted.named if _project_of(one) not in sent]
+        # One with a marker may be for another platform than the node's.
+        sure = (one for one in wanted.named if ";" not in one)
+        missing += [one for one in sure if _project_of(one) not in sent]
     # A lock has all there is to fetch; what else needs something itself brings it along.
     found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
     words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]

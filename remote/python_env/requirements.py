@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from remote.python_env import conda_file
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_frame, workspace_above
+from remote.shared.addresses import without_logins
 from remote.shared.wheels import record_digest
 
 FORMAT = 1
@@ -31,6 +32,9 @@ LOCAL_PROJECT = re.compile(
 )
 """A line that installs a project from a folder beside, its extras in brackets."""
 COMMENT = re.compile(r"(^|\s)#.*$")
+COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+OF_ONE = re.compile(r"\s--\w.*")
+"""Options of one requirement, such as its hashes."""
 
 PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 """Names of a lock file of any tool, as PEP 751 has them."""
@@ -97,11 +101,13 @@ class Wanted:
 
     @property
     def named(self) -> list[str]:
-        """The requirements themselves, one by one; of a lock all that it has from an index."""
+        """The requirements themselves, one by one, without logins; of a lock all that it has from an index."""
+        return list(map(without_logins, self._listed()))
+
+    def _listed(self) -> list[str]:
         texts = dict(self.files)
         if self.kind == "requirements":
-            lines = [line for name, text in self.files for line in _essence(name, text)]
-            return [*(str(line) for line in lines if not line.startswith("-")), *self.always]
+            return [*(line for _, text in self.files for line in _requirements_in(text)), *self.always]
         if self.kind == "project":
             document = parse_toml(texts["pyproject.toml"])
             return [*document.get("project", {}).get("dependencies", ()), *self.always]
@@ -339,8 +345,9 @@ def _refuse_folders(files: Mapping[str, str]) -> None:
     for name, text in files.items():
         for number, line in enumerate(text.splitlines(), start=1):
             if FOLDER.match(line):
+                shown = without_logins(line.strip())
                 raise BadRequirements(
-                    f"{name}, line {number}: `{line.strip()}` is a folder of this computer, and the nodes install "
+                    f"{name}, line {number}: `{shown}` is a folder of this computer, and the nodes install "
                     "packages, and projects that have a pyproject.toml or a setup.py. Take the line out, or name "
                     "what is needed with --requirements FILE or --pip."
                 )
@@ -356,6 +363,13 @@ def _essence(name: str, text: str) -> list[str] | dict[str, Any]:
     if name in ("uv.lock", conda_file.PLAIN):
         return text.split()
     return [line for line in (COMMENT.sub("", line).strip() for line in text.splitlines()) if line]
+
+
+def _requirements_in(text: str) -> list[str]:
+    """The requirements of a file without their options; lines that go on in the next are one."""
+    joined = re.sub(r"\\\r?\n", " ", COMMENT_LINE.sub("", text))
+    lines = (OF_ONE.sub("", COMMENT.sub("", line)).strip() for line in joined.splitlines())
+    return [line for line in lines if line and not line.startswith("-")]
 
 
 def _lines(words: Iterable[str]) -> str:

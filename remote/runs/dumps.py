@@ -1,7 +1,7 @@
 """What torch's flight recorder left of ranks at a timeout of NCCL's. The files come from the nodes, and are pickles.
 
-They are read in a process of their own that has so much CPU time for each: a few bytes can keep a pickle's reader
-busy for ever, and nothing in Python can interrupt it.
+They are read in a process of their own that has so much CPU time for each, and so much memory: a few bytes can keep
+a pickle's reader busy for ever, and nothing in Python can interrupt it.
 """
 
 import json

@@ -1,12 +1,14 @@
 """What torch's flight recorder has of a rank's collectives, by whatever way it was had.
 
 Run with a number of seconds and files, it prints each file's last collectives, or null, as a line of JSON. A file
-that takes more seconds of CPU time ends it.
+that takes more seconds of CPU time ends it; one that takes too much memory is null.
 """
 
+import contextlib
 import io
 import json
 import pickle
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +21,8 @@ MOST_ENTRIES = 64
 """Of the last collectives, by process group; those that have not ended are always among them."""
 MOST_SIZES, MOST_CHARS, LARGEST = 64, 200, 2**64
 """Of what is kept of an entry. A dump of a few bytes can refer to the same list again and again."""
+MOST_MEMORY_BYTES = 1024**3
+"""Of the process that reads files: a dump of a few bytes can ask for any amount. The largest takes a quarter."""
 
 
 class NotATrace(ValueError):
@@ -104,13 +108,17 @@ def _sizes(value: Any) -> str:  # noqa: ANN401
 
 def main(cpu_s: float, paths: List[str]) -> None:
     """Print what the files hold, and be killed where one of them takes too long."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
+    with contextlib.suppress(ValueError):  # macOS may refuse it
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     for path in paths:
-        signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the kernel's time for it, too
         try:
             line = json.dumps(in_file(Path(path)))
         except (OSError, NotATrace):
             line = "null"
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Dumps are read in a process of their own, which a made one can't keep busy."""
+"""Dumps are read in a process of their own, which a made one can neither keep busy nor have fill the memory."""
 
 import pickle
 from pathlib import Path
@@ -24,3 +24,10 @@ def test_dump_that_takes_for_ever_keeps_no_other_from_being_read(tmp_path: Path)
     found = read_files(paths, cpu_s=0.1)
     assert sorted(found) == [0, 3]
     assert found[0][0]["name"] == "all_reduce"
+
+
+def test_dump_that_asks_for_much_memory_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    large = pickle.EMPTY_DICT + pickle.LONG_BINPUT + (0x0400_0000).to_bytes(4, "little") + pickle.STOP
+    (tmp_path / "large").write_bytes(large)
+    (tmp_path / "good").write_bytes(pickle.dumps({"entries": [ENTRY]}, protocol=2))
+    assert list(read_files({0: tmp_path / "large", 1: tmp_path / "good"})) == [1]

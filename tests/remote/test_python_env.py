@@ -469,6 +469,30 @@ def test_missing_wheels_are_named_with_the_command_that_fetches_them(tmp_path: P
     without_uv = of("Small==1\nrich", always=("torch",), wheels=SMALL, wheels_folder=Path("/w"))
     told = building.what_lacks(without_uv, {"missing": ["uv==0.13.9"], "platforms": []})
     assert told.startswith("Missing in /w: uv==0.13.9, rich and torch. ")
+    marked = of('rich\npywin32; sys_platform == "win32"', wheels=SMALL, wheels_folder=Path("/w"))
+    told = building.what_lacks(marked, {"missing": ["uv==0.13.9"], "platforms": []})
+    assert told.startswith("Missing in /w: uv==0.13.9 and rich. ")
+
+
+def test_requirements_are_named_whole_without_their_options_and_logins() -> None:
+    text = (
+        "torch==2.1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n    # via mine\nfoo==1 --hash=sha256:cc\n"
+        "# a comment that ends with \\\n--index-url \\\n  https://me:secret@example.org/simple\n"
+        'mine @ git+https://me:secret@example.org/mine.git@v1\nbar==2 ; python_version < "3.9"  # old\n'
+    )
+    assert of(text, always=("uv-like",)).named == [
+        "torch==2.1.0",
+        "foo==1",
+        "mine @ git+https://example.org/mine.git@v1",
+        'bar==2 ; python_version < "3.9"',
+        "uv-like",
+    ]
+
+
+def test_refused_line_does_not_show_its_login(tmp_path: Path) -> None:
+    write(tmp_path, requirements_txt="-e git+https://me:secret@example.org/mine.git#egg=mine\n")
+    with pytest.raises(BadRequirements, match=r"`-e git\+https://example\.org/mine\.git"):
+        wanted(tmp_path)
 
 
 CONDA = """\

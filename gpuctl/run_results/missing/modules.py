@@ -22,6 +22,10 @@ _PACKAGES = {
     "yaml": "pyyaml",
 }  # fmt: skip
 """Module → the package that brings it, where that has another name."""
+_SHARED = frozenset(
+    {"azure", "backports", "google", "jaraco", "nvidia", "opentelemetry", "ruamel", "sphinxcontrib", "zope"}
+)
+"""Modules that many packages put their parts into, and none brings; a package of such a name is another thing."""
 
 
 def how_to_install(words: str, run: Run, *, own_python: str) -> str:
@@ -39,14 +43,14 @@ def how_to_install(words: str, run: Run, *, own_python: str) -> str:
     tree = read_tree(root, include=map(Path, options.include), allow_large=True)
     if (place := _folder_of(name, folder, root)) is not None:
         return _of_project(name, place, tree, run)
-    package = _PACKAGES.get(name, name)
-    if _folder_of(top, folder, root) is not None or package in sys.stdlib_module_names:
+    package = _PACKAGES.get(top, top)
+    if _folder_of(top, folder, root) is not None or package in _SHARED | sys.stdlib_module_names:
         return ""
     project = project_above(folder, tree) if options.install_project else None
     install = _Install(options=options, own_python=own_python, project=project is not None)
     if top == name:
         return install.sentence(name, package)
-    newer = install.sentence(name, f"'{top}>=VERSION'")
+    newer = install.sentence(name, f"'{package}>=VERSION'")
     return f"{top} is there and has no {name}. {newer}"
 
 

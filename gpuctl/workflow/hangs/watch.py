@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpuctl.hangs.compare import Kind, Rank, blocks, compare
+from gpuctl.hangs.compare import Kind, Rank, blocks, compare, in_vain
 from gpuctl.hangs.sentences import hang_of, in_the_past
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
@@ -30,6 +30,16 @@ SAME_MOMENT_S = 2.0
 """What two machines' clocks may differ by beside the offset that is known."""
 
 
+class Answer(NamedTuple):
+    """What the nodes tell when they are asked."""
+
+    hang: Hang
+    blocked: bool
+    """Whether by it and the report of a watch the run hangs."""
+    in_vain: bool
+    """Whether nobody works that is waited for, so that it hangs also where it has made no step yet."""
+
+
 class HangWatch:
     """Waits for the reports of the nodes' own watches, in the command that follows the run."""
 
@@ -37,11 +47,11 @@ class HangWatch:
         self,
         folder: RunFolder,
         observer: "Observer",
-        ask: "Callable[[HangReport], tuple[Hang, bool]]",
+        ask: "Callable[[HangReport], Answer]",
         *,
         give_up: Callable[[], None] | None = None,
     ) -> None:
-        """`ask` asks the nodes, and says whether the run hangs. `give_up` ends one that does; None: it is told of."""
+        """`ask` asks the nodes. `give_up` ends a run that hangs; None: it is told of."""
         self._folder, self._observer = folder, observer
         self._ask_nodes = ask
         self.give_up = give_up
@@ -82,7 +92,7 @@ class HangWatch:
         while (asked := self._question()) is not None:
             report, withdrawn = asked
             try:
-                hang, blocked = self._ask_nodes(report)
+                answer = self._ask_nodes(report)
             except PROBLEMS as error:
                 with self._changing:
                     self._asking = False  # the nodes report again when the silence has doubled
@@ -91,8 +101,8 @@ class HangWatch:
             with self._changing:
                 if withdrawn == self._withdrawn:
                     self._asking = False
-                    if blocked:
-                        self._tell(hang)
+                    if answer.blocked:
+                        self._tell(answer)
                     return
 
     def _question(self) -> "tuple[HangReport, int] | None":
@@ -102,20 +112,25 @@ class HangWatch:
             self._asking = report is not None
             return None if report is None else (report, self._withdrawn)
 
-    def _tell(self, hang: Hang) -> None:
+    def _tell(self, answer: Answer) -> None:
+        hang, first = answer.hang, not self._told
         try:
             keep(self._folder, hang)
         except PROBLEMS as error:
             self._observer.note(f"what is known of the hang could not be kept: {error}")
-        if hang.sentence == self._told:
-            return
-        if not self._told:
+        if first:
             self._observer.note(f"{hang.sentence} `gpuctl why --stacks {hang.run}` shows all stacks.")
             self._told = hang.sentence
-        if self.give_up is not None:
+        if self.give_up is None or self._gave_up:
+            return
+        if answer.in_vain or any(report.stepped for report in self._reports.values()):
             self._gave_up = True
             self._observer.note("stopping the run, as --on-hang says")
             self.give_up()
+        elif first:
+            self._observer.note(
+                "the run is not stopped: it has made no step yet, and who is waited for may work"
+            )
 
 
 def ask(
@@ -123,11 +138,8 @@ def ask(
     machines: Mapping[str, Machine],
     cluster: ClusterFolder,
     report: "HangReport | None" = None,
-) -> tuple[Hang, bool]:
-    """Ask the nodes what their ranks do. `report`: of a watch, which says that there is no progress.
-
-    Returns it, and whether by it and the report the run hangs.
-    """
+) -> Answer:
+    """Ask the nodes what their ranks do. `report`: of a watch, which says that there is no progress."""
     from remote.runs.rank_activity import ask_nodes
 
     told = ask_nodes(run, machines, cluster)
@@ -137,7 +149,7 @@ def ask(
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
     errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)
-    return hang, blocked
+    return Answer(hang, blocked, in_vain(finding))
 
 
 def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
@@ -180,6 +192,8 @@ def _last_found(folder: RunFolder) -> Hang | None:
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
     run = folder.load_run()
+    if known is not None and known.ranks and all(rank.begun is False for rank in known.ranks):
+        known = None  # that a run had not begun tells nothing of it later
     if known is not None and known.verdict == "hung":
         if not _went_on(run, folder, known):
             return known

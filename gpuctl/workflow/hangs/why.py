@@ -18,7 +18,7 @@ def why(app: App, named: str | None) -> Hang:
     run = folder.load_run()
     with open_view(app.output, logs=False) as view:
         view.phase("why", f"asking the ranks of run {folder.id}")
-        hang, _ = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster))
+        hang = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster)).hang
     keep(folder, hang)
     return hang
 

@@ -4,6 +4,7 @@ What the next run would use again stays: the environment used last, the code sen
 else: a run of which not all is here, the latest checkpoints of each script, files that runs wrote.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,9 @@ from remote.shared.constants import ASIDE, OF_BENCH
 
 USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
+
+_OF_BENCH = re.compile(rf".*-[0-9a-f]{{8}}{re.escape(ASIDE + OF_BENCH)}\d{{8}}-\d{{6}}")
+"""The whole name: a project's own may have a part of it."""
 
 ALL_HERE = "all of it is here"
 """Why a run goes from a node."""
@@ -255,7 +259,7 @@ def _family(kind: str) -> str:
 
 def _is_of_bench(item: Item) -> bool:
     """Whether it was put aside as what a benchmark's runs wrote, which nobody goes on with."""
-    return item.kind == "written" and f"{ASIDE}{OF_BENCH}" in item.name
+    return item.kind == "written" and _OF_BENCH.fullmatch(item.name) is not None
 
 
 def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[str, str]:

@@ -18,12 +18,11 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 
 from remote.node.runs import process
 from remote.shared import frames
+from remote.shared.addresses import without_logins
 
 BEAT_S = 5.0
 POLL_S = 0.2
 TAIL_LINES = 15
-LOGIN = re.compile(r"(\w://)[^/\s]+@")
-"""A name or a password in an address."""
 NOISE = ("Activate with:", "Using Python ", "Creating virtual environment", "+ ")
 """Beginnings of uv's lines that say nothing to somebody who did not type the command."""
 ERROR = re.compile(r"\s*error:", re.IGNORECASE)
@@ -144,7 +143,7 @@ def run(
             data = os.read(started.stdout.fileno(), 65536)
             *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
             for line in lines if data else [rest]:
-                text = LOGIN.sub(r"\1", line.decode(errors="replace").rstrip())
+                text = without_logins(line.decode(errors="replace").rstrip())
                 if text and not text.lstrip().startswith(NOISE):
                     tail = [*tail, text][-keep:]
                     if quiet:

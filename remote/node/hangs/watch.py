@@ -38,6 +38,10 @@ ASK_S = 30.0
 write it down takes a rank some 50 ms."""
 STEPS_KEPT = 512
 NICENESS = 10
+FIRST_COLLECTIVES = 20
+"""So many may come before a script's first step: barriers, and what makes the ranks' models the same."""
+FIRST_LINES, FIRST_BYTES = 1, 65536
+"""Of metrics: one line may tell of the start."""
 NO_PULSE = worker_server.Pulse(entered=[], under_way=0)
 WATCHED = HANGS + "/watched"
 """In the run's folder: the claim to watch it, with the watch's pid."""
@@ -216,11 +220,22 @@ class Watch:
         report = {
             "silent_s": silent_s,
             "allowed_s": self._progress.allowed_s,
+            "stepped": any(map(self._has_stepped, ranks)),
             "ranks": look(self._run_dir, ranks),
         }
         # Ranks that are just being ended have nothing to tell of the hang.
         if not (self._run_dir / "stop").exists():
             write_json(self._run_dir / HANG_REPORT, report)
+
+    def _has_stepped(self, rank: int) -> bool:
+        """Whether it is known to have made a step, and not to have prepared for one alone."""
+        if len(self._pulses.get(rank, NO_PULSE).entered) > FIRST_COLLECTIVES:
+            return True
+        try:
+            with open(str(self._run_dir / RANK_METRICS.format(rank)), "rb") as file:
+                return file.read(FIRST_BYTES).count(b"\n") > FIRST_LINES
+        except FileNotFoundError:
+            return False
 
     def _forget(self) -> None:
         """The run goes on: what was reported is no longer so."""

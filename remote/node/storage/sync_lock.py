@@ -31,10 +31,11 @@ def alone(project: str, heartbeat: Callable[[], None], *, deadline_s: float = DE
 
 
 def remove(project: str) -> None:
-    """Remove the file of the lock, unless somebody holds it."""
+    """Remove the file of the lock, unless somebody holds it; one that has taken its place meanwhile stays."""
     with contextlib.suppress(OSError), open(project + SUFFIX, "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(project + SUFFIX)
+        if _is_at(lock, project + SUFFIX):
+            os.unlink(project + SUFFIX)
 
 
 def _wait(

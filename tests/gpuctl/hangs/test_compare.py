@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.hangs.compare import Kind, Rank, blocks, compare
+from gpuctl.hangs.compare import Kind, Rank, blocks, compare, in_vain
 from gpuctl.hangs.sentences import hang_of
 from inventories.hang import Hang
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
@@ -340,6 +340,18 @@ def test_rank_that_works_alone_is_given_more_time(told: dict[str, float], times:
     finding = compare((waits(0), loads(1, **told)))
     assert blocks(finding, 120 * times, 120)
     assert not blocks(finding, 120 * times - 1, 120)
+
+
+def test_start_is_in_vain_only_when_all_that_are_waited_for_are_known_to_do_nothing() -> None:
+    nothing = {"busy": 0.01, "io_bytes_per_s": 50.0}
+    assert in_vain(compare((waits(0), loads(1, **nothing))))
+    assert in_vain(compare((waits(0), waits(1)))), "nobody is waited for"
+    assert in_vain(compare((waits(0), STOPPED)))
+    assert in_vain(compare((waits(0), ENDED)))
+    for more in ({"busy": 0.4}, {"io_bytes_per_s": 3e5}, {"busy": None}):
+        finding = compare((waits(0), loads(1, **nothing), loads(2, **{**nothing, **more})))
+        assert not in_vain(finding)
+    assert not in_vain(compare((waits(0), NOT_ASKED)))
 
 
 def test_moment_of_waiting_is_no_hang_however_long_another_node_is_silent() -> None:

@@ -138,6 +138,13 @@ def test_summary_has_no_speed_when_a_rank_reports_none() -> None:
     assert summary({0: steps(5)}, world_size=2, written=grew(1.0)).samples_per_s is None
 
 
+def test_summary_adds_up_the_ranks_that_count_their_samples() -> None:
+    replicas = {0: steps(11), 1: steps(11, samples=0), 2: steps(11), 3: steps(11, samples=0)}
+    assert summary(replicas, world_size=4).samples_per_s == pytest.approx(640)
+    assert summary({**replicas, 2: []}, world_size=4).samples_per_s is None, "rank 2 has not told"
+    assert summary({0: steps(11, samples=0)}).samples_per_s is None
+
+
 def test_summary_prefers_line_times_to_file_times() -> None:
     assert summary({0: steps(11)}, written=grew(1000.0)).samples_per_s == pytest.approx(320)
 

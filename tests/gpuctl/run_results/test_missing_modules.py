@@ -36,7 +36,18 @@ def test_package_that_nothing_lists_is_named_with_pip(tmp_path: Path) -> None:
         "Install it for that Python on every node: gpuctl exec -- /opt/py -m pip install tomlkit"
     )
     assert said(tmp_path, "imp_of_nothing.x; 'imp_of_nothing' is not a package") == ""
-    assert said(tmp_path, "sqlite3") == "", "no package brings a module of Python's own"
+    assert said(tmp_path, "sqlite3") == said(tmp_path, "xml.fast") == "", (
+        "no package brings Python's own modules"
+    )
+
+
+def test_part_of_a_package_is_looked_for_in_the_package_that_brings_it(tmp_path: Path) -> None:
+    assert said(tmp_path, "sklearn.fast", pip=("scikit-learn",)) == (
+        "sklearn is there and has no sklearn.fast. Name it beside the others: --pip 'scikit-learn>=VERSION'"
+    )
+    assert "'pyyaml>=VERSION'" in said(tmp_path, "yaml.fast")
+    for module in ("google.protobuf", "google", "nvidia.dali"):
+        assert said(tmp_path, module) == "", "packages share it, and which one is meant is not known"
 
 
 @pytest.mark.parametrize(

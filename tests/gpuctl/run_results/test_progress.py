@@ -100,6 +100,19 @@ def test_state_speed_excludes_time_between_epochs() -> None:
     assert after(*told, *second).samples_per_s == pytest.approx(90), "until every rank has told"
 
 
+def test_state_speed_adds_up_the_ranks_that_count_their_samples() -> None:
+    def told(steps: range) -> list[tuple[int, dict[str, object], float]]:
+        return [
+            (rank, {"step": n, "samples": n * (32, 0)[rank % 2]}, n * 0.1) for n in steps for rank in range(4)
+        ]
+
+    assert after(*told(range(1, 11))).samples_per_s == pytest.approx(640)
+    over = (0, {"event": "epoch", "epoch": 1, "samples_per_s": 90.0}, 1.0)
+    assert after(*told(range(1, 11)), over).samples_per_s == pytest.approx(90)
+    second = after(*told(range(1, 11)), over, *told(range(11, 21)))
+    assert second.samples_per_s == pytest.approx(640), "not the epoch before for ever"
+
+
 def test_state_caps_fraction_at_1_beyond_announced_steps() -> None:
     state = after((0, START, 0.0), *((0, {"step": 50 * n}, float(n)) for n in range(1, 5)))
     assert (state.fraction, state.left_s) == (1.0, 0.0)

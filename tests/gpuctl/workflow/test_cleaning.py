@@ -151,7 +151,10 @@ def test_choose_on_node_removes_written_files_only_with_all() -> None:
     assert on_node(item("written", "p-1.aside-20261121-060000"), about=known()) == [
         "a run wrote it; --all removes it"
     ]
-    assert on_node(item("written", "p-1.aside-bench-20261121-060000"), about=known()) == ["goes"]
+    of_bench = "p-0123abcd.aside-bench-20261121-060000"
+    assert on_node(item("written", of_bench), about=known()) == ["goes"]
+    for own in ("p.aside-bench-20261121-060000", f"{of_bench}-4567cdef", f"{of_bench}-4567cdef.aside-1"):
+        assert on_node(item("written", own), about=known()) == ["a run wrote it; --all removes it"]
 
 
 def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from gpuctl.hangs.sentences import in_the_past
-from gpuctl.workflow.hangs.watch import HangWatch, keep, kept
+from gpuctl.hangs.compare import compare
+from gpuctl.hangs.sentences import hang_of, in_the_past
+from gpuctl.workflow.hangs.watch import Answer, HangWatch, keep, kept, ranks_of
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.hang import Hang, RankStacks
 from inventories.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer
-from remote.runs.rank_activity import HangReport
+from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record
 
 STACKS = 'Thread 0x1 (most recent call first):\n  File "{}", line {} in {}\n'
@@ -99,6 +100,18 @@ def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(fo
     assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
     bring(folder, report(0, over=False))
     assert kept(folder, running=True) == found
+
+
+def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: RunFolder) -> None:
+    told = {0: RankActivity(rank=0, now=1000.0), 1: RankActivity(rank=1, now=1000.0)}
+    early = hang_of(folder.id, compare(ranks_of(folder.load_run(), told)), at=datetime.now(UTC))
+    assert early.sentence == "The run starts: none of its ranks has begun yet."
+    keep(folder, early)
+    assert kept(folder) is None
+    assert kept(folder, running=True) is None
+    bring(folder, report(0, over=False), report(1, over=True))
+    assert (later := kept(folder)) is not None
+    assert later.verdict == "hung"
 
 
 def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
@@ -216,11 +229,11 @@ class Following:
     def __init__(self, folder: RunFolder) -> None:
         self.notes: SimpleQueue[str] = SimpleQueue()
         self.asked: SimpleQueue[HangReport] = SimpleQueue()
-        self.answers: SimpleQueue[tuple[Hang, bool] | Exception] = SimpleQueue()
+        self.answers: SimpleQueue[Answer | Exception] = SimpleQueue()
         self.given_up: SimpleQueue[bool] = SimpleQueue()
         self.watch = HangWatch(folder, self, self._ask, give_up=lambda: self.given_up.put(True))
 
-    def _ask(self, report: HangReport) -> tuple[Hang, bool]:
+    def _ask(self, report: HangReport) -> Answer:
         self.asked.put(report)
         answer = self.answers.get(timeout=WAIT_S)
         if isinstance(answer, Exception):
@@ -240,8 +253,8 @@ class Following:
         raise AssertionError(f"{rank}: {line}")
 
 
-def hung(folder: RunFolder, why: str) -> tuple[Hang, bool]:
-    return Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True
+def hung(folder: RunFolder, why: str, *, in_vain: bool = False) -> Answer:
+    return Answer(Hang(run=folder.id, verdict="hung", sentence=f"The run hangs: {why}."), True, in_vain)
 
 
 def test_run_that_goes_on_before_the_nodes_have_answered_is_not_stopped(folder: RunFolder) -> None:
@@ -284,6 +297,29 @@ def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFol
     said = following.notes.get(timeout=WAIT_S)
     assert said == "why the run makes no progress is not known: a says nothing that can be read."
     following.watch.reported("a", replace(SILENT, silent_s=400.0))
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+
+
+def test_run_without_a_step_is_stopped_only_once_nobody_works_that_is_waited_for(folder: RunFolder) -> None:
+    following = Following(folder)
+    starts = replace(SILENT, stepped=False)
+    following.watch.reported("a", starts)
+    following.answers.put(hung(folder, "so"))
+    assert following.notes.get(timeout=WAIT_S).startswith("The run hangs: so.")
+    said = following.notes.get(timeout=WAIT_S)
+    assert said == "the run is not stopped: it has made no step yet, and who is waited for may work"
+    assert following.given_up.empty()
+    following.watch.reported("a", replace(starts, silent_s=400.0))
+    following.answers.put(hung(folder, "so", in_vain=True))
+    following.given_up.get(timeout=WAIT_S)
+    assert following.notes.get(timeout=WAIT_S) == "stopping the run, as --on-hang says"
+
+
+def test_run_has_made_a_step_where_the_watch_of_any_node_says_so(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", replace(SILENT, stepped=False))
+    following.watch.reported("b", SILENT)
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
 

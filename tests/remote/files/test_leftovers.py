@@ -9,7 +9,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from node_here import ROOT, NodeHere
@@ -166,6 +166,22 @@ def test_lock_of_a_sync_is_not_taken_from_it_and_a_removed_one_is_made_anew(tmp_
             assert lock.exists(), "a sync that comes now waits for this one"
     sync_lock.remove(project)
     assert (lock.exists(), len(beats)) == (False, 1)
+
+
+def test_lock_that_took_the_place_of_a_removed_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, flock = tmp_path / "proj-1.lock", fcntl.flock
+    lock.touch()
+
+    def after_another_removed_it(file: BinaryIO, how: int) -> None:
+        lock.unlink()
+        lock.write_bytes(b"of a sync that came then")
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_another_removed_it)
+    sync_lock.remove(str(tmp_path / "proj-1"))
+    assert lock.read_bytes() == b"of a sync that came then"
 
 
 def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: Path) -> None:

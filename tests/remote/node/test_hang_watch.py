@@ -116,9 +116,12 @@ def test_report_is_written_once_all_ranks_are_silent_and_removed_when_one_goes_o
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert (report["silent_s"], report["allowed_s"]) == (pytest.approx(60), 60)
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
+    assert report["stepped"] is False, "the first line of metrics may tell of the start"
     metrics[0].write_text("{}\n{}\n")
     watch.look(NOW + 1115)
     assert not (run_dir / HANG_REPORT).exists()
+    watch.look(NOW + 1175)
+    assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is True
 
 
 def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
@@ -226,6 +229,17 @@ def test_silence_counts_from_the_last_collective(run_dir: Path, entries: list[di
     watch.look(now + 42)
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert report["silent_s"] == pytest.approx(62, abs=1)
+
+
+@pytest.mark.parametrize(("count", "stepped"), [(1, False), (20, False), (21, True)])
+def test_many_collectives_are_steps_and_a_few_may_be_of_a_start(
+    run_dir: Path, entries: list[dict[str, object]], count: int, stepped: bool
+) -> None:
+    entries += [{"time_created_ns": time.time_ns() - number, "retired": True} for number in range(count)]
+    watch, now = Watch(run_dir, 60.0), time.monotonic()
+    watch.look(now)
+    watch.look(now + 400)
+    assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is stepped
 
 
 def test_collective_that_ends_is_a_sign_of_progress(run_dir: Path, entries: list[dict[str, object]]) -> None:
