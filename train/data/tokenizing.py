@@ -66,6 +66,9 @@ class FromFile:
             raise BadData(
                 f"{path} is no file of the tokenizers package ({error}). Give its tokenizer.json."
             ) from error
+        # A text is cut into sequences later: chunks of it are neither cut nor filled up.
+        self._library.no_truncation()
+        self._library.no_padding()
         names = self._library.get_vocab(with_added_tokens=True)
         self.identity = hashlib.sha256(content).hexdigest()
         self.vocabulary = max(names.values(), default=-1) + 1

@@ -120,14 +120,20 @@ def test_tokenizer_without_its_package_is_refused(monkeypatch):
         read(tokenizer="bpe.json")
 
 
-def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
+@pytest.fixture
+def made():
+    """A small tokenizer of the tokenizers package."""
     library = pytest.importorskip("tokenizers")
-    made = library.Tokenizer(library.models.BPE(unk_token="?"))
-    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = library.Tokenizer(library.models.BPE(unk_token="?"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = library.trainers.BpeTrainer(
         vocab_size=60, special_tokens=["?", "<|endoftext|>"], show_progress=False
     )
-    made.train_from_iterator(["the loss falls and the loss rises\n"] * 9, trainer)
+    tokenizer.train_from_iterator(["the loss falls and the loss rises\n"] * 9, trainer)
+    return tokenizer
+
+
+def test_tokenizer_of_a_file_makes_the_tokens(tmp_path, made):
     made.save(str(tmp_path / "bpe.json"))
     book = tmp_path / "book.txt"
     book.write_text("the loss falls\n" * 40)
@@ -140,3 +146,16 @@ def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
         read(book, tokenizer=str(tmp_path / "no.json"))
     with pytest.raises(BadData, match="is no file of the tokenizers package"):
         read(book, tokenizer=str(book))
+
+
+@pytest.mark.parametrize("how", ["enable_truncation", "enable_padding"])
+def test_text_is_neither_cut_nor_padded_where_the_tokenizer_would(tmp_path, made, how):
+    book = tmp_path / "book.txt"
+    book.write_text("the loss falls\n" * 40)
+    made.save(str(tmp_path / "plain.json"))
+    getattr(made, how)(**({"max_length": 16} if how == "enable_truncation" else {"length": 4096}))
+    made.save(str(tmp_path / "other.json"))
+    plain, other = (
+        read(book, seq_len=4, tokenizer=str(tmp_path / f"{name}.json")) for name in ("plain", "other")
+    )
+    assert other.training.inputs.tolist() == plain.training.inputs.tolist()
