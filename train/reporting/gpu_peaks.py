@@ -39,6 +39,11 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
 
 
 def peaks_of(name: str) -> Peaks | None:
-    """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`). None: it is not known here."""
+    """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`).
+
+    None: it is not known here, or it is a part of a GPU (MIG), which no data sheet has.
+    """
     words = set(name.upper().replace("-", " ").split())
+    if "MIG" in words:
+        return None
     return next((peaks for wanted, peaks in PEAKS if words.issuperset(wanted)), None)

@@ -48,5 +48,6 @@ def test_peaks_are_those_of_the_data_sheet_by_torchs_name(name, bf16, fp32):
     assert (peaks.tflops["bf16"], peaks.tflops["fp32"]) == (bf16, fp32)
 
 
-def test_peaks_of_an_unknown_device_are_not_known():
-    assert peaks_of("Imaginary 9000") is None
+@pytest.mark.parametrize("name", ["Imaginary 9000", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"])
+def test_peaks_of_an_unknown_device_or_a_part_of_one_are_not_known(name):
+    assert peaks_of(name) is None
