@@ -190,7 +190,7 @@ class Trainer:
 
     def device_use(self) -> DeviceUse:
         """Return how much of their devices the ranks use. Every rank calls it after a step."""
-        return device_use(self.model, self._optimizer, self._device, self.options.precision)
+        return device_use(self.model, self._optimizer, self.strategy.devices, self.options.precision)
 
     @property
     def flops_per_sample(self) -> float | None:

@@ -16,9 +16,9 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
 Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this rank, its
 `samples` the number that this rank has taken so far. The losses, accuracies and speeds of `epoch` and `end` are those
 of all ranks together. `accuracy` is of the validation images; in `end`, of the test images where there are any. It
-is null for text, and `perplexity` and `tokens_per_s` are null for images. `memory_gb` is the most of any rank: on a
-GPU all that was allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu` is the fraction of
-the GPUs' peak rate that the model's own operations are (null: one of the two is not known).
+is null for text, and `perplexity` and `tokens_per_s` are null for images. `memory_gb` is the most of any rank: on
+its GPU (with `dp`, all its GPUs) what was allocated, on a CPU what weights, gradients and the optimizer's state take.
+`mfu` is the fraction of the GPUs' peak rate that the model's own operations are (null: one of the two is not known).
 `epochs_before` counts the epochs of earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a
 step's all-reduce (null: it depends on the step, or weights are sent, too). `strategy` is that of `--strategy`, or
 `single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are null. The times
