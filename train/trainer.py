@@ -155,7 +155,8 @@ class Trainer:
         progress.begin()
         loss, samples, self._checkpoint_due = self._train()
         seconds = progress.seconds()
-        training = self._metrics["training"].compute()
+        # Text has no other metric of its training, and no logits are kept for one.
+        training = {"loss": loss} if self.options.is_text else self._metrics["training"].compute()
         validation = self.validate()
         if self.options.schedule == "plateau":
             self._plateau.after_epoch(validation["loss"])

@@ -65,6 +65,7 @@ def last(run_dir):
 def test_result_has_perplexity_memory_and_tokens_a_second(alone):
     epoch = [line for line in lines(alone.run_dir) if line.get("event") == "epoch"][-1]
     end = last(alone.run_dir)
+    assert epoch["training"] == {"loss": epoch["loss"]}
     assert epoch["perplexity"] == end["perplexity"] == pytest.approx(math.exp(epoch["validation"]["loss"]))
     assert (epoch["accuracy"], end["accuracy"], end["mfu"]) == (None, None, None)
     assert end["tokens_per_s"] == pytest.approx(8 * end["samples_per_s"])
