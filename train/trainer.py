@@ -16,6 +16,7 @@ from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
 from train.data.dataset import Samples
 from train.data.load import load_dataset
+from train.data.same_data import check_same_data
 from train.distributed.environment import DistributedEnvironment
 from train.distributed.process_group import barrier
 from train.evaluation import MAX_NUMBERS, MAX_SAMPLES, evaluate, perplexity
@@ -74,6 +75,7 @@ class Trainer:
         self.strategy = build_strategy(options, env, device)
         self._data = load_dataset(options, env)
         barrier("data", env, timeout_s=DATA_TIMEOUT_S)
+        check_same_data(self._data, env)
         self.images = len(self._data.training)
         """Training samples of all ranks together."""
         replicas = self.strategy.sizes.replicas

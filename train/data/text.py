@@ -84,6 +84,7 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG
         validation=samples[slice(training, None)],
         test=None,
         classes=tokenizer.vocabulary,
+        content=loaded.digest,
     )
 
 
