@@ -16,6 +16,7 @@ from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
 from train.data.dataset import Samples
 from train.data.load import load_dataset
+from train.data.same_data import check_same_data
 from train.distributed.environment import DistributedEnvironment
 from train.distributed.process_group import barrier
 from train.evaluation import MAX_NUMBERS, MAX_SAMPLES, evaluate, perplexity
@@ -74,6 +75,7 @@ class Trainer:
         self.strategy = build_strategy(options, env, device)
         self._data = load_dataset(options, env)
         barrier("data", env, timeout_s=DATA_TIMEOUT_S)
+        check_same_data(self._data, env)
         self.images = len(self._data.training)
         """Training samples of all ranks together."""
         replicas = self.strategy.sizes.replicas
@@ -157,7 +159,8 @@ class Trainer:
         progress.begin()
         loss, samples, self._checkpoint_due = self._train()
         seconds = progress.seconds()
-        training = self._metrics["training"].compute()
+        # Text has no other metric of its training, and no logits are kept for one.
+        training = {"loss": loss} if self.options.is_text else self._metrics["training"].compute()
         validation = self.validate()
         if self.options.schedule == "plateau":
             self._plateau.after_epoch(validation["loss"])
@@ -192,7 +195,7 @@ class Trainer:
 
     def device_use(self) -> DeviceUse:
         """Return how much of their devices the ranks use. Every rank calls it after a step."""
-        return device_use(self.model, self._optimizer, self._device, self.options.precision)
+        return device_use(self.model, self._optimizer, self.strategy.devices, self.options.precision)
 
     @property
     def flops_per_sample(self) -> float | None:

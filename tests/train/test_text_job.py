@@ -65,6 +65,7 @@ def last(run_dir):
 def test_result_has_perplexity_memory_and_tokens_a_second(alone):
     epoch = [line for line in lines(alone.run_dir) if line.get("event") == "epoch"][-1]
     end = last(alone.run_dir)
+    assert epoch["training"] == {"loss": epoch["loss"]}
     assert epoch["perplexity"] == end["perplexity"] == pytest.approx(math.exp(epoch["validation"]["loss"]))
     assert (epoch["accuracy"], end["accuracy"], end["mfu"]) == (None, None, None)
     assert end["tokens_per_s"] == pytest.approx(8 * end["samples_per_s"])
@@ -102,3 +103,15 @@ def test_text_model_has_the_losses_of_one_process(run, book, alone, tmp_path, st
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-7, atol=1e-9) for name in theirs)
     assert last(tmp_path)["perplexity"] == pytest.approx(last(alone.run_dir)["perplexity"], rel=1e-9)
     assert last(tmp_path)["memory_gb"] == pytest.approx(part * last(alone.run_dir)["memory_gb"], rel=0.1)
+
+
+def test_ranks_with_different_texts_are_told_before_the_first_step(run, changed, book, tmp_path):
+    environ, _ = book
+    for home, text in (("0", "one by one "), ("1", "two by two ")):
+        (tmp_path / home).mkdir()
+        (tmp_path / home / "book.txt").write_text(text * 14)
+    script = changed(f"os.environ['HOME'] = os.path.join({str(tmp_path)!r}, os.environ['RANK'])")
+    done = run(*ARGS, "--data-dir", "~/book.txt", ranks=2, script=script, run_dir=tmp_path / "run", **environ)
+    assert done.status == 1
+    assert "The data of rank 1 is not that of rank 0: rank 1 has as many samples with another" in done.err
+    assert losses(tmp_path / "run") == []

@@ -221,7 +221,7 @@ class Checkpointer:
             else:
                 state, reader = self._of_rank_0(path), None
             check_identity(state["of"], trainer.identity(), path)
-            check_position(state, images=trainer.images)
+            check_position(state, samples=trainer.images)
             if reader is None:
                 check_optimizer(state["optimizer"], trainer.shapes, steps=state["steps"])
             trainer.load_state_dict(state, reader)

@@ -23,14 +23,14 @@ def check_identity(theirs: State, ours: State, path: Path) -> None:
         )
 
 
-def check_position(state: State, *, images: int) -> None:
+def check_position(state: State, *, samples: int) -> None:
     """Raise ValueError where the numbers of a checkpoint are impossible."""
     least = {"epoch": 1, "consumed": 0, "steps": 0, "samples": 0, "taken": 0, "world_size": 1}
     for name, smallest in least.items():
         if type(state[name]) is not int or state[name] < smallest:
             raise ValueError(f"its {name} is {state[name]!r}")
-    if state["consumed"] >= images:
-        raise ValueError(f"its consumed is {state['consumed']} of {images} images")
+    if state["consumed"] >= samples:
+        raise ValueError(f"its consumed is {state['consumed']} of {samples} samples")
     if not (isinstance(state["seconds"], float) and state["seconds"] >= 0):
         raise ValueError(f"its seconds are {state['seconds']!r}")
     if len(state["rng"]) != state["world_size"]:

@@ -66,6 +66,8 @@ class Dataset:
     std: tuple[float, ...] = ()
     flip_keeps_label: bool = False
     """Whether a mirrored image keeps its label."""
+    content: str = ""
+    """Another one where its files have another content, as far as labels do not tell it."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Images in a folder for each class: DATA_DIR/train/CLASS/*.png or .jpg, and val/ or test/ beside train/."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +60,14 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:
         mean=(0.485, 0.456, 0.406),  # ImageNet's, as is usual for photographs
         std=(0.229, 0.224, 0.225),
         flip_keeps_label=True,
+        content=_content(folder, ([] if streams else training) + validation + (test or [])),
     )
+
+
+def _content(folder: Path, files: Sequence[LabelledFile]) -> str:
+    """Return a digest of the names and sizes of the files."""
+    sizes = [(str(file.path.relative_to(folder)), file.path.stat().st_size) for file in files]
+    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
 
 
 def _classes(folder: Path) -> list[str]:

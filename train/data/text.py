@@ -1,29 +1,33 @@
 """Text as sequences of tokens: each has as many, and begins where the one before it ends.
 
-The text is turned into tokens once on a machine. All ranks there map the same file of them into memory.
+The text is turned into tokens once on a machine; see `train/data/token_file.py`.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from train.data.dataset import Dataset, Samples
-from train.data.download import POLL_S, WAIT_S, data_folder
+from train.data.download import data_folder
 from train.data.sentences import generated_text
+from train.data.token_file import load_tokens
 from train.data.tokenizing import Tokenizer, load_tokenizer
 from train.distributed.environment import DistributedEnvironment
-from train.errors import BadData, BadOptions, MissingData, NotWritten
+from train.errors import BadData, BadOptions, MissingData
 from train.options import Options
 
 HELD_OUT = 0.1
 """Fraction of the sequences to validate with, where the options say nothing: the last ones."""
-CHUNK = 1 << 20
-"""Bytes of text that become tokens at once."""
+PIECE = 1 << 18
+"""Bytes of text in a piece, about."""
+AT_ONCE = 16
+"""Pieces that become tokens at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,27 +40,36 @@ class Document:
     version: tuple[int, int]
     """Its size, and when it was last changed: another text has another one."""
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield it in pieces of whole lines."""
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it in pieces that end where a line does, or else a word or a character."""
         if self.path is None:
             yield generated_text().encode()
             return
+        rest = b""
         try:
             with self.path.open("rb") as file:
-                while lines := file.readlines(CHUNK):
-                    yield b"".join(lines)
+                while read := file.read(PIECE):
+                    rest += read
+                    end = _last_end(rest)
+                    yield rest[:end]
+                    rest = rest[end:]
         except OSError as error:
             raise BadData(f"{self.path} can't be read: {error.strerror}. Give access to it.") from error
+        if rest:
+            yield rest
 
 
 def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG001 - all datasets are read with the same call
     """Read the text in `options.data_dir`, a file or a folder of .txt files, or generate one."""
     tokenizer = load_tokenizer(options.tokenizer)
     documents = _documents(options.data_dir)
-    named = json.dumps([tokenizer.identity, *((one.name, one.version) for one in documents)])
-    path = data_folder(Options()) / "tokens" / f"{hashlib.sha256(named.encode()).hexdigest()[:24]}.int32"
-    _ensure_tokens(path, documents, tokenizer)
-    tokens = torch.from_file(str(path), shared=False, size=path.stat().st_size // 4, dtype=torch.int32)
+    loaded = load_tokens(
+        data_folder(Options()) / "tokens",
+        _digest(options.data_dir and str(Path(options.data_dir).expanduser().absolute()), options.tokenizer),
+        _digest(tokenizer.identity, *((one.name, one.version) for one in documents)),
+        _tokens(documents, tokenizer),
+    )
+    tokens = loaded.tokens
     samples = sequences(tokens, options.seq_len)
     held_out = HELD_OUT if options.validation is None else options.validation
     training = len(samples) - max(1, round(held_out * len(samples)))
@@ -71,6 +84,7 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG
         validation=samples[slice(training, None)],
         test=None,
         classes=tokenizer.vocabulary,
+        content=loaded.digest,
     )
 
 
@@ -103,31 +117,27 @@ def _documents(given: str | None) -> list[Document]:
     ]
 
 
-def _ensure_tokens(path: Path, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
-    """Return when the file of tokens is there. It is written at most once at a time on this machine."""
-    if path.exists():
-        return
-    import filelock  # torch brings it along
+def _last_end(text: bytes) -> int:
+    """Return where to cut the text: after its last line, else before its last space, else before its last character.
 
-    part = path.with_suffix(".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_suffix(".lock"), timeout=WAIT_S).acquire(poll_interval=POLL_S):
-            if path.exists():
-                return
-            with part.open("wb") as file:
-                for document in documents:
-                    for chunk in document.chunks():
-                        file.write(np.asarray(tokenizer.encode(chunk), dtype=np.int32).tobytes())
-                    file.write(np.int32(tokenizer.end_of_text).tobytes())
-            part.replace(path)
-    except filelock.Timeout as error:
-        raise MissingData(
-            f"Another process on this machine has been making tokens of the text for {WAIT_S:g} s: it holds "
-            f"{error.lock_file}. If it hangs, end it and start again."
-        ) from error
-    except OSError as error:
-        raise NotWritten(
-            f"The tokens of the text can't be written to {path.parent}: {error.strerror}. Make room or give access "
-            "there, or name another folder in GPUCTL_DATA_DIR."
-        ) from error
+    A tokenizer takes a space for the beginning of a word. What is left is cut with the text that follows it.
+    """
+    line, space = text.rfind(b"\n") + 1, text.rfind(b" ")
+    # The bytes of a character in UTF-8 but its first one are 10xxxxxx.
+    character = next(
+        (at for at in range(len(text) - 1, len(text) - 5, -1) if at > 0 and text[at] & 0xC0 != 0x80), 0
+    )
+    return line or max(space, 0) or character or len(text)
+
+
+def _tokens(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    """Yield the tokens of the texts, and the one for the end after each."""
+    for document in documents:
+        pieces = document.pieces()
+        while some := list(islice(pieces, AT_ONCE)):
+            yield from (np.asarray(tokens, dtype=np.int32) for tokens in tokenizer.encode(some))
+        yield np.array([tokenizer.end_of_text], dtype=np.int32)
+
+
+def _digest(*values: object) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]

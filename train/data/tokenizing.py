@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +24,8 @@ class Tokenizer(Protocol):
     end_of_text: int
     """The token after each text."""
 
-    def encode(self, text: bytes) -> Sequence[int] | np.ndarray:
-        """Return the tokens of a piece of text. Raises BadData."""
+    def encode(self, pieces: Sequence[bytes]) -> Iterable[Sequence[int] | np.ndarray]:
+        """Return the tokens of each of some pieces of text. Raises BadData."""
         ...
 
 
@@ -36,9 +36,9 @@ class Bytes:
     vocabulary = 257
     end_of_text = 256
 
-    def encode(self, text: bytes) -> np.ndarray:
+    def encode(self, pieces: Sequence[bytes]) -> Iterable[np.ndarray]:
         """Return the bytes."""
-        return np.frombuffer(text, dtype=np.uint8)
+        return [np.frombuffer(piece, dtype=np.uint8) for piece in pieces]
 
 
 class FromFile:
@@ -66,22 +66,24 @@ class FromFile:
             raise BadData(
                 f"{path} is no file of the tokenizers package ({error}). Give its tokenizer.json."
             ) from error
+        # A text is cut into sequences later: its pieces are neither cut nor filled up.
+        self._library.no_truncation()
+        self._library.no_padding()
         names = self._library.get_vocab(with_added_tokens=True)
         self.identity = hashlib.sha256(content).hexdigest()
         self.vocabulary = max(names.values(), default=-1) + 1
         self.end_of_text: int = next((names[name] for name in ENDS if name in names), self.vocabulary)
         self.vocabulary = max(self.vocabulary, self.end_of_text + 1)
 
-    def encode(self, text: bytes) -> Sequence[int]:
-        """Return its tokens of the text."""
+    def encode(self, pieces: Sequence[bytes]) -> Iterable[Sequence[int]]:
+        """Return its tokens of each piece, which the package makes on all cores."""
         try:
-            decoded = text.decode()
+            decoded = [piece.decode() for piece in pieces]
         except UnicodeDecodeError as error:
             raise BadData(
                 f"The text is not UTF-8 ({error}). Convert it, or leave --tokenizer out."
             ) from error
-        found: Sequence[int] = self._library.encode(decoded, add_special_tokens=False).ids
-        return found
+        return [found.ids for found in self._library.encode_batch(decoded, add_special_tokens=False)]
 
 
 def load_tokenizer(path: str | None) -> Tokenizer:

@@ -72,13 +72,13 @@ def barrier(name: str, env: DistributedEnvironment, *, timeout_s: float) -> None
     except dist.DistStoreError as error:
         late = [rank for rank in range(env.world_size) if not store.check([f"{name}/{rank}"])]
         raise NoPeers(
-            f"Rank {env.rank} waited {timeout_s:g} s for the {name} of {_ranks(late)} ({_brief(error)}). Look at "
+            f"Rank {env.rank} waited {timeout_s:g} s for the {name} of {name_ranks(late)} ({_brief(error)}). Look at "
             f"{'its log' if len(late) == 1 else 'their logs'}: still at it, or stuck.",
             late,
         ) from error
 
 
-def _ranks(ranks: list[int], most: int = 8) -> str:
+def name_ranks(ranks: list[int], most: int = 8) -> str:
     """Format as `rank 3`, `ranks 1, 2` or `ranks 0, 1, … (16 in all)`."""
     shown = ", ".join(map(str, ranks[:most]))
     if len(ranks) == 1:

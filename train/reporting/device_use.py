@@ -1,6 +1,6 @@
 """How much of the ranks' devices a run used: their memory, and what they can compute."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.options import Precision
-from train.reporting.gpu_peaks import peaks_of
+from train.reporting.gpu_peaks import peak_tflops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class DeviceUse:
     """Of all ranks."""
 
     memory_gb: float
-    """The most of any rank."""
+    """The most of any rank; on all of its GPUs together, where it has several."""
     peak_tflops: float | None
     """What all of them together can compute by their data sheets. None: that of one is not known."""
 
@@ -28,13 +28,12 @@ class DeviceUse:
 
 
 def device_use(
-    model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, precision: Precision
+    model: nn.Module, optimizer: torch.optim.Optimizer, devices: Sequence[torch.device], precision: Precision
 ) -> DeviceUse:
-    """Return that of all ranks, as it is after a step. Every rank calls it."""
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated(device)
-        peaks = peaks_of(torch.cuda.get_device_name(device))
-        tflops = peaks.tflops.get(precision) if peaks else None
+    """Return that of all ranks, as it is after a step. Every rank calls it, with the devices that it computes on."""
+    if devices[0].type == "cuda":
+        memory = sum(torch.cuda.max_memory_allocated(device) for device in devices)
+        tflops = peak_tflops([torch.cuda.get_device_name(device) for device in devices], precision)
     else:
         memory, tflops = stored_bytes(_tensors(model, optimizer)), None
     own: tuple[int, float | None] = (memory, tflops)

@@ -1,6 +1,6 @@
 """The rates of GPUs by their data sheets, of dense matrices. Standard library alone."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -39,6 +39,19 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
 
 
 def peaks_of(name: str) -> Peaks | None:
-    """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`). None: it is not known here."""
+    """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`).
+
+    None: it is not known here, or it is a part of a GPU (MIG), which no data sheet has.
+    """
     words = set(name.upper().replace("-", " ").split())
+    if "MIG" in words:
+        return None
     return next((peaks for wanted, peaks in PEAKS if words.issuperset(wanted)), None)
+
+
+def peak_tflops(names: Iterable[str], precision: str) -> float | None:
+    """Return what GPUs of these names can compute together. None: that of one is not known."""
+    sheets = [peaks_of(name) for name in names]
+    known = [sheet.tflops.get(precision) for sheet in sheets if sheet is not None]
+    rates = [rate for rate in known if rate is not None]
+    return sum(rates) if len(rates) == len(sheets) else None

@@ -17,13 +17,14 @@ Steps and epochs count from 1, steps through the whole run. A step's loss and ti
 `samples` the number that this rank has taken so far (0 on a rank that computes a part of what another one counts).
 The losses, accuracies and speeds of `epoch` and `end` are those of all ranks together. `accuracy` is of the
 validation images; in `end`, of the test images where there are any. It is null for text, and `perplexity` and
-`tokens_per_s` are null for images. `memory_gb` is the most of any rank: on a GPU all that was allocated, on a CPU
-what weights, gradients and the optimizer's state take. `mfu` is the fraction of the GPUs' peak rate that the model's
-own operations are (null: one of the two is not known). `epochs_before` counts the epochs of earlier runs.
-`batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on the step, or
-weights are sent, too). `strategy` is that of `--strategy`, or `single`. Where computing and sending overlap, as with
-sharded weights, the two parts of a step are null. The times are defined in `train/reporting/timing.py`. A number that
-is not finite is null. `ranks` are those that a rank waited for, as far as it knows them.
+`tokens_per_s` are null for images. `memory_gb` is the most of any rank: on its GPU (with `dp`, all its GPUs) what was
+allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu` is the fraction of the GPUs' peak
+rate that the model's own operations are (null: one of the two is not known). `epochs_before` counts the epochs of
+earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on
+the step, or weights are sent, too). `strategy` is that of `--strategy`, or `single`. Where computing and sending
+overlap, as with sharded weights, the two parts of a step are null. The times are defined in
+`train/reporting/timing.py`. A number that is not finite is null. `ranks` are those that a rank waited for, as far as
+it knows them.
 """
 
 import contextlib

@@ -24,6 +24,8 @@ class ThreadedDataParallel(Strategy):
     ) -> None:
         super().__init__(options, env, device, sizes)
         check_alone(env)
+        if device.type == "cuda":
+            self.devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
         """Have the network of the model compute on all GPUs that there are; on CPUs it is the network itself."""

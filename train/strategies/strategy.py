@@ -50,6 +50,8 @@ class Strategy:
         """The number of the replica that this rank is of: which samples it takes."""
         self.counts = sizes.counts(env.rank)
         """Whether this rank counts the samples of its replica."""
+        self.devices = [device]
+        """All devices that this rank computes on."""
 
     def shard(
         self, network: nn.Module, example: Tensor, *, micro_batches: int, micro_batch_size: int

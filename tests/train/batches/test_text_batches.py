@@ -9,6 +9,8 @@ from train.data.text import sequences
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadOptions
 from train.options import Options
+from train.strategies.degrees import Degrees
+from train.strategies.strategy import Strategy
 
 CPU = torch.device("cpu")
 
@@ -16,9 +18,10 @@ CPU = torch.device("cpu")
 def batches(loop, rank=0, world_size=1, begin=0):
     samples = sequences(torch.arange(10 * 4 + 1, dtype=torch.int32), 4)
     dataset = Dataset(name="text", training=samples, validation=samples, test=None, classes=41)
-    env = DistributedEnvironment(rank=rank, world_size=world_size)
     options = Options(model="gpt-10m", dataset="text", loop=loop)
-    return list(training_batches(options, env, dataset, CPU, print).epoch(1, 3, begin))
+    env = DistributedEnvironment(rank=rank, world_size=world_size)
+    strategy = Strategy(options, env, CPU, Degrees(replicate=world_size))
+    return list(training_batches(options, strategy, dataset, CPU, print).epoch(1, 3, begin))
 
 
 @pytest.mark.parametrize("loop", ["fast", "plain"])

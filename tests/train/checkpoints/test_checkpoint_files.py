@@ -169,9 +169,9 @@ POSITION = {
     ],
 )
 def test_check_position_refuses_impossible_values(wrong):
-    check_position(POSITION, images=10)
+    check_position(POSITION, samples=10)
     with pytest.raises(ValueError, match=f"its ({next(iter(wrong))}|metrics)|random numbers"):
-        check_position(POSITION | wrong, images=10)
+        check_position(POSITION | wrong, samples=10)
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,38 @@ def test_text_becomes_tokens_once_until_it_changes(tmp_path, cache):
     book = tmp_path / "book.txt"
     book.write_text("some words " * 9)
     first = read(book, seq_len=4)
-    (made,) = cache.glob("*.int32")
+    (made,) = cache.glob("*.tokens")
     written = made.stat().st_mtime_ns
     again = read(book, seq_len=8)
     assert made.stat().st_mtime_ns == written
     assert torch.equal(first.training.inputs.flatten()[:80], again.training.inputs.flatten()[:80])
     book.write_text("other words " * 9)
     assert words(read(book, seq_len=5).training)[0] == "other"
-    assert len(list(cache.glob("*.int32"))) == 2
+    (left,) = cache.glob("*.tokens")
+    assert left != made, "the tokens of the text that it was are removed"
+
+
+@pytest.mark.parametrize(
+    ("content", "ends"),
+    [
+        ("a line of text\n" * 40_000, b"\n"),
+        ("words without a line " * 30_000, None),
+        ("€" * 200_000, None),
+        ("", None),
+    ],
+    ids=["lines", "words", "characters", "nothing"],
+)
+def test_large_text_is_read_in_pieces_of_whole_lines_words_or_characters(tmp_path, content, ends):
+    book = tmp_path / "book.txt"
+    book.write_text(content)
+    pieces = list(text.Document(name="book", path=book, version=(0, 0)).pieces())
+    assert "".join(piece.decode() for piece in pieces) == content
+    assert all(len(piece) <= 3 * text.PIECE for piece in pieces)
+    assert not content or len(pieces) > 1
+    if ends:
+        assert all(piece.endswith(ends) for piece in pieces)
+    elif " " in content:
+        assert all(piece.startswith(b" ") for piece in pieces[1:])
 
 
 def test_generated_text_is_small_plain_and_always_the_same():
@@ -120,14 +144,20 @@ def test_tokenizer_without_its_package_is_refused(monkeypatch):
         read(tokenizer="bpe.json")
 
 
-def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
+@pytest.fixture
+def made():
+    """A small tokenizer of the tokenizers package."""
     library = pytest.importorskip("tokenizers")
-    made = library.Tokenizer(library.models.BPE(unk_token="?"))
-    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = library.Tokenizer(library.models.BPE(unk_token="?"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = library.trainers.BpeTrainer(
         vocab_size=60, special_tokens=["?", "<|endoftext|>"], show_progress=False
     )
-    made.train_from_iterator(["the loss falls and the loss rises\n"] * 9, trainer)
+    tokenizer.train_from_iterator(["the loss falls and the loss rises\n"] * 9, trainer)
+    return tokenizer
+
+
+def test_tokenizer_of_a_file_makes_the_tokens(tmp_path, made):
     made.save(str(tmp_path / "bpe.json"))
     book = tmp_path / "book.txt"
     book.write_text("the loss falls\n" * 40)
@@ -140,3 +170,16 @@ def test_tokenizer_of_a_file_makes_the_tokens(tmp_path):
         read(book, tokenizer=str(tmp_path / "no.json"))
     with pytest.raises(BadData, match="is no file of the tokenizers package"):
         read(book, tokenizer=str(book))
+
+
+@pytest.mark.parametrize("how", ["enable_truncation", "enable_padding"])
+def test_text_is_neither_cut_nor_padded_where_the_tokenizer_would(tmp_path, made, how):
+    book = tmp_path / "book.txt"
+    book.write_text("the loss falls\n" * 40)
+    made.save(str(tmp_path / "plain.json"))
+    getattr(made, how)(**({"max_length": 16} if how == "enable_truncation" else {"length": 4096}))
+    made.save(str(tmp_path / "other.json"))
+    plain, other = (
+        read(book, seq_len=4, tokenizer=str(tmp_path / f"{name}.json")) for name in ("plain", "other")
+    )
+    assert other.training.inputs.tolist() == plain.training.inputs.tolist()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from train.reporting.device_use import DeviceUse, device_use, stored_bytes
-from train.reporting.gpu_peaks import peaks_of
+from train.reporting.gpu_peaks import peak_tflops, peaks_of
 
 
 def test_memory_on_a_cpu_is_that_of_weights_gradients_and_optimizer():
@@ -13,7 +13,7 @@ def test_memory_on_a_cpu_is_that_of_weights_gradients_and_optimizer():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(2, 10)).sum().backward()
     optimizer.step()
-    use = device_use(model, optimizer, torch.device("cpu"), "fp32")
+    use = device_use(model, optimizer, [torch.device("cpu")], "fp32")
     steps = 2 * 4  # AdamW counts them for each weight
     assert use.memory_gb == pytest.approx((4 * 4 * 33 + steps) / 1e9)
     assert use.peak_tflops is None
@@ -48,5 +48,12 @@ def test_peaks_are_those_of_the_data_sheet_by_torchs_name(name, bf16, fp32):
     assert (peaks.tflops["bf16"], peaks.tflops["fp32"]) == (bf16, fp32)
 
 
-def test_peaks_of_an_unknown_device_are_not_known():
-    assert peaks_of("Imaginary 9000") is None
+@pytest.mark.parametrize("name", ["Imaginary 9000", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"])
+def test_peaks_of_an_unknown_device_or_a_part_of_one_are_not_known(name):
+    assert peaks_of(name) is None
+
+
+def test_peak_of_several_gpus_is_known_where_that_of_each_is():
+    assert peak_tflops(["NVIDIA A10", "NVIDIA H100 PCIe"], "bf16") == 125 + 756
+    assert peak_tflops(["NVIDIA A10", "Imaginary 9000"], "bf16") is None
+    assert peak_tflops(["NVIDIA A10", "Tesla V100-SXM2-16GB"], "bf16") is None
