@@ -292,12 +292,18 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
 
 def check_built_in(words: Sequence[str]) -> None:
     """Raises Usage for options that the built-in job would refuse, before anything is launched."""
-    done = _ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
-    said = done.stderr.strip().splitlines()
-    if done.returncode == 2 and said:
-        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+    done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
+    if sentence := refusal_of(done):
         ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
         raise Usage(sentence + ours)
+
+
+def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
+    """Return what the built-in job says of options that it refuses. None: it takes them."""
+    said = done.stderr.strip().splitlines()
+    if done.returncode != 2 or not said:
+        return None
+    return said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
 
 
 def check_strategy(request: TrainRequest, run: Run) -> None:
@@ -310,17 +316,18 @@ def check_strategy(request: TrainRequest, run: Run) -> None:
         "print(refusal(parse(sys.argv[2:]), [int(n) for n in sys.argv[1].split(',')]) or '')"
     )
     ranks = ",".join(str(node.nproc) for node in run.nodes)
-    if sentence := _ask_built_in(code, (ranks, *words)).stdout.strip():
+    if sentence := ask_built_in(code, (ranks, *words)).stdout.strip():
         raise Usage(sentence)
 
 
-def _ask_built_in(code: str, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run Python with the built-in job's modules, which this package does not import."""
+def ask_built_in(code: str, words: Sequence[str], *, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
     from remote.launchers.rank_command import built_in_tree
 
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=built_in_tree().root,
+        input=given,
         capture_output=True,
         text=True,
         check=False,
