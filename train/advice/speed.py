@@ -46,7 +46,7 @@ def step_s(
 
     def at(attained: float, share: float) -> float:
         one = flops / (peak * attained)
-        # A pipeline of p stages takes the time of m + p - 1 of its m micro-batches: the bubble is (p - 1) / (m + p - 1).
+        # p stages take the time of m + p - 1 of their m micro-batches: the bubble is (p - 1) / (m + p - 1).
         computing = one * (batch.number + sizes.pp - 1)
         left = max(0.0, links.behind_all / share - computing)
         left += max(0.0, links.behind_last / share - BACKWARD * one)

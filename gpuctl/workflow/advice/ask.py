@@ -47,7 +47,7 @@ def ask(
 ) -> Answer:
     """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused."""
     asked = {"machines": machines, "batch_tokens": batch_tokens, "tokens": tokens}
-    done = ask_built_in(CODE, words, given=json.dumps(asked))
+    done = ask_built_in(CODE, words, json.dumps(asked))
     if sentence := refusal_of(done):
         raise Usage(sentence)
     if done.returncode:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
-STRATEGY_OPTIONS = ("--strategy", "--tp", "--pp")
+STRATEGY, AUTO = "--strategy", "auto"
+"""The built-in job's option, and the value for which gpuctl puts another one before the ranks get it."""
+STRATEGY_OPTIONS = (STRATEGY, "--tp", "--pp")
 """Options of the built-in job that not every number of ranks can have."""
 DATA_OPTIONS = ("--data-dir", "--data")
 """Names of the built-in job's option for where its data is on the nodes."""
@@ -292,6 +294,8 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
 
 def check_built_in(words: Sequence[str]) -> None:
     """Raises Usage for options that the built-in job would refuse, before anything is launched."""
+    if value_of(words, STRATEGY) == AUTO:
+        raise Usage("--strategy auto is for gpuctl train: name a strategy that gpuctl advise shows.")
     done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
     if sentence := refusal_of(done):
         ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
@@ -320,7 +324,7 @@ def check_strategy(request: TrainRequest, run: Run) -> None:
         raise Usage(sentence)
 
 
-def ask_built_in(code: str, words: Sequence[str], *, given: str = "") -> "subprocess.CompletedProcess[str]":
+def ask_built_in(code: str, words: Sequence[str], given: str = "") -> "subprocess.CompletedProcess[str]":
     """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
     from remote.launchers.rank_command import built_in_tree
 
