@@ -13,20 +13,15 @@ UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 MOST_COUNT = 1024
 
 
-class Tokens(click.ParamType):
-    """A number of tokens: `500000`, `0.5M`, `20B`."""
-
-    name = "tokens"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | None:
-        """Read it."""
-        read = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([KMBGT]?)", str(value), re.IGNORECASE)
-        number = float(read[1]) * UNITS[read[2].upper()] if read else 0.0
-        if not 1 <= number < math.inf:
-            self.fail(f"{value!r} is no number of tokens: give one such as 500000, 0.5M or 20B.", param, ctx)
-        return number
+def tokens_of(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
+    """Read a number of tokens: `500000`, `0.5M`, `20B`."""
+    if given is None:
+        return None
+    read = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([KMBGT]?)", given, re.IGNORECASE)
+    number = float(read[1]) * UNITS[read[2].upper()] if read else 0.0
+    if not 1 <= number < math.inf:
+        raise click.BadParameter(f"{given!r} is no number of tokens: give one such as 500000, 0.5M or 20B.")
+    return number
 
 
 def words_of(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,12 +45,15 @@ def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[s
 @no_cluster_options
 @click.option(
     "--batch-tokens",
-    type=Tokens(),
+    callback=tokens_of,
     metavar="N",
     help="Tokens of a step of all ranks together, about: 500000, 0.5M (default: the job's own batch on each rank).",
 )
 @click.option(
-    "--tokens", type=Tokens(), metavar="N", help="Tokens to train on in all, such as 20B: the total cost."
+    "--tokens",
+    callback=tokens_of,
+    metavar="N",
+    help="Tokens to train on in all, such as 20B: the total cost.",
 )
 @click.option(
     "--shape",
@@ -76,6 +74,11 @@ def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[s
 )
 @click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only shapes of this provider.")
 @click.option("--region", metavar="R", help="AWS region of the prices (default: us-east-1).")
+@click.option(
+    "--check/--no-check",
+    default=True,
+    help="Have torch, where it is installed here, count the memory of the first row, too (default: --check).",
+)
 @click.option("--all", "everything", is_flag=True, help="Show every row.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- --model NAME [OPTIONS]...")
 def command(
@@ -86,6 +89,7 @@ def command(
     counts: tuple[int, ...],
     provider: str | None,
     region: str | None,
+    check: bool,
     everything: bool,
     words: tuple[str, ...],
 ) -> int:
@@ -105,7 +109,11 @@ def command(
     is left of the batch is accumulated. A step is a range: GPUs attain 30 to 48 % of their peak in large
     transformers, links 50 to 80 % of their figure. Prices are list prices of the machines, without disks.
 
-    It is arithmetic, not a measurement: gpuctl bench measures. `gpuctl train -- --strategy auto` takes the advice
+    It is arithmetic, not a measurement: gpuctl bench measures. Where torch is installed here, it counts the memory
+    of the first row, too, on tensors that take none; a difference above 10 % is told. If nothing fits, the exit
+    status is 1.
+
+    `gpuctl train -- --strategy auto` takes the advice
     for the machines that are there.
     """
     from gpuctl.workflow.advice.advise import AdviseRequest, advise
@@ -121,6 +129,7 @@ def command(
         region=region,
         batch_tokens=batch_tokens,
         tokens=tokens,
+        check=check,
     )
     advice = advise(app, request)
     if app.options.json:

@@ -24,7 +24,7 @@ def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableTy
     parts: list[RenderableType] = []
     if fitting:
         parts += [Text(fitting[0].command or "", "bold"), "", _table(shown)]
-        parts += [Text(f"{_name(row)}: {row.reason}", "dim") for row in shown[:MOST_REASONS] if row.reason]
+        parts += [Text(reason, "dim") for reason in dict.fromkeys(row.reason for row in shown) if reason]
         if hidden := len(fitting) - len(shown):
             parts.append(Text(f"{plural(hidden, 'more row')} that fit: --all shows them", "dim"))
     else:

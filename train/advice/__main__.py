@@ -23,7 +23,12 @@ def main() -> int:
     except TrainError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    json.dump({"rows": [asdict(row) for row in found], "notes": question.notes}, sys.stdout)
+    answer = {
+        "rows": [asdict(row) for row in found],
+        "notes": question.notes,
+        "vocabulary": question.vocabulary,
+    }
+    json.dump(answer, sys.stdout)
     return 0
 
 

@@ -70,7 +70,7 @@ def question_of(words: Sequence[str], *, batch_tokens: float | None, tokens: flo
             "--batch-tokens and a batch size after -- both say how large a step is: leave one out."
         )
     vocabulary, notes = _vocabulary(options)
-    size = _text_bytes(options)
+    samples = _training_samples(options)
     return Question(
         words=tuple(_without(words, DECIDED)),
         options=options,
@@ -78,8 +78,8 @@ def question_of(words: Sequence[str], *, batch_tokens: float | None, tokens: flo
         batch_tokens=batch_tokens,
         tokens=tokens,
         vocabulary=vocabulary,
-        epoch_samples=None if size is None else _training_samples(size, options),
-        notes=notes,
+        epoch_samples=samples,
+        notes=(*notes, _epoch_note(options, samples)),
     )
 
 
@@ -149,10 +149,21 @@ def _text_bytes(options: Options) -> int | None:
         return None
 
 
-def _training_samples(size: int, options: Options) -> int | None:
-    """Return the sequences to train on. None where tokens are not bytes: how many there are is not known."""
-    if options.tokenizer is not None:
+def _training_samples(options: Options) -> int | None:
+    """Return the sequences to train on. None: the text is not here, or how many tokens it has is not known."""
+    size = _text_bytes(options)
+    if size is None or options.tokenizer is not None:
         return None
     samples = size // options.seq_len
     held_out = HELD_OUT if options.validation is None else options.validation
     return samples - max(1, round(held_out * samples))
+
+
+def _epoch_note(options: Options, samples: int | None) -> str:
+    """Return what an epoch is, or why that is not known."""
+    text = options.data_dir or "the generated text"
+    if samples is not None:
+        return f"an epoch is {samples * options.seq_len:,} tokens of {text}"
+    if options.tokenizer is not None:
+        return "the cost of an epoch is not known: how many tokens the text has is up to the tokenizer"
+    return f"the cost of an epoch is not known: {text} is not on this computer"

@@ -8,6 +8,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.shape_names import find
 from gpuctl.workflow.advice.ask import ask, machines_of_shape
+from gpuctl.workflow.advice.check import compared
 from gpuctl.workflow.training.request import value_of
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import load
@@ -35,6 +36,8 @@ class AdviseRequest:
     """Of a step of all ranks, about."""
     tokens: float | None = None
     """To train on in all."""
+    check: bool = True
+    """Compare the memory of the first row with torch's own count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ class Advice:
 
 
 def advise(app: App, request: AdviseRequest) -> Advice:
-    """Return the rows. Raises Usage for what can't be answered; what was assumed is told."""
+    """Return the rows. Raises Usage for what can't be answered; what was assumed, and torch's count, is told."""
     if value_of(request.words, MODEL) is None:
         raise Usage("Name the model after --: gpuctl advise -- --model gpt-124m")
     prices = load(app.store.home)
@@ -92,6 +95,8 @@ def advise(app: App, request: AdviseRequest) -> Advice:
     answer = ask(request.words, machines, batch_tokens=request.batch_tokens, tokens=request.tokens)
     for note in answer.notes:
         app.output.say(f"note: {note}")
+    if request.check and answer.rows[0]["fits"]:
+        app.output.say(compared(answer.rows[0], answer.vocabulary))
     return Advice(rows=tuple(_row(row) for row in answer.rows))
 
 

@@ -21,6 +21,8 @@ class Answer:
     """As `train.advice.rows.Row` has them: what fits by dollars, then what doesn't."""
     notes: Sequence[str]
     """What was assumed."""
+    vocabulary: int
+    """Tokens that there are."""
 
 
 def machines_of_shape(

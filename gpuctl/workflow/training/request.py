@@ -324,7 +324,9 @@ def check_strategy(request: TrainRequest, run: Run) -> None:
         raise Usage(sentence)
 
 
-def ask_built_in(code: str, words: Sequence[str], given: str = "") -> "subprocess.CompletedProcess[str]":
+def ask_built_in(
+    code: str, words: Sequence[str], given: str = "", timeout_s: float | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
     from remote.launchers.rank_command import built_in_tree
 
@@ -335,6 +337,7 @@ def ask_built_in(code: str, words: Sequence[str], given: str = "") -> "subproces
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout_s,
         env={name: value for name, value in os.environ.items() if name != "RANK"},
     )
 

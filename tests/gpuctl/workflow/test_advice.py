@@ -16,6 +16,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App, Options
 from gpuctl.output import Output
 from gpuctl.workflow.advice.auto import with_strategy
+from gpuctl.workflow.advice.check import compared, verdict
 from gpuctl.workflow.training.request import TrainRequest, check_built_in
 from inventories.machine import Machine
 
@@ -33,7 +34,7 @@ def advise(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
 
     def run(*words: str) -> tuple[int, str, str]:
-        status = cli.main(["advise", *words])
+        status = cli.main(["advise", "--no-check", *words])
         return status, *capsys.readouterr()
 
     return run
@@ -169,6 +170,23 @@ def test_other_strategies_and_scripts_are_left_alone() -> None:
 def test_auto_never_reaches_the_ranks() -> None:
     with pytest.raises(Usage, match="--strategy auto is for gpuctl train"):
         check_built_in(("--strategy", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "begin"),
+    [
+        ((10.9, 10.0), "memory checked on a few blocks: 10.90 GB by arithmetic, 10.00 GB by torch's tracker"),
+        ((11.1, 10.0), "warning: the memory is uncertain"),
+        ((8.9, 10.0), "warning: the memory is uncertain"),
+    ],
+)
+def test_difference_to_torchs_count_above_a_tenth_is_told(counts: tuple[float, float], begin: str) -> None:
+    assert verdict(*counts).startswith(begin)
+
+
+def test_row_that_torch_can_not_count_is_told_to_be_unchecked() -> None:
+    row = {"count": 1, "gpus": 2, "micro_batch": 1, "words": [*MODEL, "--strategy", "pp"]}
+    assert compared(row, 257) == "memory not checked: a pipeline's stages can't be built on one computer"
 
 
 def test_arithmetic_needs_no_torch() -> None:

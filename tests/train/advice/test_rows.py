@@ -124,7 +124,17 @@ def test_tokenizer_that_is_here_tells_the_vocabulary(tmp_path):
     file = tmp_path / "tokenizer.json"
     file.write_text('{"model": {"vocab": {"a": 0, "b": 6}}, "added_tokens": [{"id": 7}]}')
     here = question_of([*TEXT, "--tokenizer", str(file)], batch_tokens=None, tokens=None)
-    assert (here.vocabulary, here.notes) == (8, ())
+    assert here.vocabulary == 8
     gone = question_of([*TEXT, "--tokenizer", "/nowhere/t.json"], batch_tokens=None, tokens=None)
     assert gone.vocabulary == 50_257
     assert "can't be read on this computer" in gone.notes[0]
+
+
+def test_epoch_is_that_of_the_text_that_is_here_and_unknown_else(tmp_path):
+    (tmp_path / "a.txt").write_text("x" * 10_240)
+    here = question_of([*TEXT, "--data-dir", str(tmp_path)], batch_tokens=None, tokens=None)
+    assert here.epoch_samples == 9, "one of ten sequences is for validation"
+    assert here.notes == (f"an epoch is 9,216 tokens of {tmp_path}",)
+    gone = question_of([*TEXT, "--data-dir", "/nowhere"], batch_tokens=None, tokens=None)
+    assert gone.epoch_samples is None
+    assert gone.notes == ("the cost of an epoch is not known: /nowhere is not on this computer",)
