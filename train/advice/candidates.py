@@ -53,19 +53,21 @@ def strategies(question: Question, machines: Machines) -> Iterator[StrategyName]
 def layouts(
     question: Question, network: Network, machines: Machines, strategy: StrategyName
 ) -> Iterator[Layout | Refused]:
-    """Yield the ways to divide the job by that strategy: one, or one for each degree that the options leave open."""
-    found = False
-    for options in _variants(question.options, strategy, machines, network):
-        found = True
+    """Yield the ways to divide the job by that strategy: one, or one for each degree that the options leave open.
+
+    None for a strategy that nobody named, and that these ranks can't have.
+    """
+    variants = list(_variants(question.options, strategy, machines, network))
+    for options in variants:
         try:
             yield _layout(question, options, network, machines)
         except BadOptions as error:
             yield Refused(options=options, reason=str(error))
-    if not found:
+    if not variants and question.strategy_given:
         yield Refused(
             options=replace(question.options, strategy=strategy),
-            reason=f"{machines.world_size} ranks can't be divided so: the model has {network.heads} heads and "
-            f"{len(network.layers)} layers.",
+            reason=f"The model's {network.heads} heads and {len(network.layers)} layers can't be divided among "
+            f"{machines.count} x {machines.gpus} ranks by 2, 4, 8 or 16.",
         )
 
 

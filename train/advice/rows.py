@@ -12,7 +12,7 @@ from train.advice.network import Network, text_network
 from train.advice.question import Question
 from train.advice.speed import step_s
 from train.models.gpt_sizes import GPT_SIZES
-from train.options import Options, StrategyName
+from train.options import Options
 from train.strategies.degrees import strategy_name
 
 
@@ -40,19 +40,14 @@ class Row:
     """In the middle of the range."""
     mfu: float | None
     hourly_usd: float | None
+    usd_per_token: float | None
+    """What the rows are sorted by."""
     usd_per_epoch: float | None
     usd_total: float | None
     reason: str | None
     """Why it is not possible, or what is not known of it. None: all is."""
     words: tuple[str, ...]
     """The job's options for it."""
-
-    @property
-    def usd_per_token(self) -> float:
-        """What the rows are sorted by; infinite where it is not known."""
-        if self.hourly_usd is None or not self.tokens_per_s:
-            return math.inf
-        return self.hourly_usd / 3600 / self.tokens_per_s
 
     @property
     def lacking_gb(self) -> float:
@@ -73,33 +68,33 @@ def network_of(question: Question) -> Network:
 
 
 def rows(question: Question, machines: Iterable[Machines]) -> list[Row]:
-    """Return all rows: what fits, by dollars; then what doesn't, by how much is lacking."""
+    """Return all rows: what fits, by dollars, and of the same dollars by fewer GPUs; then by how much is lacking."""
     network = network_of(question)
     found = [row for one in machines for row in _rows_of(question, network, one)]
-    return sorted(
-        found,
-        key=lambda row: (
-            not row.fits,
-            row.usd_per_token if row.fits else row.lacking_gb,
-            -(row.tokens_per_s or 0.0),
-        ),
+    return sorted(found, key=_order)
+
+
+def _order(row: Row) -> tuple[float, ...]:
+    dollars = math.inf if row.usd_per_token is None else row.usd_per_token
+    return (
+        not row.fits,
+        dollars if row.fits else row.lacking_gb,
+        row.count * row.gpus,
+        -(row.tokens_per_s or 0.0),
     )
 
 
 def _rows_of(question: Question, network: Network, machines: Machines) -> Iterator[Row]:
+    """Yield the row of the best of each strategy's layouts: one that fits, and the fastest of them."""
     for strategy in strategies(question, machines):
-        yield _best(question, network, machines, strategy)
-
-
-def _best(question: Question, network: Network, machines: Machines, strategy: StrategyName) -> Row:
-    """Return the row of the best of a strategy's layouts: one that fits, and the fastest of them."""
-    every = [
-        _refused(question, machines, one)
-        if isinstance(one, Refused)
-        else _row(question, network, machines, one)
-        for one in layouts(question, network, machines, strategy)
-    ]
-    return min(every, key=lambda row: (not row.fits, -(row.tokens_per_s or 0.0), row.lacking_gb))
+        every = [
+            _refused(question, machines, one)
+            if isinstance(one, Refused)
+            else _row(question, network, machines, one)
+            for one in layouts(question, network, machines, strategy)
+        ]
+        if every:
+            yield min(every, key=lambda row: (not row.fits, -(row.tokens_per_s or 0.0), row.lacking_gb))
 
 
 def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
@@ -115,6 +110,7 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
         step_s=None,
         tokens_per_s=None,
         mfu=None,
+        usd_per_token=None,
         usd_per_epoch=None,
         usd_total=None,
         reason=refused.reason,
@@ -132,7 +128,8 @@ def _row(question: Question, network: Network, machines: Machines, layout: Layou
         speed = tokens / (sum(seconds) / 2)
         flops = speed * network.flops / network.tokens
         peak = machines.peak_flops(options.precision)
-        usd_per_token = None if machines.hourly_usd is None else machines.hourly_usd / 3600 / speed
+        # To three figures: rows that differ less cost the same.
+        usd_per_token = figures(machines.hourly_usd and machines.hourly_usd / 3600 / speed, 3)
     epoch = None if question.epoch_samples is None else question.epoch_samples * network.tokens
     return Row(
         **_facts(machines),
@@ -146,6 +143,7 @@ def _row(question: Question, network: Network, machines: Machines, layout: Layou
         step_s=None if seconds is None else (figures(seconds[0]), figures(seconds[1])),
         tokens_per_s=figures(speed),
         mfu=figures(flops / (peak * machines.world_size)) if peak else None,
+        usd_per_token=usd_per_token,
         usd_per_epoch=_product(usd_per_token, epoch),
         usd_total=_product(usd_per_token, question.tokens),
         reason=_reason(options, layout, machines, seconds),
@@ -158,12 +156,14 @@ def _product(price: float | None, tokens: float | None) -> float | None:
 
 
 @overload
-def figures(value: float) -> float: ...
+def figures(value: float, number: int = 4) -> float: ...
 @overload
-def figures(value: None) -> None: ...
-def figures(value: float | None) -> float | None:
-    """Return a number with the four figures that it may be read to."""
-    return None if value is None else float(f"{value:.4g}")
+def figures(value: None, number: int = 4) -> None: ...
+@overload
+def figures(value: float | None, number: int = 4) -> float | None: ...
+def figures(value: float | None, number: int = 4) -> float | None:
+    """Return a number with so many figures: it is not known better."""
+    return None if value is None else float(f"{value:.{number}g}")
 
 
 def _facts(machines: Machines) -> dict[str, Any]:

