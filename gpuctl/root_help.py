@@ -19,6 +19,7 @@ SECTIONS = (
             ),
             ("reap", "Find gpuctl's clusters in your cloud accounts, and remove them."),
             ("shapes", "List machine shapes: GPUs, networks, prices."),
+            ("advise", "Say which machines and strategy a model fits on, how fast, for how much."),
         ),
     ),
     (

@@ -218,6 +218,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "remote/sessions/test_bounds.py": ("remote/sessions/limits.py", "remote/sessions/session.py"),
     "remote/sessions/test_session.py": ("remote/sessions/session.py",),
     "remote/files/test_pull.py": ("remote/files/pull.py",),
+    "train/advice/test_tracker.py": ("train/advice/", "train/strategies/"),
     "train/data/test_download.py": ("train/data/",),
     "train/reporting/test_metrics.py": ("train/reporting/metric",),
     "train/strategies/test_strategies.py": ("train/strategies/", "train/checkpoints/", "train/trainer.py"),

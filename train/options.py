@@ -155,7 +155,8 @@ class Options:
         "How the model is distributed. ddp: whole on every rank; zero1: with the optimizer's state in parts; fsdp: "
         "weights, gradients and optimizer's state in parts (zero3 is another name; zero2 keeps the weights whole "
         "between the passes); hsdp: in parts within a node, whole on each node; tp: layers split among a node's "
-        "ranks; pp: a pipeline of stages, each of some layers; dp: one process for all GPUs of a node.",
+        "ranks; pp: a pipeline of stages, each of some layers; dp: one process for all GPUs of a node. gpuctl train "
+        "also takes auto: what gpuctl advise says of the cluster's machines.",
     )
     tp: int | None = _speed(
         None,

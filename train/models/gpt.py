@@ -119,14 +119,20 @@ class GPT(nn.Sequential):
 def build_gpt(vocabulary: int, size: GPTSize, seed: int | None) -> GPT:
     """Build the model with the weights that follow from the seed; None: on the device `meta`, without weights."""
     with torch.device("meta"):
-        parts: dict[str, nn.Module] = {"embedding": Embedding(vocabulary, size)}
-        parts |= {f"block{number}": Block(size) for number in range(size.layers)}
-        parts["norm"] = nn.LayerNorm(size.width)
-        parts["head"] = nn.Linear(size.width, vocabulary, bias=False)
-        model = GPT(OrderedDict(parts))
-    model.tie()
+        model = assemble(vocabulary, size)
     if seed is not None:
         materialise(model, torch.device("cpu"), seed)
+    return model
+
+
+def assemble(vocabulary: int, size: GPTSize) -> GPT:
+    """Build the model on the current device, with the weights that torch's modules begin with."""
+    parts: dict[str, nn.Module] = {"embedding": Embedding(vocabulary, size)}
+    parts |= {f"block{number}": Block(size) for number in range(size.layers)}
+    parts["norm"] = nn.LayerNorm(size.width)
+    parts["head"] = nn.Linear(size.width, vocabulary, bias=False)
+    model = GPT(OrderedDict(parts))
+    model.tie()
     return model
 
 

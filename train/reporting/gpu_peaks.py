@@ -12,28 +12,33 @@ class Peaks:
     """Of a precision: 10**12 operations a second."""
     gb_s: float
     """Memory: 10**9 bytes a second."""
+    link_gb_s: float
+    """To another GPU of its machine, in each direction: NVLink, or PCIe: 10**9 bytes a second."""
 
 
-def _peaks(fp32: float, tf32: float | None, half: float, gb_s: float, *, bf16: bool = True) -> Peaks:
-    return Peaks(tflops={"fp32": fp32, "tf32": tf32, "bf16": half if bf16 else None, "fp16": half}, gb_s=gb_s)
+def _peaks(
+    fp32: float, tf32: float | None, half: float, gb_s: float, link_gb_s: float, *, bf16: bool = True
+) -> Peaks:
+    tflops = {"fp32": fp32, "tf32": tf32, "bf16": half if bf16 else None, "fp16": half}
+    return Peaks(tflops=tflops, gb_s=gb_s, link_gb_s=link_gb_s)
 
 
 PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
-    (("B200",), _peaks(75, 1100, 2250, 8000)),
-    (("H200", "NVL"), _peaks(60, 418, 836, 4800)),
-    (("H200",), _peaks(67, 494.7, 989.4, 4800)),
-    (("H100", "NVL"), _peaks(60, 417.5, 835, 3900)),
-    (("H100", "PCIE"), _peaks(51, 378, 756, 2000)),
-    (("H100",), _peaks(67, 494.7, 989.4, 3350)),
-    (("A100", "80GB", "PCIE"), _peaks(19.5, 156, 312, 1935)),
-    (("A100", "80GB"), _peaks(19.5, 156, 312, 2039)),
-    (("A100",), _peaks(19.5, 156, 312, 1555)),
-    (("A10G",), _peaks(31.5, 35, 70, 600)),
-    (("A10",), _peaks(31.2, 62.5, 125, 600)),
-    (("L40S",), _peaks(91.6, 183, 362, 864)),
-    (("L4",), _peaks(30.3, 60, 121, 300)),
-    (("V100",), _peaks(15.7, None, 125, 900, bf16=False)),
-    (("T4",), _peaks(8.1, None, 65, 320, bf16=False)),
+    (("B200",), _peaks(75, 1100, 2250, 8000, 900)),
+    (("H200", "NVL"), _peaks(60, 418, 836, 4800, 450)),
+    (("H200",), _peaks(67, 494.7, 989.4, 4800, 450)),
+    (("H100", "NVL"), _peaks(60, 417.5, 835, 3900, 300)),
+    (("H100", "PCIE"), _peaks(51, 378, 756, 2000, 64)),
+    (("H100",), _peaks(67, 494.7, 989.4, 3350, 450)),
+    (("A100", "80GB", "PCIE"), _peaks(19.5, 156, 312, 1935, 32)),
+    (("A100", "80GB"), _peaks(19.5, 156, 312, 2039, 300)),
+    (("A100",), _peaks(19.5, 156, 312, 1555, 300)),
+    (("A10G",), _peaks(31.5, 35, 70, 600, 32)),
+    (("A10",), _peaks(31.2, 62.5, 125, 600, 32)),
+    (("L40S",), _peaks(91.6, 183, 362, 864, 32)),
+    (("L4",), _peaks(30.3, 60, 121, 300, 32)),
+    (("V100",), _peaks(15.7, None, 125, 900, 150, bf16=False)),
+    (("T4",), _peaks(8.1, None, 65, 320, 16, bf16=False)),
 )
 """By words of the name that nvidia-smi and torch give; the first row whose words are all there counts."""
 

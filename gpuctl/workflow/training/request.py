@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
-STRATEGY_OPTIONS = ("--strategy", "--tp", "--pp")
+STRATEGY, AUTO = "--strategy", "auto"
+"""The built-in job's option, and the value for which gpuctl puts another one before the ranks get it."""
+STRATEGY_OPTIONS = (STRATEGY, "--tp", "--pp")
 """Options of the built-in job that not every number of ranks can have."""
 DATA_OPTIONS = ("--data-dir", "--data")
 """Names of the built-in job's option for where its data is on the nodes."""
@@ -292,12 +294,20 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
 
 def check_built_in(words: Sequence[str]) -> None:
     """Raises Usage for options that the built-in job would refuse, before anything is launched."""
-    done = _ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
-    said = done.stderr.strip().splitlines()
-    if done.returncode == 2 and said:
-        sentence = said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+    if value_of(words, STRATEGY) == AUTO:
+        raise Usage("--strategy auto is for gpuctl train: name a strategy that gpuctl advise shows.")
+    done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
+    if sentence := refusal_of(done):
         ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
         raise Usage(sentence + ours)
+
+
+def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
+    """Return what the built-in job says of options that it refuses. None: it takes them."""
+    said = done.stderr.strip().splitlines()
+    if done.returncode != 2 or not said:
+        return None
+    return said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
 
 
 def check_strategy(request: TrainRequest, run: Run) -> None:
@@ -310,20 +320,24 @@ def check_strategy(request: TrainRequest, run: Run) -> None:
         "print(refusal(parse(sys.argv[2:]), [int(n) for n in sys.argv[1].split(',')]) or '')"
     )
     ranks = ",".join(str(node.nproc) for node in run.nodes)
-    if sentence := _ask_built_in(code, (ranks, *words)).stdout.strip():
+    if sentence := ask_built_in(code, (ranks, *words)).stdout.strip():
         raise Usage(sentence)
 
 
-def _ask_built_in(code: str, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run Python with the built-in job's modules, which this package does not import."""
+def ask_built_in(
+    code: str, words: Sequence[str], given: str = "", timeout_s: float | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
     from remote.launchers.rank_command import built_in_tree
 
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=built_in_tree().root,
+        input=given,
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout_s,
         env={name: value for name, value in os.environ.items() if name != "RANK"},
     )
 

@@ -15,6 +15,7 @@ from gpuctl.errors import JobStopped, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
+from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
@@ -128,9 +129,9 @@ class _Runs:
         `point`: what it resumes from. `step`: what it follows the job's last run for; None: it is the first.
         """
         began, started_at = time.monotonic(), datetime.now(UTC)
-        request = self._request
         inventory = load_inventory(self._folder)
         usable = self._usable(inventory, step)
+        request = with_strategy(self._app, self._request, machines_of(inventory, self._request, usable))
         project = project_of(self._app, request, inventory, machines_of(inventory, request, usable))
         shows_logs = not request.built_in or request.search is not None
         with open_view(self._app.output, logs=shows_logs) as view, ExitStack() as starting:

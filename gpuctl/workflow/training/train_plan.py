@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.options import App
 from gpuctl.text import plural
+from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
@@ -105,6 +106,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = machines_of(inventory, request)
+    request = with_strategy(app, request, machines)
     project = project_of(app, request, inventory, machines)
     peers = tuple(machine.private_ip for machine in machines)
     with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:

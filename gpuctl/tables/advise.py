@@ -1,0 +1,112 @@
+"""The table of `advise`: what fits, the cheapest first, and why the rest does not. Imports rich."""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuctl import text
+from gpuctl.tables.layout import FittedTable
+from gpuctl.text import plural
+from gpuctl.workflow.advice.advise import AdviceRow
+from inventories.money import dollars
+
+MOST_ROWS = 20
+"""That fit, and are shown: more of them are one strategy each for a shape and count."""
+MOST_REASONS = 12
+
+
+def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableType:
+    """Return the command of the first row, the rows that fit, and why others don't."""
+    fitting = [row for row in rows if row.fits]
+    shown = fitting if everything else _some(fitting)
+    reasons = _without_fit(rows, everything=everything)
+    parts: list[RenderableType] = []
+    if fitting:
+        parts += [Text(fitting[0].command or "", "bold"), "", _table(shown)]
+        parts += [Text(reason, "dim") for reason in dict.fromkeys(row.reason for row in shown) if reason]
+        if hidden := len(fitting) - len(shown):
+            parts.append(Text(f"{plural(hidden, 'more row')} that fit: --all shows them", "dim"))
+    else:
+        parts.append(Text("It fits on none of these machines.", "bold"))
+    if reasons:
+        parts += ["", Text("does not fit:" if fitting else "The nearest:", "dim")]
+        parts += [Text(f"{_name(row)}: {row.reason}") for row in reasons]
+    return Group(*parts)
+
+
+def _some(fitting: Sequence[AdviceRow]) -> Sequence[AdviceRow]:
+    """Return the rows, or where they are many the best of each shape and count."""
+    if len(fitting) <= MOST_ROWS:
+        return fitting
+    best: dict[tuple[str, int], AdviceRow] = {}
+    for row in fitting:
+        best.setdefault((row.shape, row.count), row)
+    return list(best.values())[:MOST_ROWS]
+
+
+def _without_fit(rows: Sequence[AdviceRow], *, everything: bool) -> Sequence[AdviceRow]:
+    """Return the rows that do not fit, or where they are many the nearest of each shape on which nothing fits."""
+    lacking = [row for row in rows if not row.fits]
+    if everything or len(lacking) <= MOST_REASONS:
+        return lacking
+    good = {row.shape for row in rows if row.fits}
+    nearest: dict[str, AdviceRow] = {}
+    for row in lacking:
+        if row.shape not in good:
+            nearest.setdefault(row.shape, row)
+    return list(nearest.values())
+
+
+def _name(row: AdviceRow) -> str:
+    return f"{row.count} x {row.shape}, {row.strategy}"
+
+
+def _table(rows: Sequence[AdviceRow]) -> RenderableType:
+    columns: dict[str, Callable[[AdviceRow], str]] = {
+        "machines": lambda row: f"{row.count} x {row.shape}",
+        "strategy": lambda row: row.strategy,
+        "memory": _memory,
+        "at once": lambda row: str(row.micro_batch),
+        "step": _step,
+        "tokens/s": lambda row: text.count(row.tokens_per_s),
+        "MFU": lambda row: text.UNKNOWN if row.mfu is None else f"{row.mfu:.0%}".replace("%", " %"),
+        "$/h": lambda row: _usd(row.hourly_usd),
+        "$/epoch": lambda row: _usd(row.usd_per_epoch),
+        "time": _time,
+        "$ in all": lambda row: _usd(row.usd_total),
+    }
+    table = FittedTable(
+        columns,
+        [[cell(row) for cell in columns.values()] for row in rows],
+        right=[name for name in columns if name not in ("machines", "strategy")],
+        least=("at once", "$/h", "MFU", "memory", "tokens/s", "$/epoch"),
+    )
+    note = (
+        "memory: of the fullest rank; at once: sequences of a rank; step: from the best case to the worst; "
+        "list prices, without disks"
+    )
+    return Group(table, Text(note, "dim"))
+
+
+def _memory(row: AdviceRow) -> str:
+    return text.UNKNOWN if row.memory_gb is None else f"{row.memory_gb:.1f} of {row.gpu_memory_gb:.0f} GB"
+
+
+def _time(row: AdviceRow) -> str:
+    """Return how long all of the tokens take."""
+    if row.usd_total is None or not row.hourly_usd:
+        return text.UNKNOWN
+    return text.duration(row.usd_total / row.hourly_usd * 3600)
+
+
+def _step(row: AdviceRow) -> str:
+    """Return `17-27 s`, `230-370 ms`."""
+    if row.step_s is None:
+        return text.UNKNOWN
+    low, high = row.step_s
+    return f"{low * 1000:.0f}-{high * 1000:.0f} ms" if high < 1 else f"{low:.3g}-{high:.3g} s"
+
+
+def _usd(usd: float | None) -> str:
+    return text.UNKNOWN if usd is None else dollars(usd).removeprefix("$")

@@ -1,0 +1,127 @@
+"""`advise`: a row for each shape, count and strategy, of list prices. Nothing is rented, and no cloud is asked."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuctl.errors import Usage
+from gpuctl.options import App
+from gpuctl.shape_names import find
+from gpuctl.workflow.advice.ask import ask, machines_of_shape
+from gpuctl.workflow.advice.check import compared
+from gpuctl.workflow.training.request import value_of
+from provision.pricing.catalog import SHAPES
+from provision.pricing.prices import load
+from provision.pricing.shape import Shape
+
+COUNTS = (1, 2, 4, 8)
+"""Of machines, where nobody says how many."""
+MODEL = "--model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviseRequest:
+    """What a person asked `gpuctl advise` for."""
+
+    words: tuple[str, ...]
+    """The built-in job's options."""
+    shapes: tuple[str, ...] = ()
+    """Names of shapes or GPUs, or their beginnings. Empty: all that have a price."""
+    counts: tuple[int, ...] = ()
+    """Machines. Empty: COUNTS."""
+    provider: str | None = None
+    region: str | None = None
+    """Of the prices."""
+    batch_tokens: float | None = None
+    """Of a step of all ranks, about."""
+    tokens: float | None = None
+    """To train on in all."""
+    check: bool = True
+    """Compare the memory of the first row with torch's own count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceRow:
+    """One strategy on some machines, an element of `advise --json`. None: not known."""
+
+    shape: str
+    count: int
+    strategy: str
+    fits: bool
+    memory_gb: float | None
+    """Of the fullest rank."""
+    gpu_memory_gb: float
+    memory: dict[str, float] | None
+    """By part, GB."""
+    step_s: tuple[float, float] | None
+    """At best and at worst."""
+    tokens_per_s: float | None
+    mfu: float | None
+    hourly_usd: float | None
+    usd_per_epoch: float | None
+    usd_total: float | None
+    batch_tokens: int | None
+    micro_batch: int | None
+    """Samples of a rank that are computed at once."""
+    gradient_accumulation_steps: int | None
+    reason: str | None
+    """Why it does not fit, or what is not known of it."""
+    command: str | None
+    """What rents the machines, and trains on them. None: it does not fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The document of `advise --json`."""
+
+    rows: tuple[AdviceRow, ...]
+    """What fits, by dollars; then what doesn't, by how much is lacking."""
+
+
+def advise(app: App, request: AdviseRequest) -> Advice:
+    """Return the rows. Raises Usage for what can't be answered; what was assumed, and torch's count, is told."""
+    if value_of(request.words, MODEL) is None:
+        raise Usage("Name the model after --: gpuctl advise -- --model gpt-124m")
+    prices = load(app.store.home)
+    priced = [(shape, prices.of(shape.name, request.region)) for shape in _shapes(app, request)]
+    known = [
+        (shape, price.usd_per_hour if price else None) for shape, price in priced if price or request.shapes
+    ]
+    if not known:
+        raise Usage("No shape has a price there. gpuctl shapes --refresh-prices asks for them.")
+    machines = [
+        machines_of_shape(shape, count, usd) for shape, usd in known for count in request.counts or COUNTS
+    ]
+    answer = ask(request.words, machines, batch_tokens=request.batch_tokens, tokens=request.tokens)
+    for note in answer.notes:
+        app.output.say(f"note: {note}")
+    if request.check and answer.rows[0]["fits"]:
+        app.output.say(compared(answer.rows[0], answer.vocabulary))
+    return Advice(rows=tuple(_row(row) for row in answer.rows))
+
+
+def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
+    """Return the shapes that are asked about. Raises Usage for a name that none has."""
+    named = find(request.shapes) if request.shapes else None
+    for note in named.notes if named else ():
+        app.output.say(note)
+    found = [
+        shape
+        for shape in SHAPES.values()
+        if request.provider in (None, shape.provider) and (named is None or shape.name in named.names)
+    ]
+    if not found:
+        raise Usage(f"{(request.provider or '').upper()} has none of these shapes: leave out --provider.")
+    return found
+
+
+def _row(row: dict[str, object]) -> AdviceRow:
+    kept = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
+    command = command_of(str(row["shape"]), row["count"], row["words"]) if row["fits"] else None
+    return AdviceRow(**kept, command=command)  # type: ignore[arg-type]  # as the job has them
+
+
+def command_of(shape: str, count: object, words: object) -> str:
+    """Return the commands that rent the machines and train on them, to copy."""
+    assert isinstance(words, list)
+    return f"gpuctl up --shape {shape} --count {count} && gpuctl train -- {shlex.join(words)}"

@@ -1,0 +1,194 @@
+"""`gpuctl advise`, and the strategy that gpuctl chooses for machines that are there."""
+
+import io
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuctl import cli
+from gpuctl.errors import Usage
+from gpuctl.options import App, Options
+from gpuctl.output import Output
+from gpuctl.workflow.advice.auto import with_strategy
+from gpuctl.workflow.advice.check import compared, verdict
+from gpuctl.workflow.training.request import TrainRequest, check_built_in
+from inventories.machine import Machine
+
+Advise = Callable[..., tuple[int, str, str]]
+KEYS = {
+    "shape", "count", "strategy", "fits", "memory_gb", "step_s", "usd_per_epoch", "tokens_per_s", "mfu", "usd_total",
+    "reason",
+}  # fmt: skip
+MODEL = ("--model", "gpt-124m")
+
+
+@pytest.fixture
+def advise(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Advise:
+    """`gpuctl advise`, in this process: status, stdout, stderr."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = cli.main(["advise", "--no-check", *words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_document_has_the_keys_of_the_contract_and_null_for_what_is_not_known(advise: Advise) -> None:
+    status, out, _ = advise("--shape", "VM.GPU.A10.2,VM.GPU2.1", "--count", "2", "--json", "--", *MODEL)
+    rows = json.loads(out)["rows"]
+    assert status == 0
+    assert all(set(row) >= KEYS for row in rows)
+    assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
+    priced = [row["usd_per_epoch"] for row in rows if row["usd_per_epoch"] is not None]
+    assert priced == sorted(priced)
+    assert rows[0]["usd_total"] is None, "nobody said how many tokens"
+    unknown = next(row for row in rows if row["shape"] == "VM.GPU2.1")
+    assert (unknown["fits"], unknown["step_s"], unknown["usd_per_epoch"]) == (True, None, None)
+
+
+def test_first_line_is_commands_that_gpuctl_takes(advise: Advise) -> None:
+    status, out, _ = advise(
+        "--shape",
+        "A10",
+        "--provider",
+        "oci",
+        "--batch-tokens",
+        "0.1M",
+        "--tokens",
+        "1B",
+        "--",
+        *MODEL,
+        "--lr",
+        "0.001",
+    )
+    assert status == 0
+    up, train = out.splitlines()[0].split(" && ")
+    assert up.startswith("gpuctl up --shape ")
+    words = shlex.split(train)
+    assert words[:5] == ["gpuctl", "train", "--", *MODEL]
+    check_built_in(words[3:])
+    assert "$ in all" in out
+
+
+def test_model_that_fits_nowhere_ends_with_status_1_and_says_why(advise: Advise) -> None:
+    status, out, _ = advise("--shape", "VM.GPU.A10.1", "--count", "1", "--", "--model", "gpt-7b")
+    assert status == 1
+    assert out.startswith("It fits on none of these machines.")
+    assert "1 x VM.GPU.A10.1, ddp: With one sequence at a time a rank needs 113.4 GB" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--",), "Name the model after --: gpuctl advise -- --model gpt-124m"),
+        (("--", "--model", "gpt-125m"), "Did you mean gpt-124m"),
+        (("--", "--model", "resnet18"), "is for images"),
+        (("--", *MODEL, "--seq-len", "4096"), "give at most 1024"),
+        (("--count", "0", "--", *MODEL), "'0' is no number of machines"),
+        (("--batch-tokens", "many", "--", *MODEL), "'many' is no number of tokens"),
+        (("--shape", "A11", "--", *MODEL), "A11"),
+        (
+            ("--shape", "A10", "--provider", "aws", "--shape", "VM.GPU.A10.1", "--", "--modle", "x"),
+            "Name the model",
+        ),
+        (("--provider", "aws", "--shape", "VM.GPU.A10.1", "--", *MODEL), "AWS has none of these shapes"),
+        (("--model", "gpt-124m"), "go after --"),
+    ],
+)
+def test_what_can_not_be_answered_is_refused_with_a_sentence(
+    advise: Advise, words: tuple[str, ...], sentence: str
+) -> None:
+    status, _, err = advise(*words)
+    assert status == 2
+    assert sentence in err
+
+
+def machine(rank: int, shape: str | None) -> Machine:
+    return Machine(
+        name=f"node-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=None,
+        id=f"i-{rank}", shape=shape,
+    )  # fmt: skip
+
+
+def chosen(words: tuple[str, ...], *shapes: str | None, **asked: Any) -> tuple[TrainRequest, str]:
+    said = io.StringIO()
+    app = App(output=Output(Options(), stderr=said))
+    machines = [machine(rank, shape) for rank, shape in enumerate(shapes)]
+    return with_strategy(app, TrainRequest(words=words, **asked), machines), said.getvalue()
+
+
+def test_auto_becomes_plain_options_for_the_machines_that_are_there() -> None:
+    words = (*MODEL, "--strategy", "auto", "--global-batch-size", "64")
+    request, said = chosen(words, "VM.GPU.A10.2", "VM.GPU.A10.2")
+    assert "auto" not in request.words
+    assert {"--strategy", "--global-batch-size"} <= set(request.words)
+    check_built_in(request.words)
+    assert said.startswith("--strategy auto: ")
+    assert "of 24 GB by arithmetic, on 2 machines of VM.GPU.A10.2" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes", "asked", "why"),
+    [
+        (MODEL, (None,), {}, "the machines' GPUs are not known by their shape"),
+        (MODEL, ("VM.GPU.A10.1", "VM.GPU.A10.2"), {}, "the machines' GPUs are not known by their shape"),
+        (MODEL, ("VM.GPU.A10.1",), {"device": "cpu"}, "no GPUs are used"),
+        (
+            ("--model", "resnet18"),
+            ("VM.GPU.A10.1",),
+            {},
+            "there is no advice: advise knows what text models need",
+        ),
+    ],
+)
+def test_auto_is_ddp_where_there_is_no_advice_and_says_so(
+    words: tuple[str, ...], shapes: tuple[str | None, ...], asked: dict[str, Any], why: str
+) -> None:
+    request, said = chosen((*words, "--strategy=auto"), *shapes, **asked)
+    assert request.words == (*words, "--strategy=ddp")
+    assert said.startswith(f"--strategy auto: ddp, as {why}")
+
+
+def test_auto_refuses_machines_on_which_the_model_fits_in_no_way() -> None:
+    with pytest.raises(Usage, match=r"fits on 1 machine of VM\.GPU\.A10\.1 in no way\. The nearest is ddp"):
+        chosen(("--model", "gpt-7b", "--strategy", "auto"), "VM.GPU.A10.1")
+
+
+def test_other_strategies_and_scripts_are_left_alone() -> None:
+    for words in ((*MODEL, "--strategy", "fsdp"), ("train.py", "--strategy", "auto")):
+        request, said = chosen(words, "VM.GPU.A10.1")
+        assert (request.words, said) == (words, "")
+
+
+def test_auto_never_reaches_the_ranks() -> None:
+    with pytest.raises(Usage, match="--strategy auto is for gpuctl train"):
+        check_built_in(("--strategy", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "begin"),
+    [
+        ((10.9, 10.0), "memory checked on a few blocks: 10.90 GB by arithmetic, 10.00 GB by torch's tracker"),
+        ((11.1, 10.0), "warning: the memory is uncertain"),
+        ((8.9, 10.0), "warning: the memory is uncertain"),
+    ],
+)
+def test_difference_to_torchs_count_above_a_tenth_is_told(counts: tuple[float, float], begin: str) -> None:
+    assert verdict(*counts).startswith(begin)
+
+
+def test_row_that_torch_can_not_count_is_told_to_be_unchecked() -> None:
+    row = {"count": 1, "gpus": 2, "micro_batch": 1, "words": [*MODEL, "--strategy", "pp"]}
+    assert compared(row, 257) == "memory not checked: a pipeline's stages can't be built on one computer"
+
+
+def test_arithmetic_needs_no_torch() -> None:
+    code = "import sys; import train.advice.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

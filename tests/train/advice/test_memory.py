@@ -1,0 +1,106 @@
+"""The memory of a job by arithmetic, compared with what torch stores."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from train.advice.memory import USABLE, Batch, Memory, fits, fullest_rank
+from train.advice.network import joined, text_network
+from train.models.gpt import build_gpt
+from train.models.gpt_sizes import GPT_SIZES
+from train.options import Options
+from train.reporting.device_use import stored_bytes
+from train.strategies.degrees import Degrees
+from train.train_step import mean_loss
+
+SIZE = replace(GPT_SIZES["gpt-10m"], layers=2)
+"""Blocks are alike."""
+VOCABULARY, LENGTH, SAMPLES = 257, 16, 2
+
+
+def network(precision="fp32", *, by_blocks=False):
+    return text_network(SIZE, vocabulary=VOCABULARY, length=LENGTH, precision=precision, by_blocks=by_blocks)
+
+
+def memory(sizes, *, batch=None, **options):
+    given = Options(model="gpt-10m", dataset="text", **options)
+    return fullest_rank(network(given.precision), given, sizes, batch or Batch(micro_batch=SAMPLES, number=1))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_gpt(VOCABULARY, SIZE, 0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_arithmetic_of_one_process_agrees_with_torchs_storages(model, precision):
+    saved, ours = {}, {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in ours:
+            saved[storage.data_ptr()] = tensor  # held: another tensor would get its place
+        return tensor
+
+    tokens = torch.zeros(SAMPLES, LENGTH, dtype=torch.int64)
+    autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast:
+        logits = model(tokens)
+        loss = mean_loss(logits, tokens)
+    optimizer = torch.optim.Adam(model.parameters())
+    loss.backward()
+    optimizer.step()
+
+    found = memory(Degrees(), precision=precision)
+    parameters = list(model.parameters())
+    assert found.weights == stored_bytes(parameters)
+    assert found.gradients == stored_bytes(p.grad for p in parameters)
+    states = [v for state in optimizer.state.values() for v in state.values() if v.numel() > 1]
+    assert found.optimizer == stored_bytes(states)
+    # Of what the loss makes of the outputs, its logarithms are kept; outputs and gradient are not in what is saved.
+    kept = found.activations + SAMPLES * LENGTH * VOCABULARY * 4
+    assert stored_bytes(saved.values()) == pytest.approx(kept, rel=0.03)
+    optimizer.zero_grad()
+
+
+def test_fsdp_keeps_a_quarter_on_each_of_four_ranks_and_gathers_a_part():
+    one, four = memory(Degrees()), memory(Degrees(shard=4), strategy="fsdp")
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(four, part) == getattr(one, part) / 4
+    embedding = (VOCABULARY + SIZE.context) * SIZE.width
+    assert four.gathered == 4 * 2 * (embedding + 2 * 4 * SIZE.width**2)
+    assert four.activations == one.activations
+
+
+def test_fsdp_keeps_whole_gradients_where_micro_batches_are_accumulated():
+    several = memory(Degrees(shard=4), strategy="fsdp", batch=Batch(micro_batch=1, number=2))
+    assert several.gradients == memory(Degrees()).gradients
+
+
+def test_zero1_divides_the_optimizers_state_alone():
+    one, four = memory(Degrees()), memory(Degrees(replicate=4), strategy="zero1")
+    assert (four.weights, four.gradients, four.optimizer) == (one.weights, one.gradients, one.optimizer / 4)
+
+
+def test_tensor_parallel_divides_blocks_and_not_the_embedding():
+    one, two = memory(Degrees()), memory(Degrees(tp=2), strategy="tp")
+    block = joined(network().layers[1:2])
+    assert one.weights - two.weights == pytest.approx(4 * SIZE.layers * block.split_weights / 2)
+    assert two.activations < one.activations
+    assert two.outputs == one.outputs
+
+
+def test_first_stage_of_a_pipeline_keeps_as_many_micro_batches_as_there_are_stages():
+    whole = memory(Degrees(), batch=Batch(micro_batch=1, number=8))
+    two = memory(Degrees(pp=2), strategy="pp", batch=Batch(micro_batch=1, number=8))
+    assert two.activations == pytest.approx(whole.activations, rel=0.1), "half of the layers, twice"
+    assert two.weights < whole.weights
+
+
+def test_memory_fits_up_to_a_boundary():
+    planted = Memory(weights=10e9, gradients=0, optimizer=0, gathered=0, activations=0, outputs=0)
+    boundary_gb = planted.total / 1e9 / USABLE
+    assert fits(planted, boundary_gb * 1.0001)
+    assert not fits(planted, boundary_gb * 0.9999)

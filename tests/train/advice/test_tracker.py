@@ -1,0 +1,25 @@
+"""torch's tracker and the arithmetic, on ranks that are not there."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fsdp", "zero2", "tp"])
+def test_torchs_tracker_agrees_with_the_arithmetic(strategy):
+    words = ["--model", "gpt-10m", "--seq-len", "128", "--precision", "bf16", "--strategy", strategy]
+    nodes, gpus = (1, 2) if strategy == "tp" else (2, 2)
+    asked = {"count": nodes, "gpus": gpus, "micro_batch": 4, "vocabulary": 257}
+    done = subprocess.run(
+        [sys.executable, "-m", "train.advice.tracker", *words],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found = json.loads(done.stdout)
+    assert found["arithmetic_gb"] == pytest.approx(found["torch_gb"], rel=0.05)

@@ -1,0 +1,60 @@
+"""The machines that an advice is about, and what is known of their GPUs and links."""
+
+from dataclasses import dataclass
+
+from train.options import Precision
+from train.reporting.gpu_peaks import Peaks, peaks_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """So many machines of one shape."""
+
+    shape: str
+    count: int
+    gpus: int
+    """Of one machine: as many ranks."""
+    gpu: str
+    gpu_memory_gb: float
+    between_gb_s: float | None
+    """The vendor's figure for the network between them. None: not known."""
+    hourly_usd: float | None
+    """Of all of them together. None: not known."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.count * self.gpus
+
+    @property
+    def _peaks(self) -> Peaks | None:
+        return peaks_of(f"{self.gpu} {self.gpu_memory_gb:.0f}GB")
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """Return the operations a second of one GPU by its data sheet. None: not known, or it can't."""
+        tflops = self._peaks.tflops.get(precision) if self._peaks else None
+        return None if tflops is None else tflops * 1e12
+
+    @property
+    def memory_bytes_s(self) -> float | None:
+        """Bytes a second of a GPU's memory, by its data sheet. None: not known."""
+        return self._peaks.gb_s * 1e9 if self._peaks else None
+
+    @property
+    def within_bytes_s(self) -> float | None:
+        """Bytes a second between GPUs of one machine, by the vendor's figure. None: not known."""
+        return self._peaks.link_gb_s * 1e9 if self._peaks else None
+
+    @property
+    def between_bytes_s(self) -> float | None:
+        """Bytes a second of a machine's network, by the vendor's figure. None: not known."""
+        return self.between_gb_s * 1e9 if self.between_gb_s else None
+
+    @property
+    def slowest_bytes_s(self) -> float | None:
+        """That of the link that decides in a ring of all ranks."""
+        if self.count == 1:
+            return self.within_bytes_s
+        if self.gpus == 1 or self.between_bytes_s is None or self.within_bytes_s is None:
+            return self.between_bytes_s
+        return min(self.between_bytes_s, self.within_bytes_s)
