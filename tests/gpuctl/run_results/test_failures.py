@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.run_results.failures import SUSPICION, failed_first, headline, first_failure
+from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure, headline
 from gpuctl.run_results.metrics import Line
 from gpuctl.run_results.rank_end import rank_end
 from inventories.end_reasons import Ended, Reason
