@@ -101,6 +101,9 @@ def test_file_that_is_taken_is_named_whatever_it_says(
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: include\n")
     requested("train", "--resume", "--mode", "ray", cluster="default")
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: nothing\n")
+    file.write_text("")
+    requested("train", cluster="default")
+    assert "nothing, and the built-in job runs: a script is named under run" in capsys.readouterr().err
 
 
 def test_typed_options_win_and_repeatable_ones_are_added(project: Path, requested: Requested) -> None:
