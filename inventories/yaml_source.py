@@ -218,7 +218,10 @@ class _Builder:
             key = str(key_node.value)
             if key in values:
                 first = self.lines[(*keys, key)]
-                self.problems.add(line, f"key '{key}' is there a second time; the first is in line {first}.")
+                self.problems.add(
+                    line,
+                    f"key '{key}' is there a second time; the first is in line {first}. Remove one of them.",
+                )
                 continue
             self.lines[(*keys, key)] = line
             values[key] = self.value(value_node, (*keys, key))

@@ -208,9 +208,9 @@ def test_other_commands_need_only_the_name_of_the_cluster(
     assert capsys.readouterr().err.endswith("Create it first, as gpuctl.yaml says: gpuctl up\n")
     (project / "gpuctl.yaml").write_text("cluster: {cluster: [")
     assert cli.main(["down", "--yes"]) == 2
-    assert "Mend it, or say which cluster is meant: --cluster NAME." in capsys.readouterr().err
+    assert "--cluster NAME does without the file." in capsys.readouterr().err
     assert cli.main(["train", "--dry-run"]) == 2
-    assert "Mend it, or leave the file out: -f none." in capsys.readouterr().err
+    assert "-f none leaves the file out." in capsys.readouterr().err
     assert cli.main(["train", "--help"]) == 0
 
 
