@@ -33,7 +33,7 @@ class Project:
         command_sync(request, output, _chunks(tree, output))
 
     def sync(self, *, fresh: bool = False, share: bool = False, grows: str = "") -> EarlierFiles:
-        """Send it as before a run, in this process; or as files that nodes share. `grows`: a file, once it is read."""
+        """Send it as before a run, in this process; or as files that nodes share. `grows`: a file, meanwhile."""
         tree = read_everything(self.here)
         if grows:
             with (self.here / grows).open("a") as file:
