@@ -269,7 +269,7 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[st
     if _is_of_bench(item):
         return "", "a benchmark's runs wrote it"
     if item.kind == "written":
-        return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
+        return ("", "written by a run") if policy.everything else ("written by a run; removed with --all", "")
     if used_last and not policy.everything:
         return "used last", ""
     if item.kind == "environment" and not item.used:
@@ -294,7 +294,7 @@ def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
     if _is_here_too(item, known):
         return "", ALL_HERE
     # However old: what is nowhere else goes only where that was asked for.
-    return "not all of it is here; --all removes it", ""
+    return "not all here; removed with --all", ""
 
 
 def _is_here_too(item: Item, known: Known) -> bool:
