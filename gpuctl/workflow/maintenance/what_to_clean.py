@@ -27,6 +27,7 @@ NAMES = {
     "written": "files of runs",
     "program": "old versions",
     "removed": "leftovers",
+    "downloads": "downloads",
 }
 """Kind → what a table calls it."""
 
@@ -240,6 +241,23 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) ->
             )
         )
     return choices
+
+
+def downloads_of(node: str, cluster: str, found: Leftovers, home: Path) -> list[Choice]:
+    """The row of uv's cache on a local host, whose home is under gpuctl's own folder, `home`; elsewhere none."""
+    if not found.uv_cache or not Path(found.uv_cache).is_relative_to(home):
+        return []
+    return [
+        Choice(
+            where=node,
+            cluster=cluster,
+            kind="downloads",
+            name="uv",
+            bytes=found.uv_cache_bytes,
+            removes=False,
+            why="for environments to come; gpuctl down removes it with the host",
+        )
+    ]
 
 
 def _used_last(found: Leftovers, kind: str) -> str | None:

@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gpuctl.workflow.maintenance.what_to_clean import (
     Policy,
     choose_here,
     choose_on_node,
+    downloads_of,
     is_all_here,
     known_of,
     latest_checkpoints,
@@ -290,3 +292,13 @@ def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
     assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
     assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
     assert by_kind(there, "gpu-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "sizes"),
+    [("/g/clusters/c/local/c-0/home/.cache/uv", [7]), ("/home/me/.cache/uv", []), (None, [])],
+)
+def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
+    found = replace(left(), uv_cache=cache, uv_cache_bytes=7)
+    rows = downloads_of("c-0", "c", found, Path("/g"))
+    assert [(row.bytes, row.removes) for row in rows] == [(size, False) for size in sizes]
