@@ -1,9 +1,11 @@
-"""Ctrl-C where it must not break off what is under way."""
+"""Ctrl-C where it must not break off what is under way, and SIGTERM where it needs a word."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -22,6 +24,30 @@ def on_interrupt(handler: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def told_if_terminated(text: str) -> Iterator[None]:
+    """Write the text as the process's last line where SIGTERM ends it during the body."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        # Past the streams: they may be in the middle of a line, and hold their locks.
+        with suppress(OSError):
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\n{text}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

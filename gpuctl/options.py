@@ -187,12 +187,8 @@ class App:
         try:
             name = cluster_of(self.job_path)
         except InvalidInput as error:
-            without = (
-                "or leave the file out: -f none"
-                if reads_job
-                else "or say which cluster is meant: --cluster NAME"
-            )
-            raise InvalidInput(f"{error} Mend it, {without}.") from error
+            without = "-f none leaves the file out" if reads_job else "--cluster NAME does without the file"
+            raise InvalidInput(f"{error} {without}.") from error
         if name:
             self.options = replace(self.options, cluster=name)
             self.__dict__.pop("output", None)

@@ -161,7 +161,7 @@ class Ended:
     """Words of others: the script's, a library's, the system's, SSH's."""
     cause: Cause | None = None
     place: str = ""
-    """Where in the script it crashed: `load_batch, data.py:41`."""
+    """Where in the project: a crash `load_batch, data.py:41`, an exception `data.py:41`, a wait `barrier, a.py:8`."""
     facts: EndFacts | None = None
 
     @property

@@ -10,13 +10,11 @@ GpuctlError                 siblings: gpuctl.errors, provision.errors, remote.er
     └── Locked              another live process works on the cluster
 """
 
-from typing import ClassVar
-
 
 class GpuctlError(Exception):
     """Root of every error of gpuctl. The message is one or more whole sentences that say what to do next."""
 
-    exit_status: ClassVar[int] = 1
+    exit_status: int = 1
     """The command line's: 1 failed, 2 wrong usage or input, 3 no capacity or quota, 4 needs attention."""
 
 

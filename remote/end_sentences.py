@@ -189,10 +189,15 @@ def _waiting(ended: Ended) -> str:
             f"in the same operation; {_rank(ended)} waited in vain{_in_brackets(ended)}"
         )
     one = len(ended.ranks) <= 1
+    if ended.reason is Reason.ENDED_EARLY:
+        which = "" if one else f"the ranks {listed(list(map(str, ended.ranks)), most=8)} "
+        at = f" ({ended.place})" if ended.place else _in_brackets(ended)
+        return (
+            f"{which}ended with exit status 0 while {_rank(ended)} waited for {'it' if one else 'them'}{at}"
+        )
     which = "" if one else f"one of the ranks {listed(list(map(str, ended.ranks)), most=8)} "
-    how = "had ended well before" if ended.reason is Reason.ENDED_EARLY else "hung, or was far behind"
     whom = "it" if one else "them"
-    return f"{which}{how}: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
+    return f"{which}hung, or was far behind: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
 
 
 def _rank(ended: Ended) -> str:
@@ -213,7 +218,8 @@ def _in_brackets(ended: Ended) -> str:
 
 def _with_words(text: str, ended: Ended) -> str:
     """A text, and the words of others after it where there are any."""
-    return f"{text}: {ended.detail}" if ended.detail else text
+    place = f" ({ended.place})" if ended.place else ""
+    return f"{text}: {ended.detail}{place}" if ended.detail else text
 
 
 def exit_text(ended: Ended) -> str:

@@ -10,6 +10,7 @@ RemoteError
 │   ├── DiskFull            … because no space was left there
 │   ├── NoPython            … because there is no Python where one should be
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
+│       └── NoConda         … because what builds it is not there
 ├── BadRequirements         what is to be installed can't be read (remote.python_env.project_files)
 ├── SomeNodesFailed         one or more nodes failed; every node's outcome is kept
 ├── NotReady                a machine's set-up failed or did not end; the stage is named
@@ -64,6 +65,11 @@ class NoPython(NodeFailed):
 
 class SomeNodesFailed(RemoteError):
     """One or more nodes failed."""
+
+    def __init__(self, message: str, *, exit_status: int = 1) -> None:
+        """`exit_status`: the nodes', where it is one."""
+        super().__init__(message)
+        self.exit_status = exit_status
 
 
 class NotReady(RemoteError):

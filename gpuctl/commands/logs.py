@@ -57,7 +57,7 @@ def _tell_the_end(app: App, result: "Result") -> None:
     """How the run that was followed ended, and what failed first."""
     error = result.first_error
     if error is not None:
-        from gpuctl.run_results.failures import failed_first
+        from gpuctl.run_results.failures import headline
 
-        app.output.say(f"{failed_first(error)}: {clean(error.message)}")
+        app.output.say(clean("".join(headline(error))))
     app.output.say(f"run {result.run}  {result.status}")

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 import stat
 import termios
 from array import array
@@ -261,9 +262,12 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
     elif result.status == "running":
         app.output.say(left_behind(result.run, interrupted=interrupted))
     else:
+        from gpuctl.run_results.outputs import matched_nothing
         from gpuctl.tables.lists import run_table
 
         app.output.table(run_table(result, seen=app.output.just_seen))
+        for pattern in matched_nothing(result):
+            app.output.say(f"--bring {shlex.quote(pattern)} matched no file that the run wrote")
         hung = result.reason is Reason.STOPPED_HUNG
         if hung:
             app.output.say(

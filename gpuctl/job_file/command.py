@@ -106,8 +106,11 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
     in_vain = (
         {"include", "root"} & {key.field for key in job.options} if built_in and says_what_runs else set()
     )
+    nothing = "nothing"
+    if built_in and says_what_runs and not in_vain:
+        nothing += ", and the built-in job runs: a script is named under run, as in 'script: train.py'"
     app.output.say(
-        f"from {job.path}: {', '.join(sorted(used)) or 'nothing'}{_taken_from_here(found)}{_in_vain(in_vain)}"
+        f"from {job.path}: {', '.join(sorted(used)) or nothing}{_taken_from_here(found)}{_in_vain(in_vain)}"
     )
     return (
         given

@@ -55,6 +55,12 @@ class Key:
         """Whether text that it takes may be a number: `auto|N`."""
         return "N" in (self.option.metavar or "").replace(":", "|").split("|")
 
+    @property
+    def values(self) -> str:
+        """What it takes, in words: `auto or a number`; empty where any text may do."""
+        words = (self.option.metavar or "").split("|") if self.takes_number else []
+        return " or ".join("a number" if word == "N" else word for word in words)
+
 
 def names_of(*decorators: Callable[..., Any]) -> frozenset[str]:
     """The names of the options that these give a command."""

@@ -111,7 +111,10 @@ class _Reader:
         if data is None or isinstance(data, dict):
             return data or {}
         subject = f"key '{'.'.join(keys)}'" if keys else "the file"
-        self._problem(keys, f"{subject} holds {shown(data)}; it should be keys with values.")
+        way = "it should be keys with values."
+        if keys == (RUN,) and isinstance(data, str):
+            way = f"put it under '{RUN}', as in '{SCRIPT}: {data}'."
+        self._problem(keys, f"{subject} holds {shown(data)}; {way}")
         return {}
 
     def _unknown(self, path: tuple[str, ...], known: "Sequence[tuple[str, ...]]") -> None:
@@ -175,6 +178,8 @@ class _Reader:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InvalidInput(f"{shown(value)} can't be used: it should be a whole number.")
             return _converted(key, value)
+        if key.values and isinstance(value, list | dict | None):
+            raise InvalidInput(f"{shown(value)} can't be used: it should be {key.values}.")
         # As it is written: `off` is a truth value in YAML.
         return _converted(key, self._source.text(*at) if isinstance(value, int | float) else self._text(at))
 
@@ -213,8 +218,13 @@ class _Reader:
 
     def _texts(self, at: Keys) -> list[str]:
         """A list of words, each as it is written: 1e-4, 007, true."""
-        if not isinstance(self._source.value(*at), list):
-            raise InvalidInput(f"{shown(self._source.value(*at))} can't be used: {NO_LIST}")
+        value = self._source.value(*at)
+        if isinstance(value, str):
+            raise InvalidInput(
+                f"{shown(value)} can't be used: it should be a list, as in [{', '.join(value.split())}]."
+            )
+        if not isinstance(value, list):
+            raise InvalidInput(f"{shown(value)} can't be used: {NO_LIST}")
         return [self._as_written(item) for item in self._items(at)]
 
     def _variables(self, at: Keys) -> list[str]:
@@ -263,7 +273,9 @@ class _Reader:
         alone = next((key for key in given if refused(key) == why), None)
         named = next((key for key in given if any(name in why for name in key.option.opts)), None)
         about = alone or named
-        self._problem(about.path if about else (RUN,), _in_keys(why))
+        name, sentence = ".".join(about.path) if about else "", _in_keys(why)
+        where = "" if name in sentence else f"key '{name}': "
+        self._problem(about.path if about else (RUN,), where + sentence)
 
 
 def _in_keys(sentence: str) -> str:

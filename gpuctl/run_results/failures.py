@@ -210,6 +210,13 @@ def failed_first(error: FirstError) -> str:
     return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
 
 
+def headline(error: FirstError) -> tuple[str, str]:
+    """Who failed, to be stressed, and what of: `rank 1 on gpu-1 failed first: `, `exit status 3: boom`."""
+    if error.reason is not Reason.ENDED_EARLY:
+        return f"{failed_first(error)}: ", error.message
+    return "" if error.rank is None else f"rank {error.rank} on {error.node} ", error.message
+
+
 def _rank_ends(
     run: Run,
     ranks: Mapping[str, Sequence[RankRecord]],

@@ -8,14 +8,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpuctl.hangs.stacks import Frame, collective
 from gpuctl.text import clean
 from inventories.end_reasons import Cause, Reason
+from remote.shared.constants import CODE, NODE_FOLDER
 
 MOST_SAID = 300
+MOST_LINES = 4
+"""Of an exception's message."""
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
 _RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
 """`[rank1]: ` and `[default1]:`, as torch and torchrun put them before a line."""
+_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+"""A line of a traceback, or the place that Python could not read."""
+_SENT = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<inner>.+)$")
+"""A file of the project, on a node."""
+_SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
+"""Python ends so without a traceback where it can't read the script itself."""
+_NOT_OF_A_MESSAGE = re.compile(
+    r"[\[(]|\d+[-/:]\d|Exception ignored|During handling|The above exception|\S*Warning|[A-Z]{4,}\b|wandb:"
+)
+"""How lines begin that others write after an exception."""
 _PEER_GONE = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
     r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer"
@@ -108,12 +122,17 @@ _OF_A_CRASH = re.compile(r"\(most recent call first\):$|^Extension modules: ")
 _ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
 
 
+_SOURCE = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\]:?\s*")
+"""Where in torch's sources its message was made."""
+_MORE_SENTENCES = re.compile(r"[.!] +[A-Z].*")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogEnd:
     """How a log ends."""
 
     words: str
-    """The line that tells most."""
+    """The line that tells most, or an exception's first lines as one."""
     reason: Reason | None
     """What the rank ended of, where the libraries' words tell it."""
     cause: Cause | None = None
@@ -121,6 +140,32 @@ class LogEnd:
     """The ranks that it waited for, where it names them."""
     traceback: bool
     """Whether it tells of an exception of its own."""
+    place: str = ""
+    """Where in the project: `data.py:41`, `all_reduce, train.py:28`; empty where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exception:
+    """The last one of a log."""
+
+    lines: tuple[str, ...]
+    """Its message's."""
+    frames: list[Frame]
+    """The innermost first. One whose function is empty is the place that Python could not read."""
+
+    @property
+    def place(self) -> str:
+        for frame in self.frames:
+            inner = _SENT.match(frame.file)
+            if inner and not frame.function:
+                return f"{inner['inner']}, line {frame.line}"
+            if inner:
+                return f"{inner['inner']}:{frame.line}"
+        return ""
+
+    @property
+    def waits_at(self) -> str:
+        return ", ".join(filter(None, [collective(self.frames), self.place]))
 
 
 def without_crash(tail: str) -> tuple[str, str]:
@@ -145,23 +190,37 @@ def read(tail: str, *, aborted: bool = False) -> LogEnd:
 
     `aborted`: the rank got SIGABRT, as by NCCL's watchdog: what that says stands before stacks.
     """
-    words = last_words(tail)
+    words, thrown = last_words(tail), _last_exception(tail)
     gave_up = _GAVE_UP.search(words)
     if aborted and (before := _GAVE_UP.search(tail)):
         gave_up, words = before, clean(before.group(), MOST_SAID)
     if gave_up:
         named = tuple(int(rank) for found in _NAMED.finditer(words) for rank in re.findall(r"\d+", found[1]))
-        return LogEnd(words=words, reason=Reason.TIMED_OUT, ranks=named, traceback=False)
+        place = thrown.waits_at if thrown else ""
+        return LogEnd(
+            words=_tidied(words), reason=Reason.TIMED_OUT, ranks=named, traceback=False, place=place
+        )
     reason, cause = _reason_of(words)
     if cause is Cause.DEVICE_ASSERT and (check := _ASSERTION.search(tail)):
         words = f"{words}: {clean(check.group(), MOST_SAID)}"
     if reason is Reason.NCCL_ERROR:
         reason, cause, words = _of_nccl(words, tail)
-    traced = any(_TRACEBACK.search(line) for line in tail.split("\n"))
-    if reason is None and not traced and not _ERROR_LIKE.search(words):
+    if reason is None and thrown is None and not _ERROR_LIKE.search(words):
         cause = Cause.SILENT
-    own = traced and reason not in (Reason.LOST_PEER, Reason.NCCL_ERROR) and not _ON_REQUEST.match(words)
-    return LogEnd(words=words, reason=reason, cause=cause, traceback=own)
+    own = thrown is not None and not _ON_REQUEST.match(words)
+    if thrown is None:
+        return LogEnd(words=words, reason=reason, cause=cause, traceback=False)
+    if reason in (Reason.LOST_PEER, Reason.NCCL_ERROR):
+        words = _tidied(words) if reason is Reason.LOST_PEER else words
+        return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=thrown.waits_at)
+    if reason is None and len(thrown.lines) > 1 and len(words) < MOST_SAID:
+        words = clean(" ".join(thrown.lines), MOST_SAID)
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, place=thrown.place)
+
+
+def _tidied(words: str) -> str:
+    """Torch's words of a peer, without the place in its sources and what it says beyond its first sentence."""
+    return _MORE_SENTENCES.sub("", _SOURCE.sub("", words))
 
 
 def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
@@ -220,11 +279,51 @@ def path_not_found(words: str) -> str:
 
 
 def last_words(tail: str) -> str:
-    """The line of a log's end that tells most: what the last traceback ended with, else the last line."""
-    lines = [_RANK_PREFIX.sub("", clean(line).rstrip()) for line in tail.split("\n")]
-    headers = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
-    if headers:
-        ends = [line for line in lines[headers[-1] + 1 :] if line and not line[0].isspace()]
-        if ends:
-            return ends[1] if len(ends) > 1 and _FROM_A_TASK.match(ends[0]) else ends[0]
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    """The line of a log's end that tells most: what the last exception begins with, else the last line."""
+    thrown = _last_exception(tail)
+    if thrown is not None and thrown.lines:
+        return thrown.lines[0]
+    lines = (_plain(line).strip() for line in reversed(tail.split("\n")))
+    return next(filter(None, lines), "")
+
+
+def _plain(line: str) -> str:
+    return _RANK_PREFIX.sub("", clean(line).rstrip())
+
+
+def _last_exception(tail: str) -> _Exception | None:
+    """The exception that a log tells of last; without lines where they are cut off."""
+    logged = tail.split("\n")
+    lines = [_plain(line) for line in logged]
+    begins = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
+    if begins:
+        ends = [at for at in range(begins[-1] + 1, len(lines)) if lines[at] and not lines[at][0].isspace()]
+        if len(ends) > 1 and _FROM_A_TASK.match(lines[ends[0]]):
+            del ends[0]
+        begin = begins[-1]
+    else:
+        ends = [at for at, line in enumerate(lines) if _SYNTAX.match(line)][-1:]
+        begin = max((at for at in range(ends[0]) if _FRAME.match(lines[at])), default=-1) - 1 if ends else -2
+        if begin < -1:
+            return None
+    end = ends[0] if ends else len(lines)
+    frames = [found for line in lines[begin + 1 : end] if (found := _FRAME.match(line))]
+    return _Exception(
+        lines=_message(logged[end : end + MOST_LINES]),
+        frames=[
+            Frame(file=found["file"], line=int(found["line"]), function=found["function"] or "")
+            for found in reversed(frames)
+        ],
+    )
+
+
+def _message(logged: list[str]) -> tuple[str, ...]:
+    """The lines of an exception's message, of those that begin with it."""
+    said = [_plain(line).strip() for line in logged]
+    prefixes = [found.group().strip() if (found := _RANK_PREFIX.match(line)) else "" for line in logged]
+    more = 1
+    while more < len(said) and said[more] and prefixes[more] == prefixes[0]:
+        if _NOT_OF_A_MESSAGE.match(said[more]):
+            break
+        more += 1
+    return tuple(said[:more])

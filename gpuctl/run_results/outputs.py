@@ -1,5 +1,5 @@
 """What a run left: the files that it wrote into the project's folder on the nodes, and all that is here of it. Pure,
-but for `files_of`."""
+but for `files_of` and `matched_nothing`."""
 
 import itertools
 import os
@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
+from inventories.errors import InventoryError
 from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, RunFile
 from inventories.run import Result
 
@@ -110,6 +111,17 @@ def pull_command(cluster: str, node: str, path: str, destination: str = "") -> s
     named = "" if cluster == "default" else f" --cluster {cluster}"
     words = [str(source), destination] if destination else [str(source)]
     return f"gpuctl pull{named} --rank {shlex.quote(node)} {shlex.join(words)}"
+
+
+def matched_nothing(result: Result) -> tuple[str, ...]:
+    """The patterns of --bring that no file matches which the run wrote; none where that is not known."""
+    from remote.runs.outputs import matched_nothing as of_run
+
+    folder = RunFolder(Path(result.dir))
+    try:
+        return of_run(folder, folder.load_run())
+    except (InventoryError, OSError):
+        return ()
 
 
 def _can_be_typed(path: str) -> bool:

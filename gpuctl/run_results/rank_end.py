@@ -35,6 +35,8 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     if bare.signal in CRASHES:
         place = crashed_at(crash or (facts.crash_stacks if facts else ""))
         bare = replace(bare, place=clean(place, 500))
+    elif bare.signal is None:
+        bare = replace(bare, place=clean(log.place, 500))
     ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, facts=facts)
     if reason not in ECHOES:
         ended = replace(ended, cause=log.cause)

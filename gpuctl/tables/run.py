@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.run_results.advice import advice_on
-from gpuctl.run_results.failures import failed_first, how_it_ended
+from gpuctl.run_results.failures import headline, how_it_ended
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
@@ -169,7 +169,8 @@ def _first_error(result: Result, advice: str, log_tail: str) -> RenderableType:
     """Which rank failed first, why, what to do about it, and the last lines of its log."""
     error = result.first_error
     assert error is not None
-    shown = Text.assemble((f"{failed_first(error)}: ", "bold red"), text.clean(error.message))
+    who, what = headline(error)
+    shown = Text.assemble((who, "bold red"), text.clean(what))
     lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
     said = [shown, text.clean(advice)] if advice else [shown]
     return Group(*said, "the end of its log:", _Log(lines)) if any(lines) else Group(*said)

@@ -28,6 +28,7 @@ LONGEST_S = BUILD_DEADLINE_S + 300.0
 """The node keeps the deadline itself, and then has to clear away what there is."""
 WHEELS_FOLDER = f"~/{NODE_FOLDER}/{WHEELS}"
 PREPARING = "preparing"
+NO_CONDA = "looking for conda"
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+")
 NO_PYTHON = ("No interpreter found", "No download found", "python-build-standalone")
 """uv lacks a Python that suits, or can't fetch one."""
@@ -42,6 +43,12 @@ Say = Callable[[str], None]
 
 class EnvironmentFailed(NodeFailed):
     """The environment could not be built on a node."""
+
+
+class NoConda(EnvironmentFailed):
+    """What makes conda's environments is not on a node: another list of packages, or another image."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,11 +305,10 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: st
             "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
         )
     # What fails before uv is at work says itself what to do.
-    way_on = "" if step == PREPARING else f"\n  {fix_of(wanted, text)}"
+    way_on = "" if step in (PREPARING, NO_CONDA) else f"\n  {fix_of(wanted, text)}"
     why = f"  {lacks}" if lacks else f"{said}{way_on}"
-    return EnvironmentFailed(
-        f"{name}: the environment for {wanted.source} could not be built ({step}):\n{why}"
-    )
+    kind = NoConda if step == NO_CONDA else EnvironmentFailed
+    return kind(f"{name}: the environment for {wanted.source} could not be built ({step}):\n{why}")
 
 
 def fix_of(wanted: Wanted, text: str) -> str:

@@ -13,6 +13,8 @@ from remote.errors import RemoteError
 class BadRequirements(RemoteError):
     """What is to be installed can't be read, or can't be installed on a node."""
 
+    exit_status = 2
+
 
 def read_text(path: Path) -> str:
     """A file's text, with plain line ends. Raises BadRequirements."""

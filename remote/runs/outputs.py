@@ -1,6 +1,7 @@
 """What a run wrote into the project's folder on a node: the node's list, and the files that came with it."""
 
 import json
+import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,8 +13,9 @@ from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import RunFolder
 from inventories.outputs import NodeOutputs, WrittenFile
-from inventories.run import RunNode, RunOptions
+from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
+from remote.shared.trees import matches
 
 SMALL_BYTES = 64 * 1000**2
 """What is brought from a node without being asked for by name, all together."""
@@ -102,3 +104,16 @@ def read_outputs(folder: RunFolder, nodes: Iterable[RunNode]) -> list[NodeOutput
     again = "Remove the file: it tells what the run wrote on that node, and nothing else needs it."
     paths = [folder.written_path / f"{node.name}.json" for node in nodes]
     return [load(NodeOutputs, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]
+
+
+def matched_nothing(folder: RunFolder, run: Run) -> tuple[str, ...]:
+    """The patterns of what is to come back that no file matches which the run wrote, where all of these are known."""
+    options, nodes = run.options, read_outputs(folder, run.nodes)
+    known = all(node.whole and node.files == len(node.listed) for node in nodes)
+    if options is None or NONE in options.bring or not known or len(nodes) < len(run.nodes):
+        return ()
+    inner = os.path.relpath(options.project or ".", options.root or options.project or ".")
+    paths = {one.path for node in nodes for one in node.listed}
+    return tuple(
+        pattern for pattern in options.bring if not any(matches(path, pattern, inner) for path in paths)
+    )

@@ -82,7 +82,11 @@ def values(outcomes: list[Outcome[Value]]) -> dict[str, Value]:
         raise next(iter(errors.values()))
     if errors:
         lines = "\n".join(f"  {line}" for line in _alike_together(errors))
-        raise SomeNodesFailed(f"{len(errors)} of {len(outcomes)} nodes failed:\n{lines}")
+        statuses = {error.exit_status for error in errors.values()}
+        raise SomeNodesFailed(
+            f"{len(errors)} of {len(outcomes)} nodes failed:\n{lines}",
+            exit_status=statuses.pop() if len(statuses) == 1 else 1,
+        )
     return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -164,3 +165,18 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{os.path.basename(str(error.filename))}: {error.strerror}"
     return str(error)
+
+
+def matches(path: str, pattern: str, folder: str) -> bool:
+    """Whether a pattern names a file, or a folder that it is in.
+
+    A pattern without `/` is compared with each name on the way; others with paths, from the project's folder or from
+    the `folder` of it in which the ranks run.
+    """
+    pattern = pattern.rstrip("/")
+    parts = path.split("/")
+    if "/" not in pattern:
+        return any(fnmatchcase(part, pattern) for part in parts)
+    starts = {pattern} if folder == "." else {pattern, "{}/{}".format(folder, pattern)}
+    paths = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return any(fnmatchcase(one, start) for one in paths for start in starts)

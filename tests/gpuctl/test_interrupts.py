@@ -1,6 +1,8 @@
 """Ctrl-C in place of an exception, for the thread that gets it."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from threading import Thread
 
@@ -16,6 +18,20 @@ def test_on_interrupt_calls_the_handler_and_gives_the_former_back() -> None:
         signal.raise_signal(signal.SIGINT)
     assert came == ["once"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(("within", "said"), [(True, "\nit goes on\n"), (False, "")])
+def test_told_if_terminated_ends_the_process_with_a_line(within: bool, said: str) -> None:
+    code = (
+        "import signal\nfrom gpuctl.interrupts import told_if_terminated\n"
+        "with told_if_terminated('it goes on'):\n"
+        f"    {'signal.raise_signal(signal.SIGTERM)' if within else 'pass'}\n"
+        "signal.raise_signal(signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, said)
 
 
 def test_other_threads_leave_ctrl_c_alone() -> None:

@@ -396,6 +396,13 @@ def test_building_failure_says_what_to_do(said: list[str], fix: str) -> None:
     assert fix in text
 
 
+def test_missing_conda_is_wrong_input_and_not_a_failed_build() -> None:
+    missing = building.failure("n", of("x"), building.NO_CONDA, ["none of micromamba … is on this node"])
+    failed = building.failure("n", of("x"), "uv pip install", ["No solution found"])
+    assert (missing.exit_status, failed.exit_status) == (2, 1)
+    assert str(missing).endswith("none of micromamba … is on this node")
+
+
 def test_building_failure_recognizes_a_full_disk() -> None:
     error = building.failure("n", of("x"), "uv pip install", ["No space left on device (os error 28)"])
     assert isinstance(error, DiskFull)

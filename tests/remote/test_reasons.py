@@ -109,7 +109,15 @@ SENTENCES: list[tuple[Ended, str]] = [
     ),
     (
         Ended(reason=R.ENDED_EARLY, rank=0, ranks=(1,), detail="Timed out"),
-        "had ended well before: rank 0 waited for it in vain (Timed out)",
+        "ended with exit status 0 while rank 0 waited for it (Timed out)",
+    ),
+    (
+        Ended(reason=R.ENDED_EARLY, rank=0, ranks=(1, 2), detail="Timed out", place="all_reduce, h.py:8"),
+        "the ranks 1 and 2 ended with exit status 0 while rank 0 waited for them (all_reduce, h.py:8)",
+    ),
+    (
+        Ended(reason=R.EXIT_CODE, exit_code=1, detail="ValueError: bad", place="data.py:41"),
+        "exit status 1: ValueError: bad (data.py:41)",
     ),
     (Ended(reason=R.UNKNOWN), f"killed, it is not known by what; {MEMORY}"),
     (

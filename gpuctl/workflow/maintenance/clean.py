@@ -22,6 +22,7 @@ from gpuctl.workflow.maintenance.what_to_clean import (
     Policy,
     choose_here,
     choose_on_node,
+    downloads_of,
     known_of,
     latest_checkpoints,
     places_of,
@@ -206,6 +207,7 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
             (item.kind, item.name) for other in others for item in other.items if item.in_use or not item.over
         )
         there += choose_on_node(node, found, replace(known, busy=busy), policy)
+        there += downloads_of(node, name, found, app.store.home)
     kept = {choice.name: choice.why for choice in there if choice.kind == "run" and not choice.removes}
     here = choose_here(runs, latest, policy, now, silent=seen.silent(runs), kept=kept)
     mine = [choice for choice in here if cluster in (None, choice.cluster)]

@@ -31,6 +31,7 @@ NAMES = {
     "written": "files of runs",
     "program": "old versions",
     "removed": "leftovers",
+    "downloads": "downloads",
 }
 """Kind → what a table calls it."""
 
@@ -246,6 +247,23 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) ->
     return choices
 
 
+def downloads_of(node: str, cluster: str, found: Leftovers, home: Path) -> list[Choice]:
+    """The row of uv's cache on a local host, whose home is under gpuctl's own folder, `home`; elsewhere none."""
+    if not found.uv_cache or not Path(found.uv_cache).is_relative_to(home):
+        return []
+    return [
+        Choice(
+            where=node,
+            cluster=cluster,
+            kind="downloads",
+            name="uv",
+            bytes=found.uv_cache_bytes,
+            removes=False,
+            why="for environments to come; gpuctl down removes it with the host",
+        )
+    ]
+
+
 def _used_last(found: Leftovers, kind: str) -> str | None:
     """Name of the one of a kind that was used last; None where none was."""
     used = [item for item in found.items if item.kind == kind and item.used > 0]
@@ -273,7 +291,7 @@ def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[st
     if _is_of_bench(item):
         return "", "a benchmark's runs wrote it"
     if item.kind == "written":
-        return ("", "a run wrote it") if policy.everything else ("a run wrote it; --all removes it", "")
+        return ("", "written by a run") if policy.everything else ("written by a run; removed with --all", "")
     if used_last and not policy.everything:
         return "used last", ""
     if item.kind == "environment" and not item.used:
@@ -298,7 +316,7 @@ def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
     if _is_here_too(item, known):
         return "", ALL_HERE
     # However old: what is nowhere else goes only where that was asked for.
-    return "not all of it is here; --all removes it", ""
+    return "not all here; removed with --all", ""
 
 
 def _is_here_too(item: Item, known: Known) -> bool:

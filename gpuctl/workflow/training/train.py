@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.errors import JobStopped, Usage
+from gpuctl.interrupts import told_if_terminated
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
@@ -274,7 +275,9 @@ class _Runs:
         request, scaler = self._request, self._scaler
         watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.ends_hung)
         active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
-        with nullcontext() if scaler is None else scaler.during(active):
+        goes_on = f"gpuctl was ended, and the run goes on: gpuctl logs -f {launch.run.run}"
+        word = told_if_terminated(goes_on) if self._app.output.owns_process else nullcontext()
+        with nullcontext() if scaler is None else scaler.during(active), word:
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )

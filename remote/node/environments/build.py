@@ -149,7 +149,11 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     torch_index = None
     if request["conda"]:
         uv_tool.tell_of_pip(environment, caller.progress)
-        for argv in conda.commands(request["conda"], home):
+        try:
+            with_conda = conda.commands(request["conda"], home)
+        except conda.NoProgram as error:
+            raise Failed("looking for conda", [str(error)]) from error
+        for argv in with_conda:
             run(argv, folder, conda.without_active(environment), caller)
     else:
         try:

@@ -31,6 +31,10 @@ MISSING = (
 )
 
 
+class NoProgram(Exception):
+    """Nothing that makes conda's environments is there; the message says how to have it."""
+
+
 def program() -> Optional[Tuple[str, str]]:
     """Kind and path of a program that makes conda's environments; None: there is none."""
     for kind, *folders in PLACES:
@@ -46,12 +50,12 @@ def program() -> Optional[Tuple[str, str]]:
 def commands(file: str, home: Path) -> List[List[str]]:
     """The command lines that make `home`/venv of an environment file, run in that file's folder.
 
-    Raises OSError with the way on where no program is there.
+    Raises NoProgram.
     """
     found = program()
     if found is None:
         machine = {"x86_64": "64", "aarch64": "aarch64"}.get(os.uname().machine, os.uname().machine)
-        raise OSError(MISSING.format(file, machine))
+        raise NoProgram(MISSING.format(file, machine))
     kind, path = found
     venv = str(home / "venv")
     if kind == "pixi":

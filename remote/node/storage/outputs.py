@@ -11,7 +11,6 @@ import os
 import stat
 import time
 from collections import deque
-from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
@@ -21,7 +20,7 @@ from remote.node.storage.sending import send_files
 from remote.shared import frames
 from remote.shared.constants import CODE_RECORD, OUTPUTS
 from remote.shared.files import read_json, write_json
-from remote.shared.trees import device_of, mount_points
+from remote.shared.trees import device_of, matches, mount_points
 
 LISTING = "outputs.json"
 MAX_LOOKED_AT = 1000 * 1000
@@ -246,18 +245,3 @@ def chosen(listed: Sequence[Output], folder: str, wanted: Dict[str, Any]) -> Lis
             break
         small.append(path)
     return sorted(named + small)
-
-
-def matches(path: str, pattern: str, folder: str) -> bool:
-    """Whether a pattern names a file, or a folder that it is in.
-
-    A pattern without `/` is compared with each name on the way; others with paths, from the project's folder or from
-    the `folder` of it in which the ranks run.
-    """
-    pattern = pattern.rstrip("/")
-    parts = path.split("/")
-    if "/" not in pattern:
-        return any(fnmatchcase(part, pattern) for part in parts)
-    starts = {pattern} if folder == "." else {pattern, "{}/{}".format(folder, pattern)}
-    paths = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-    return any(fnmatchcase(one, start) for one in paths for start in starts)

@@ -95,7 +95,11 @@ def _sync(
             if shutil.which("rsync") and staging.reaches(folders):
                 need["rsync"] = {"temporary": staging.name, "partial": os.path.join(root, PARTIAL)}
         frames.write(output, need)
-        _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
+        came = _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
+    if ours and any(manifest[path] != entry for path, entry in came.items()):
+        # A file that grew while it was sent is as it came; that no run has changed it is known to the next sync.
+        manifest = dict(manifest, **came)
+        write_json(Path(root + MANIFEST), manifest)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
     os.makedirs(os.path.join(root, request.get("working_folder", ".")), exist_ok=True)
     done = {"t": frames.SYNCED, "root": root}
@@ -219,8 +223,12 @@ def _receive(
     more: Iterator[frames.Frame],
     output: BinaryIO,
     staging: Staging,
-) -> None:
-    """Take `chunk` frames until `sent`; every file grows in the staging folder and is renamed when whole."""
+) -> Manifest:
+    """Take `chunk` frames until `sent`; every file grows in the staging folder and is renamed when whole.
+
+    Returns the entries of the files that came, with the sizes that they came with.
+    """
+    came = {}  # type: Manifest
     for path, entry in need.items():
         if len(entry) == 1:
             temporary = staging.fresh()
@@ -230,7 +238,7 @@ def _receive(
     try:
         for header, body in more:
             if header["t"] == frames.SENT:
-                return
+                return came
             if header["t"] == frames.LOOK:
                 need = {path: need[path] for path in _stale(root, need)}
                 frames.write(output, {"t": frames.NEED, "paths": list(need)})
@@ -248,6 +256,7 @@ def _receive(
                 _, mtime_ns, mode = need[path]
                 os.fchmod(handle, mode)
                 os.utime(handle, ns=(mtime_ns, mtime_ns))
+                came[path] = [os.fstat(handle).st_size, mtime_ns, mode]
                 os.close(handle)
                 coming, handle = "", -1
                 put(temporary, root + "/" + path)

@@ -101,6 +101,9 @@ def test_file_that_is_taken_is_named_whatever_it_says(
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: include\n")
     requested("train", "--resume", "--mode", "ray", cluster="default")
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: nothing\n")
+    file.write_text("")
+    requested("train", cluster="default")
+    assert "nothing, and the built-in job runs: a script is named under run" in capsys.readouterr().err
 
 
 def test_typed_options_win_and_repeatable_ones_are_added(project: Path, requested: Requested) -> None:
@@ -205,9 +208,9 @@ def test_other_commands_need_only_the_name_of_the_cluster(
     assert capsys.readouterr().err.endswith("Create it first, as gpuctl.yaml says: gpuctl up\n")
     (project / "gpuctl.yaml").write_text("cluster: {cluster: [")
     assert cli.main(["down", "--yes"]) == 2
-    assert "Mend it, or say which cluster is meant: --cluster NAME." in capsys.readouterr().err
+    assert "--cluster NAME does without the file." in capsys.readouterr().err
     assert cli.main(["train", "--dry-run"]) == 2
-    assert "Mend it, or leave the file out: -f none." in capsys.readouterr().err
+    assert "-f none leaves the file out." in capsys.readouterr().err
     assert cli.main(["train", "--help"]) == 0
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure
+from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure, headline
 from gpuctl.run_results.metrics import Line
 from gpuctl.run_results.rank_end import rank_end
 from inventories.end_reasons import Ended, Reason
@@ -432,7 +432,7 @@ def test_first_failure_blames_ended_rank_others_waited_for() -> None:
     found = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
     assert found is not None
     assert found[:2] == (1, "node-1")
-    assert found[2].startswith("had ended well before: rank 0 waited for it in vain")
+    assert found[2].startswith("ended with exit status 0 while rank 0 waited for it (RuntimeError: Timed out")
 
 
 @pytest.mark.parametrize(
@@ -452,9 +452,9 @@ def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
     assert found is not None
     assert (found.error.rank, found.exit_code) == (blamed, 1)
     if blamed == 0:
-        assert failed_first(found.error) == "rank 0 on node-0 ended first"
-        assert found.error.message.startswith(
-            "had ended well before: rank 1 waited for it in vain (RuntimeError: ["
+        assert "".join(headline(found.error)) == (
+            "rank 0 on node-0 ended with exit status 0 while rank 1 waited for it (RuntimeError: Read error "
+            "[127.0.0.1]:14253: Connection reset by peer)"
         )
 
 

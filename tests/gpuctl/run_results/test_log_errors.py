@@ -205,3 +205,56 @@ def test_read_names_ranks_that_missed_a_barrier() -> None:
 def test_path_not_found_is_read_from_the_words_of_python_hdf5_and_c(words: str, path: str) -> None:
     assert path_not_found(words) == path
     assert (read(words).reason is Reason.FILE_NOT_FOUND) == bool(path)
+
+
+SENT = "/home/ubuntu/.gpuctl-node/code/proj-63f92a52"
+LIBRARY = "/x/site-packages/torch/distributed"
+BAD_LABEL = (
+    f'Traceback (most recent call last):\n  File "{SENT}/v.py", line 4, in <module>\n    load()\n'
+    f'  File "{SENT}/sets/data.py", line 41, in load\n    check(row)\n'
+    '  File "/x/site-packages/lib.py", line 7, in check\n    raise ValueError(row)\n'
+    "ValueError: bad\nlabel in row 7\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("tail", "words", "place"),
+    [
+        (BAD_LABEL, "ValueError: bad label in row 7", "sets/data.py:41"),
+        (f"{BAD_LABEL}\nlater", "ValueError: bad label in row 7", "sets/data.py:41"),
+        (
+            f"{BAD_LABEL}[W1123 18:01:09 x.cpp:1250] Warning\n",
+            "ValueError: bad label in row 7",
+            "sets/data.py:41",
+        ),
+        (
+            f"  File \"{SENT}/train.py\", line 12\n    x = (1,\n        ^\nSyntaxError: '(' was never closed\n",
+            "SyntaxError: '(' was never closed",
+            "train.py, line 12",
+        ),
+        (BOOM, "RuntimeError: boom", ""),
+    ],
+)
+def test_read_tells_the_whole_message_and_where_in_the_project_it_was_raised(
+    tail: str, words: str, place: str
+) -> None:
+    found = read(tail)
+    assert (found.words, found.place, found.traceback, found.reason) == (words, place, True, None)
+
+
+def test_read_bounds_a_message_of_many_lines() -> None:
+    found = read("Traceback (most recent call last):\n  x\nValueError: 1\n" + "2\n" * 50)
+    assert found.words == "ValueError: 1 2 2 2"
+
+
+def test_read_tells_which_collective_lost_its_peer_without_torch_s_own_text() -> None:
+    tail = (
+        f'Traceback (most recent call last):\n  File "{SENT}/h.py", line 8, in <module>\n    dist.all_reduce(t)\n'
+        f'  File "{LIBRARY}/c10d_logger.py", line 83, in wrapper\n    return func(*args, **kwargs)\n'
+        f'  File "{LIBRARY}/distributed_c10d.py", line 3252, in all_reduce\n    work.wait()\n'
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:1933. This is typically caused by a remote worker crashing. Check its logs. GLHF!\n"
+    )
+    found = read("".join(f"[rank0]: {line}\n" for line in tail.splitlines()))
+    assert (found.reason, found.place) == (Reason.LOST_PEER, "all_reduce, h.py:8")
+    assert found.words == "RuntimeError: Connection closed by peer [127.0.0.1]:1933"

@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gpuctl.workflow.maintenance.what_to_clean import (
     Policy,
     choose_here,
     choose_on_node,
+    downloads_of,
     is_all_here,
     known_of,
     latest_checkpoints,
@@ -146,10 +148,10 @@ def test_choose_on_node_removes_wheels_and_programs() -> None:
 
 
 def test_choose_on_node_removes_written_files_only_with_all() -> None:
-    assert on_node(item("written"), about=known()) == ["a run wrote it; --all removes it"]
+    assert on_node(item("written"), about=known()) == ["written by a run; removed with --all"]
     assert on_node(item("written"), about=known(), policy=ALL) == ["goes"]
     assert on_node(item("written", "p-1.aside-20261121-060000"), about=known()) == [
-        "a run wrote it; --all removes it"
+        "written by a run; removed with --all"
     ]
     of_bench = "p-0123abcd.aside-bench-20261121-060000"
     assert on_node(item("written", of_bench), about=known()) == ["goes"]
@@ -168,7 +170,7 @@ def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
     assert on_node(item("run", OLD), about=known(run(OLD, cluster="d"))) == ["of the cluster d"]
 
 
-ONLY_THERE = "not all of it is here; --all removes it"
+ONLY_THERE = "not all here; removed with --all"
 HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
 
 
@@ -269,7 +271,7 @@ CHOICES = (
     choice(None, "run", 1_000_000, removes=False, why="not old"),
     choice("gpu-0", "environment", 5_100_000_000, removes=False, why="used last", whole=False),
     choice("gpu-0", "environment", 2_600_000_000, removes=True, why="not used last"),
-    choice("gpu-0", "written", 4_096, removes=False, why="a run wrote it; --all removes it"),
+    choice("gpu-0", "written", 4_096, removes=False, why="written by a run; removed with --all"),
 )
 
 
@@ -281,8 +283,8 @@ def test_clean_table_shows_counts_sizes_and_reasons(monkeypatch: pytest.MonkeyPa
         "where  what           there      size  goes   frees  stays\n"
         "here   runs               2    3.0 MB     1  2.0 MB  1 not old\n"
         "gpu-0  environments       2  > 7.7 GB     1  2.6 GB  1 used last\n"
-        "gpu-0  files of runs      1    4.1 kB     0       -  1 a run wrote it; --all\n"
-        "                                                     removes it\n"
+        "gpu-0  files of runs      1    4.1 kB     0       -  1 written by a run; removed\n"
+        "                                                     with --all\n"
         "\n"
         "> 7.7 GB in all, 2.6 GB to remove\n"
     )
@@ -293,3 +295,13 @@ def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
     assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
     assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
     assert by_kind(there, "gpu-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "sizes"),
+    [("/g/clusters/c/local/c-0/home/.cache/uv", [7]), ("/home/me/.cache/uv", []), (None, [])],
+)
+def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
+    found = replace(left(), uv_cache=cache, uv_cache_bytes=7)
+    rows = downloads_of("c-0", "c", found, Path("/g"))
+    assert [(row.bytes, row.removes) for row in rows] == [(size, False) for size in sizes]

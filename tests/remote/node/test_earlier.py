@@ -32,9 +32,12 @@ class Project:
         request = {"root": str(self.there / where), "follow_deletions": False, "project": str(self.there)}
         command_sync(request, output, _chunks(tree, output))
 
-    def sync(self, *, fresh: bool = False, share: bool = False) -> EarlierFiles:
-        """Send it as before a run, in this process; or as files that nodes share."""
+    def sync(self, *, fresh: bool = False, share: bool = False, grows: str = "") -> EarlierFiles:
+        """Send it as before a run, in this process; or as files that nodes share. `grows`: a file, meanwhile."""
         tree = read_everything(self.here)
+        if grows:
+            with (self.here / grows).open("a") as file:
+                file.write("more")
         output = BytesIO()
         request = {"root": str(self.there), "follow_deletions": not share}
         request |= Aside(name="1", everything=fresh).request(str(self.there))
@@ -115,6 +118,15 @@ def test_sent_file_that_a_run_changed_is_put_aside_before_it_is_sent_again(proje
     assert sorted(found.aside_names) == ["pkg/mod", "train"]
     assert listing(project.aside) == {"train": "by a run", "pkg/mod": "by a run"}
     assert listing(project.there) == {"train": "sent", "snapshot": "1"}
+
+
+def test_file_that_grew_here_while_it_was_sent_is_not_taken_for_a_run_s(project: Project) -> None:
+    project.write(project.here, log="begun")
+    project.sync(grows="log")
+    assert listing(project.there)["log"] == "begunmore"
+    found = project.sync(grows="log")
+    assert (found.aside, list(found.files)) == (0, [])
+    assert listing(project.there)["log"] == "begunmoremore"
 
 
 def test_own_file_of_a_run_that_is_sent_now_is_put_aside(project: Project) -> None:

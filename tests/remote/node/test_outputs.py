@@ -11,6 +11,7 @@ import pytest
 
 from remote.node.storage import outputs
 from remote.shared import frames
+from remote.shared.trees import matches
 
 EVERYTHING = {"patterns": [], "max_bytes": 10**9}
 
@@ -190,7 +191,7 @@ def test_files_that_a_pattern_names_are_sent_in_any_size(project: Project) -> No
     ],
 )
 def test_pattern_names_files_and_folders(path: str, pattern: str, folder: str, found: bool) -> None:
-    assert outputs.matches(path, pattern, folder) is found
+    assert matches(path, pattern, folder) is found
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.txt", b"new\nline", b"\x1b[31mred", b"..x", b"a\\b", b'"quoted"'])

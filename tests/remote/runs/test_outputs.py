@@ -10,9 +10,16 @@ import pytest
 
 from inventories.disk.store import RunFolder, Store
 from inventories.outputs import NodeOutputs
-from inventories.run import RunNode, RunOptions
+from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
-from remote.runs.outputs import NAMED_BYTES, SMALL_BYTES, max_output_bytes, read_outputs, wanted_outputs
+from remote.runs.outputs import (
+    NAMED_BYTES,
+    SMALL_BYTES,
+    matched_nothing,
+    max_output_bytes,
+    read_outputs,
+    wanted_outputs,
+)
 from remote.runs.run_files import RunFiles, new_incoming
 
 NODE = RunNode(name="n-0", rank=0, nproc=1, first_rank=0, run_dir="/r")
@@ -118,3 +125,26 @@ def test_what_a_node_is_asked_for_follows_bring(
 ) -> None:
     assert wanted_outputs(options) == {"patterns": patterns, "max_bytes": max_bytes}
     assert max_output_bytes(options) == most
+
+
+@pytest.mark.parametrize(
+    ("bring_too", "said", "vain"),
+    [
+        (("*.nix", "*.pt"), {"files": 2}, ("*.nix",)),
+        (("*.pt", "out/*"), {"files": 2}, ()),
+        (("none",), {"files": 2}, ()),
+        (("*.nix",), {"files": 3}, ()),  # one is not listed
+        (("*.nix",), {"files": 2, "whole": False}, ()),
+    ],
+)
+def test_patterns_that_match_nothing_are_known_where_all_files_are(
+    folder: RunFolder, bring_too: tuple[str, ...], said: dict[str, Any], vain: tuple[str, ...]
+) -> None:
+    options = RunOptions(bring=bring_too, project="/p/sub", root="/p")
+    run = Run(
+        run="r", cluster="c", mode="torchrun", script="a.py", args=(), nodes=(NODE,), master_addr="", master_port=1,
+        started_at="", options=options,
+    )  # fmt: skip
+    assert matched_nothing(folder, run) == (), "the node has said nothing yet"
+    bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **said)
+    assert matched_nothing(folder, run) == vain

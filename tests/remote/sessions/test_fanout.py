@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from support import wait_for
 
-from remote.errors import RemoteError, SomeNodesFailed, Unreachable
+from remote.errors import RemoteError, SomeNodesFailed, SyncRefused, Unreachable
 from remote.sessions.fanout import Outcome, fan_out, values
 
 
@@ -33,6 +33,17 @@ def test_error_that_nodes_share_is_told_once() -> None:
     with pytest.raises(SomeNodesFailed) as raised:
         values(outcomes)
     assert str(raised.value) == "4 of 4 nodes failed:\n  n-0 and n-1: full\n  n-2: slow\n  no answer"
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"), [((SyncRefused, SyncRefused), 2), ((SyncRefused, Unreachable), 1)]
+)
+def test_errors_of_nodes_have_the_exit_status_that_all_share(
+    errors: tuple[type[RemoteError], ...], status: int
+) -> None:
+    with pytest.raises(SomeNodesFailed) as raised:
+        values([Outcome[int](node=str(n), error=error("no")) for n, error in enumerate(errors)])
+    assert raised.value.exit_status == status
 
 
 def test_interrupt_discards_what_came_and_what_comes_later_and_begins_nothing_more() -> None:
