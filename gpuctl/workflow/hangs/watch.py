@@ -70,13 +70,17 @@ class HangWatch:
         None: its ranks make progress, so that what was told is over.
         """
         with self._changing:
-            if report is not None:
-                self._reports[node] = report
-                if not self._asking:
-                    self._asking = True
-                    Thread(target=self._ask, daemon=True, name="ask of a hang").start()
-            elif not self._gave_up:  # what ranks write as they end is no progress
+            if (
+                self._gave_up
+            ):  # ranks that are being ended tell nothing of the hang, and what they write is no progress
+                return
+            if report is None:
                 self._goes_on(node)
+                return
+            self._reports[node] = report
+            if not self._asking:
+                self._asking = True
+                Thread(target=self._ask, daemon=True, name="ask of a hang").start()
 
     def _goes_on(self, node: str) -> None:
         if self._reports.pop(node, None) is None:
@@ -121,7 +125,7 @@ class HangWatch:
         if first:
             self._observer.note(f"{hang.sentence} `gpuctl why --stacks {hang.run}` shows all stacks.")
             self._told = hang.sentence
-        if self.give_up is None or self._gave_up:
+        if self.give_up is None:
             return
         if answer.in_vain or any(report.stepped for report in self._reports.values()):
             self._gave_up = True

@@ -290,6 +290,17 @@ def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) 
     assert kept(folder) == in_the_past(hung(folder, "so")[0])
 
 
+def test_ranks_that_are_being_ended_are_not_asked_again(folder: RunFolder) -> None:
+    following = Following(folder)
+    following.watch.reported("a", SILENT)
+    following.asked.get(timeout=WAIT_S)
+    following.answers.put(hung(folder, "so"))
+    following.given_up.get(timeout=WAIT_S)
+    following.watch.reported("b", replace(SILENT, silent_s=400.0))
+    assert following.asked.empty()
+    assert kept(folder) == in_the_past(hung(folder, "so")[0])
+
+
 def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:
     following = Following(folder)
     following.watch.reported("a", SILENT)
