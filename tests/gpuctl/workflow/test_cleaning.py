@@ -156,7 +156,7 @@ def test_choose_on_node_removes_written_files_only_with_all() -> None:
     of_bench = "p-0123abcd.aside-bench-20261121-060000"
     assert on_node(item("written", of_bench), about=known()) == ["goes"]
     for own in ("p.aside-bench-20261121-060000", f"{of_bench}-4567cdef", f"{of_bench}-4567cdef.aside-1"):
-        assert on_node(item("written", own), about=known()) == ["a run wrote it; --all removes it"]
+        assert on_node(item("written", own), about=known()) == ["written by a run; removed with --all"]
 
 
 def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
