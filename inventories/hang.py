@@ -20,6 +20,8 @@ class Culprit:
     function: str | None = None
     since_s: float | None = None
     """For how long the others have waited."""
+    place: str | None = None
+    """Which part of the model it has: `stage 2 of 4`. None: all of it, or it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ class Machine:
     user: str
     transport: str = "ssh"
     """How this computer gets there, by a name of `remote.transport.TRANSPORTS`."""
+    context: str | None = None
+    """Of the user's kubeconfig, where the machine is a pod. None: the current one."""
     bastion: str | None = None
     """Host over which this computer gets there, as `inventories.bastion` reads it. None: directly."""
     private_ip: str
@@ -40,14 +42,19 @@ class Machine:
     launched_at: str | None = None
     """Since when it may be billed, ISO 8601, where the provider tells it."""
 
+    @property
+    def has_ssh(self) -> bool:
+        """Whether it is reached by SSH."""
+        return self.transport == "ssh"
+
     def public(self) -> "MachineInfo":
         """The machine as `up --json` and `status --json` show it."""
         return MachineInfo(
             name=self.name,
             rank=self.rank,
             state=self.state,
-            host=self.host,
-            port=self.port,
+            host=self.host if self.has_ssh else None,
+            port=self.port if self.has_ssh else None,
             user=self.user,
             private_ip=self.private_ip,
             gpus=self.gpus,
@@ -63,9 +70,9 @@ class MachineInfo:
     rank: int
     """Node rank, 0 .. N-1."""
     state: MachineState
-    host: str
-    """Address that this computer connects to."""
-    port: int
+    host: str | None
+    """Address that this computer connects to. None: the machine is reached in another way than SSH."""
+    port: int | None
     user: str
     private_ip: str
     """Address that the machine's peers connect to."""

@@ -115,6 +115,8 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     """The phases that were over when the record was written: connect, prepare, preflight, launch."""
     hourly_usd: float | None = None
+    shape: str | None = None
+    """Of all its machines. None: they have several or none, or the record is of an older gpuctl."""
     resumed_from: str | None = None
     """The run that this one resumes, if that left checkpoints or not."""
     began_with: BeganWith | None = None
@@ -252,6 +254,8 @@ class FirstError:
     """Words of others in the message: the script's, a library's, the system's, SSH's."""
     cause: Cause | None = None
     """What is behind the reason. None: it is not known, or the reason says it all."""
+    place: str | None = None
+    """Which part of the model the rank has: `stage 2 of 4`. None: all, or it is not known."""
 
     @property
     def waited_for(self) -> bool:

@@ -115,8 +115,8 @@ class HostsProvider:
         return self._folder.load().machines if self._folder.exists() else ()
 
     def refresh(self, machine: Machine) -> Machine:
-        """`running` where the machine's SSH port answers within 2 s, else `unknown`; that also behind a bastion."""
-        if machine.bastion is not None:
+        """`running` where the SSH port answers within 2 s, else `unknown`; so behind a bastion, or without SSH."""
+        if machine.bastion is not None or not machine.has_ssh:
             return replace(machine, state="unknown")
         try:
             with socket.create_connection((machine.host, machine.port), timeout=CONNECT_TIMEOUT_S):

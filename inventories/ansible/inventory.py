@@ -95,6 +95,7 @@ def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
     through.append(f"-o ProxyJump={machine.bastion}")
     optional = {
         "gpuctl_transport": None if machine.transport == "ssh" else machine.transport,
+        "ansible_kubectl_context": machine.context,
         "bastion": machine.bastion,
         _COMMON_ARGS: " ".join(through) if machine.bastion else None,
         "ansible_ssh_private_key_file": machine.key_file and str(machine.key_file.absolute()),

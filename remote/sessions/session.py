@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread, Timer
 from typing import Any, Self
@@ -88,7 +89,7 @@ class Node:
         # What a person reads is not kept without end; what nobody waits for for long says little.
         most = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
         reading = (process.recv_stderr, stderr, "stderr", listener, most)
-        errors = Thread(target=_read, args=reading, daemon=True)
+        errors = Thread(target=_read_beside, args=reading, daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
@@ -332,6 +333,18 @@ def _read(
                 rest = b""
     if rest and on_line is not None:
         on_line(stream, rest)
+
+
+def _read_beside(
+    receive: Callable[[int], bytes],
+    into: list[bytes],
+    stream: str,
+    on_line: Callable[[str, bytes], None] | None,
+    most_bytes: int | None,
+) -> None:
+    """Read a stream in a thread of its own, to its end or the connection's: who reads the other one tells of that."""
+    with suppress(OSError):
+        _read(receive, into, stream, on_line, most_bytes)
 
 
 def shell_command(words: tuple[str, ...]) -> str:

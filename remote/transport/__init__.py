@@ -15,7 +15,7 @@ from remote.errors import UnknownTransport
 NO_STATUS = -1
 """Exit status of a command that a signal ended, or whose connection broke."""
 
-TRANSPORTS = {"ssh": "remote.transport.ssh"}
+TRANSPORTS = {"ssh": "remote.transport.ssh", "pod": "remote.transport.pod"}
 """Name in the inventory → module."""
 
 

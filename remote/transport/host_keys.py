@@ -37,8 +37,11 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
     """The machine with its host key: as it stands, from the files that are there, or asked of the host.
 
     A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
-    Raises HostKeyRejected where no key is known or the key is revoked, Unreachable where the host does not answer.
+    A machine that has no SSH has none. Raises HostKeyRejected where no key is known or the key is revoked,
+    Unreachable where the host does not answer.
     """
+    if not machine.has_ssh:
+        return machine
     text, host = read(files), host_pattern(machine.host, machine.port)
     key = machine.host_key or _known(text, host) or (_ask(machine) if accept_new else None)
     where = ", ".join(str(path) for path in files)

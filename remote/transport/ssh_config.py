@@ -11,12 +11,13 @@ from remote.transport.host_keys import USER_CONFIG, USER_FILES
 
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:
     """One `Host` block a machine, by name; strict host keys, and only the cluster's own key where it has one.
+    Machines that have no SSH have none.
 
     A bastion has a block as well, with what the user's own configuration says of it. Raises InvalidInput for a
     path that such a file can't hold.
     """
     bastions = {read_bastion(machine.bastion).host for machine in machines if machine.bastion}
-    blocks = [_host(machine, known_hosts) for machine in machines]
+    blocks = [_host(machine, known_hosts) for machine in machines if machine.has_ssh]
     return "\n".join(blocks + [_bastion(host) for host in sorted(bastions)])
 
 

@@ -71,9 +71,13 @@ class NamespaceTransport:
         """Nothing is held."""
 
     def _enter(self) -> list[str]:
-        user = self._machine.user
-        env = ["env", "-i", f"HOME=/home/{user}", f"USER={user}", f"PATH={PATH}", "LANG=C.UTF-8"]
-        return [*boot.enter_argv(self._pid), "runuser", "-u", user, "--", *env]
+        return enter_argv(self._pid, self._machine.user)
+
+
+def enter_argv(pid: int, user: str) -> list[str]:
+    """What is put in front of a command to run it in the namespaces of a process, as that user."""
+    env = ["env", "-i", f"HOME=/home/{user}", f"USER={user}", f"PATH={PATH}", "LANG=C.UTF-8"]
+    return [*boot.enter_argv(pid), "runuser", "-u", user, "--", *env]
 
 
 class NamespaceProcess:

@@ -1,5 +1,6 @@
-"""Everything above a transport, over one that is not SSH: commands are started in a host's namespaces."""
+"""Everything above a transport, over two that are not SSH: a process in a host's namespaces, and a pod."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from vm_support import ALLREDUCE, STEPS, log_of, runs_of, wait_for_ranks
 
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
+from tests.fakes.kube.api import Pod, kube_api
+from tests.fakes.namespace_transport import enter_argv
 from tests.fakes.vms import Net, lacking, vms
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
@@ -23,9 +26,15 @@ def net(tmp_path: Path) -> Iterator[Net]:
         yield net
 
 
-@pytest.fixture
-def gpuctl(net: Net, tmp_path: Path) -> Iterator[Gpuctl]:
+@pytest.fixture(params=["namespace", "pod"])
+def gpuctl(
+    net: Net, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Gpuctl]:
     """A gpuctl that has another transport, and a cluster whose machines are reached by it."""
+    pods = {
+        f"ours/{host.name}": Pod(argv=tuple(enter_argv(host.pid, host.user)), env=os.environ)
+        for host in net.hosts
+    }
     cluster = Store(tmp_path / "home").cluster("default")
     cluster.make()
     machines = tuple(
@@ -35,10 +44,11 @@ def gpuctl(net: Net, tmp_path: Path) -> Iterator[Gpuctl]:
             state="running",
             host=host.address,
             user=host.user,
-            transport="namespace",
+            transport=request.param,
+            context="test",
             private_ip=host.address,
             gpus=None,
-            id=str(host.pid),
+            id=str(host.pid) if request.param == "namespace" else f"ours/{host.name}",
             python=sys.executable,
         )
         for rank, host in enumerate(net.hosts)
@@ -50,8 +60,10 @@ def gpuctl(net: Net, tmp_path: Path) -> Iterator[Gpuctl]:
     )
     project = tmp_path / "project"
     project.mkdir()
-    with forks_of(*IMPORTS, "tests.fakes.namespace_transport", env=clean_env()) as forks:
-        yield Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
+    with kube_api(pods) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+        with forks_of(*IMPORTS, "tests.fakes.namespace_transport", env=clean_env()) as forks:
+            yield Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
 
 
 def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:

@@ -9,9 +9,9 @@ from inventories.errors import InvalidInput
 from inventories.machine import Machine
 
 READS = (
-    "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, bastion, ansible_ssh_common_args, "
-    "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, shape, id, state, host_key, "
-    "launched_at."
+    "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, ansible_kubectl_context, bastion, "
+    "ansible_ssh_common_args, ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, "
+    "shape, id, state, host_key, launched_at."
 )
 
 # Every rule of precedence at once: depth, priority, name, several ways to a group, host over group.

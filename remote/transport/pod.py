@@ -1,0 +1,303 @@
+"""A pod of Kubernetes: commands are started by `exec`, through the API server; the pod needs Python, and no SSH.
+
+A machine's `context` is one of the user's kubeconfig, and its `id` the pod: `namespace/name`. The API server
+ends a command's input with its connection alone, so a small program in the pod stands between: see `pod_relay`.
+"""
+
+import json
+import os
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import urllib3.exceptions
+import websocket
+from kubernetes import client, config
+
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Machine
+from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
+from remote.transport import NO_STATUS, pod_relay
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+STDIN, STDOUT, STDERR, STATUS = range(4)
+"""Channels: the first byte of each message."""
+PROTOCOL = "v4.channel.k8s.io"
+OPEN_TIMEOUT_S = 20.0
+LAST_WORDS_S = 2.0
+KEPT_BYTES = 2 * 1024 * 1024
+"""Of what a command says, so much is read ahead, both streams together."""
+CHUNK_BYTES = 32 * 1024
+NOT_FOUND = 127
+NO_PROGRAM = ("executable file not found", "no such file or directory", "No such file or directory")
+"""What container runtimes say of a program that is not there."""
+BROKEN = (OSError, websocket.WebSocketException)
+
+
+def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":  # noqa: ARG001
+    """Ask the API server for the pod. Raises Unreachable where it does not run, AuthenticationFailed."""
+    settings = client.Configuration()
+    settings.retries = False
+    # The client itself looks at the variable once, when it is imported.
+    files = os.environ.get("KUBECONFIG") or None
+    try:
+        api = config.new_client_from_config(files, context=machine.context, client_configuration=settings)
+    except config.ConfigException as error:
+        raise Unreachable(
+            f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"
+        ) from error
+    namespace, _, name = machine.id.partition("/")
+    try:
+        pod = client.CoreV1Api(api).read_namespaced_pod(name, namespace, _request_timeout=timeout_s)
+    except client.ApiException as error:
+        raise _refused(machine, error) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise Unreachable(
+            f"{machine.name}: the API server {api.configuration.host} does not answer: {error}"
+        ) from error
+    if pod.status.phase != "Running" or pod.metadata.deletion_timestamp:
+        state = "ending" if pod.metadata.deletion_timestamp else pod.status.phase
+        raise Unreachable(f"{machine.name}: the pod {machine.id} is not running, but {state}.")
+    return PodTransport(machine, api, pod.spec.containers[0].name)
+
+
+def _refused(machine: Machine, error: "client.ApiException") -> Exception:
+    said = message_of(error)
+    if error.status in (401, 403):
+        return AuthenticationFailed(f"{machine.name}: the API server refuses: {said}")
+    if error.status == 404:
+        return Unreachable(f"{machine.name}: there is no pod {machine.id}: {said}")
+    return Unreachable(f"{machine.name}: the API server answers {error.status}: {said}")
+
+
+def message_of(error: "client.ApiException") -> str:
+    """Return the API server's own sentence."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)
+
+
+class PodTransport:
+    """A pod that runs. Each command has a connection of its own."""
+
+    ssh_config: Path | None = None
+
+    def __init__(self, machine: Machine, api: "ApiClient", container: str) -> None:
+        self._machine = machine
+        self._api = api
+        self._container = container
+        self._open = True
+
+    def start(self, command: str, *, window_bytes: int | None = None) -> "PodProcess":
+        """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""
+        return self._exec([*self._relay("run"), f"cd; {command}"], window_bytes)
+
+    def connect_port(self, port: int) -> "PodProcess":
+        """Connect to a port on the pod's loopback. Raises ConnectionLost, also where nobody listens there."""
+        stream = self._exec([*self._relay("connect"), str(port)], None)
+        stream.settimeout(OPEN_TIMEOUT_S)
+        try:
+            if stream.recv(1) == pod_relay.CONNECTED:
+                stream.settimeout(None)
+                return stream
+            why = stream.recv_stderr(CHUNK_BYTES).decode(errors="replace").strip()
+        except OSError as error:
+            why = str(error)
+        stream.close()
+        raise ConnectionLost(f"{self._machine.name}: nobody takes connections at its port {port}: {why}")
+
+    def is_open(self) -> bool:
+        """Whether no connection to the pod has broken."""
+        return self._open
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._open = False
+        self._api.close()
+
+    def _relay(self, what: str) -> list[str]:
+        return [self._machine.python or "python3", "-I", "-c", pod_relay.PROGRAM, what]
+
+    def _exec(self, argv: list[str], window_bytes: int | None) -> "PodProcess":
+        namespace, _, name = self._machine.id.partition("/")
+        settings = self._api.configuration
+        query = [
+            ("container", self._container),
+            *((stream, "true") for stream in ("stdin", "stdout", "stderr")),
+        ]
+        query += [("command", word) for word in argv]
+        address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
+        headers = {
+            one["key"]: one["value"] for one in settings.auth_settings().values() if one["in"] == "header"
+        }
+        try:
+            link = websocket.create_connection(
+                "ws" + address.removeprefix("http"),
+                timeout=OPEN_TIMEOUT_S,
+                header=headers,
+                subprotocols=[PROTOCOL],
+                sslopt=_tls(settings),
+                suppress_origin=True,
+            )
+        except BROKEN as error:
+            self._broke()
+            raise ConnectionLost(
+                f"{self._machine.name}: the connection broke: {error or 'closed'}."
+            ) from error
+        return PodProcess(link, self._broke, kept_bytes=window_bytes or KEPT_BYTES)
+
+    def _broke(self) -> None:
+        self._open = False
+
+
+def _tls(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class has no types
+    """Return what the kubeconfig says of TLS, as websocket-client takes it."""
+    if not settings.verify_ssl:
+        return {"cert_reqs": ssl.CERT_NONE, "check_hostname": False}
+    named = {
+        "ca_certs": settings.ssl_ca_cert,
+        "certfile": settings.cert_file,
+        "keyfile": settings.key_file,
+        "server_hostname": getattr(settings, "tls_server_name", None),
+    }
+    return {"cert_reqs": ssl.CERT_REQUIRED} | {name: value for name, value in named.items() if value}
+
+
+class PodProcess:
+    """A command in a pod. What it says is read by a thread, no further ahead than `kept_bytes`."""
+
+    def __init__(self, link: "websocket.WebSocket", broke: Callable[[], None], *, kept_bytes: int) -> None:
+        self._link = link
+        self._broke = broke
+        self._kept_bytes = kept_bytes
+        self._timeout_s: float | None = None
+        self._changed = Condition()
+        self._said: dict[int, deque[bytes]] = {STDOUT: deque(), STDERR: deque()}
+        self._size = 0
+        self._status: int | None = None
+        self._error: OSError | None = None
+        self._over = self._closed = False
+        link.settimeout(None)
+        Thread(target=self._listen, daemon=True).start()
+
+    def settimeout(self, timeout_s: float | None, /) -> None:
+        """Set how long to wait for the other side."""
+        self._timeout_s = timeout_s
+
+    def send(self, data: bytes, /) -> int:
+        """Send some of it to the command's standard input; how many bytes."""
+        part = data[:CHUNK_BYTES]
+        self._send(struct.pack(pod_relay.SIZE, len(part)) + part)
+        return len(part)
+
+    def end_input(self) -> None:
+        """Close the command's standard input."""
+        self._send(struct.pack(pod_relay.SIZE, 0))
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive at most `size` bytes of the standard output; none at the end."""
+        return self._take(STDOUT, size)
+
+    def recv_stderr(self, size: int, /) -> bytes:
+        """Receive at most `size` bytes of the standard error; none at the end."""
+        return self._take(STDERR, size)
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        """Wait for the exit status."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over, timeout_s)
+            return (NO_STATUS if self._status is None else self._status) if self._over else None
+
+    def close(self) -> None:
+        """Close the connection; what waits for the command here gets nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        with suppress(*BROKEN):
+            self._link.abort()  # type: ignore[no-untyped-call]  # who listens then ends
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._link.send_binary(bytes([STDIN]) + data)
+        except BROKEN as error:
+            # Why it ended may have come, and nobody has read it yet.
+            self.exit_status(LAST_WORDS_S)
+            raise ConnectionResetError(f"the connection is closed: {error}") from error
+
+    def _take(self, channel: int, size: int) -> bytes:
+        parts = self._said[channel]
+        with self._changed:
+            if not self._changed.wait_for(lambda: parts or self._over or self._closed, self._timeout_s):
+                raise TimeoutError("timed out")
+            if not parts:
+                if self._error is not None and not self._closed:
+                    raise self._error
+                return b""
+            part = parts.popleft()
+            if len(part) > size:
+                parts.appendleft(part[size:])
+                part = part[:size]
+            self._size -= len(part)
+            self._changed.notify_all()
+            return part
+
+    def _listen(self) -> None:
+        """Take what comes, until the command's status has come or the connection breaks."""
+        status, error = None, None
+        try:
+            while (message := self._link.recv()) != b"" and not self._closed:
+                data = message.encode() if isinstance(message, str) else message
+                if data[0] == STATUS:
+                    status, words = end_of(data[1:])
+                    self._keep(STDERR, words)
+                    break
+                self._keep(data[0], data[1:])
+        except BROKEN as broken:
+            error = ConnectionResetError(f"the connection broke: {broken or 'closed'}")
+        with self._changed:
+            if status is None and not self._closed:
+                self._broke()
+                self._error = error or ConnectionResetError(
+                    "the connection was closed before the command's end"
+                )
+            self._status, self._over = status, True
+            self._changed.notify_all()
+        self._link.shutdown()  # type: ignore[no-untyped-call]
+
+    def _keep(self, channel: int, part: bytes) -> None:
+        if not part or channel not in self._said:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._size < self._kept_bytes or self._closed)
+            self._said[channel].append(part)
+            self._size += len(part)
+            self._changed.notify_all()
+
+
+def end_of(document: bytes) -> tuple[int | None, bytes]:
+    """Return the exit status that the last message of a command tells, and words for its standard error.
+
+    A command that could not be started has no status there: NOT_FOUND where there is no such program; None where the
+    container has gone.
+    """
+    try:
+        status = json.loads(document)
+        if status["status"] == "Success":
+            return 0, b""
+        causes = (status.get("details") or {}).get("causes") or ()
+        codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
+        if codes:
+            return codes[0], b""
+        words = str(status.get("message", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, b""
+    return NOT_FOUND if any(said in words for said in NO_PROGRAM) else None, words.encode()

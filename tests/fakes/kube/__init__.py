@@ -1,0 +1,1 @@
+"""A Kubernetes API server as far as gpuctl knows it, whose pods are processes of this machine."""

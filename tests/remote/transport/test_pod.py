@@ -1,0 +1,153 @@
+"""Commands in pods, through an API server."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from inventories.disk.store import ClusterFolder, Store
+from inventories.machine import Machine
+from remote.checks import facts
+from remote.errors import AuthenticationFailed, ConnectionLost, NoPython, Unreachable
+from remote.sessions.session import Node
+from remote.transport import NO_STATUS, open_transport
+from tests.fakes.kube.api import KubeApi, Pod, kube_api
+
+
+def machine(pod: str, *, context: str = "test", python: str | None = sys.executable) -> Machine:
+    return Machine(
+        name="default-0", rank=0, state="running", host="worker", user="ray", transport="pod", context=context,
+        private_ip="10.0.0.1", gpus=None, id=pod, python=python,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeApi]:
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    with kube_api({"ours/worker": Pod(env=env), "ours/new": Pod(phase="Pending")}) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+        yield api
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterFolder:
+    return Store(tmp_path / "home").cluster("default")
+
+
+@pytest.fixture
+def node(api: KubeApi, cluster: ClusterFolder) -> Iterator[Node]:
+    one = machine("ours/worker")
+    node = Node(one, open_transport(one, cluster, 5))
+    yield node
+    node.close()
+
+
+def test_pod_runs_shell_commands_in_the_home_folder(node: Node, tmp_path: Path) -> None:
+    done = node.run("pwd; echo no >&2; exit 3", timeout_s=30)
+    assert (done.exit_code, done.stdout, done.stderr) == (3, f"{tmp_path}\n".encode(), b"no\n")
+    assert node.run("kill -9 $$", timeout_s=30).exit_code == 137
+
+
+def test_pod_takes_input_to_its_end_and_gives_back_more_than_is_read_ahead(node: Node) -> None:
+    process = node.transport.start("cat; echo over >&2", window_bytes=100_000)
+    data = os.urandom(1_000_000)
+
+    def feed() -> None:
+        rest = data
+        while rest:
+            rest = rest[process.send(rest) :]
+        process.end_input()
+
+    feeder = Thread(target=feed)
+    feeder.start()
+    back = b""
+    while part := process.recv(65536):
+        back += part
+    feeder.join()
+    assert back == data
+    assert (process.recv_stderr(100), process.exit_status(10)) == (b"over\n", 0)
+    process.close()
+
+
+def test_pod_answers_the_nodes_part(node: Node) -> None:
+    assert facts.gather(node, ()).cpus >= 1
+
+
+def test_pod_connects_to_its_ports(node: Node) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        stream = node.transport.connect_port(port)
+        peer, _ = server.accept()
+        with peer:
+            stream.send(b"ping")
+            assert peer.recv(10) == b"ping"
+            peer.sendall(b"pong")
+            assert stream.recv(10) == b"pong"
+            stream.end_input()
+            assert peer.recv(10) == b""
+        assert stream.recv(10) == b""
+        stream.close()
+    with pytest.raises(
+        ConnectionLost, match=f"default-0: nobody takes connections at its port {port}: .*refused"
+    ):
+        node.transport.connect_port(port)
+
+
+def test_pod_tells_of_a_connection_that_breaks(node: Node, api: KubeApi) -> None:
+    process = node.transport.start("echo began; read line")
+    assert process.recv(100) == b"began\n"
+    assert node.transport.is_open()
+    api.break_links()
+    with pytest.raises(ConnectionResetError):
+        process.recv(100)
+    assert (process.exit_status(10), node.transport.is_open()) == (NO_STATUS, False)
+    process.close()
+
+
+def test_pod_waits_no_longer_than_it_was_told(node: Node) -> None:
+    process = node.transport.start("read line")
+    process.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        process.recv(1)
+    process.close()
+    assert process.recv(1) == b"", "nothing comes from what was closed"
+
+
+@pytest.mark.parametrize(
+    ("pod", "context", "error", "sentence"),
+    [
+        ("ours/new", "test", Unreachable, "the pod ours/new is not running, but Pending"),
+        ("ours/gone", "test", Unreachable, 'there is no pod ours/gone: pods "gone" not found'),
+        ("ours/worker", "other", Unreachable, "the kubeconfig has no usable context other"),
+    ],
+)
+def test_pod_that_cannot_be_used_is_told(
+    api: KubeApi, cluster: ClusterFolder, pod: str, context: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=f"default-0: {sentence}"):
+        open_transport(machine(pod, context=context), cluster, 5)
+
+
+def test_pod_is_not_reached_with_a_wrong_token_or_without_a_server(
+    api: KubeApi, cluster: ClusterFolder, tmp_path: Path
+) -> None:
+    api.kubeconfig(tmp_path / "kubeconfig", token="another")
+    with pytest.raises(AuthenticationFailed, match="the API server refuses: Unauthorized"):
+        open_transport(machine("ours/worker"), cluster, 5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        api.port = server.getsockname()[1]
+    api.kubeconfig(tmp_path / "kubeconfig")
+    with pytest.raises(Unreachable, match=f"the API server http://127.0.0.1:{api.port} does not answer"):
+        open_transport(machine("ours/worker"), cluster, 5)
+
+
+def test_pod_without_python_says_so(api: KubeApi, cluster: ClusterFolder) -> None:
+    one = machine("ours/worker", python="/no/python3")
+    node = Node(one, open_transport(one, cluster, 5))
+    with pytest.raises(NoPython, match=r"default-0: Python \(/no/python3\) is not there"):
+        facts.gather(node, ())
+    node.close()
