@@ -46,17 +46,14 @@ launcher = Torchrun()
 
 
 def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> list[str]:
-    """torchrun's command line on one node.
+    """torchrun's command line on one node, or that of our own torchrun which forks the built-in job's ranks.
 
     A fixed number of nodes uses the static rendezvous at node 0's private address: it has no election that
     could hang, and gpuctl itself watches the nodes. Each rank is started through our `rank`, which
     keeps its log, metrics and exit status, in the project's folder; torchrun itself runs in the run's own
     folder, out of reach of modules in the project that are named like the standard library's.
     """
-    return [
-        facts.python,
-        "-m",
-        "torch.distributed.run",
+    options = [
         "--nnodes",
         str(len(run.nodes)),
         "--nproc-per-node",
@@ -70,7 +67,10 @@ def argv(run: Run, node: RunNode, facts: Facts, script: Script, cwd: str) -> lis
         # Else each run leaves a folder in /tmp.
         "--log-dir",
         f"{node.run_dir}/torchrun",
-        "--no-python",
-        *node_payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--"),
-        *script.command(facts.python),
     ]
+    if script.kind == "built-in":
+        words = ("forked_ranks", node.run_dir, cwd, *options, "--", script.target, *script.args)
+        return node_payload.argv_on_node(facts.python, facts.home, *words, isolated=False)
+    wrapper = node_payload.argv_on_node(facts.python, facts.home, "rank", node.run_dir, cwd, "--")
+    command = script.command(facts.python)
+    return [facts.python, "-m", "torch.distributed.run", *options, "--no-python", *wrapper, *command]

@@ -57,6 +57,10 @@ def main(arguments: List[str]) -> int:
         from remote.node.runs import rank_wrapper
 
         return rank_wrapper.main(arguments[1:])
+    if command == "forked_ranks":
+        from remote.node.runs import forked_ranks
+
+        return forked_ranks.main(arguments[1:])
     if command == "ray_ranks":
         from remote.node.ray import ranks
 

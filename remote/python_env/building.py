@@ -217,6 +217,8 @@ def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
         "UV_PROJECT_ENVIRONMENT": VENV,
         "UV_NO_PROGRESS": "1",
         "NO_COLOR": "1",
+        # DeepSpeed is built where no torch is beside it, and compiles what it needs when that is used.
+        "DS_BUILD_OPS": "0",
         # With wheels the node is taken to have no way out: better no Python than a minute's wait for one.
         **({"UV_OFFLINE": "1"} if wanted.wheels else {}),
         **({} if wanted.names_its_build else settings(backend)[1]),

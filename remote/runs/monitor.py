@@ -471,7 +471,7 @@ class RunMonitor:
                 elif kind == frames.OUTPUTS:
                     files.written(header, body)
                 elif kind == frames.SKIPPED:
-                    self._observer.note(f"{name}: {header['path']} was not brought back: {header['reason']}.")
+                    self._observer.note(f"{name}: not brought back: {header['path']}: {header['reason']}.")
                 elif kind == frames.DONE:
                     done = True
                 elif kind != frames.BEAT:

@@ -80,6 +80,8 @@ class RankActivity:
     """The last ones of each process group, oldest first."""
     code: str = ""
     """The node's folder of what was sent."""
+    place: str = ""
+    """Which part of the model it has, as the job says: `stage 2 of 4`."""
 
 
 def ended_activity(record: RankRecord) -> RankActivity:

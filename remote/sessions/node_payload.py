@@ -75,6 +75,9 @@ def next_command(python: str, command: str) -> str:
     return f'{shlex.quote(python)} -I "$HOME"/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]} {shlex.quote(command)}'
 
 
-def argv_on_node(python: str, home: str, *arguments: str) -> list[str]:
-    """The argv of the node's part, for a process started on the node itself, whose home folder is known."""
-    return [python, "-I", f"{home}/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}", *arguments]
+def argv_on_node(python: str, home: str, *arguments: str, isolated: bool = True) -> list[str]:
+    """The argv of the node's part, for a process started on the node itself, whose home folder is known.
+
+    `isolated`: from the user's variables for Python and packages; its output is not buffered otherwise.
+    """
+    return [python, "-I" if isolated else "-u", f"{home}/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}", *arguments]

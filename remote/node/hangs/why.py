@@ -4,6 +4,7 @@ Each rank is asked by several ways, as one that hangs answers few of them: torch
 whose handler the rank's hook has registered, else what the kernel knows of the process.
 """
 
+import json
 import os
 import time
 from pathlib import Path
@@ -27,6 +28,8 @@ QUIET_S = 0.1
 """Stacks that have not grown for so long are whole, once the handler is done."""
 MOST_STACKS_BYTES = 256 * 1024
 """Of the end, where the main thread is."""
+FIRST_LINES_BYTES = 8192
+"""Of a metrics file, which begins with how the rank started."""
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
 PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
@@ -83,6 +86,7 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         "server": None,
         "collectives": [],
         "code": str(NODE_HOME / CODE),
+        "place": place_of(run_dir / RANK_METRICS.format(rank)),
     }  # type: Dict[str, Any]
     pid = process_of(record)
     if pid is None:
@@ -122,6 +126,18 @@ def wrote_s(run_dir: Path, rank: int) -> Optional[float]:
     sizes = [_status(run_dir / name.format(rank)) for name in (RANK_LOG, RANK_METRICS)]
     times = [status.st_mtime for status in sizes if status is not None and status.st_size]
     return max(0.0, time.time() - max(times)) if times else None
+
+
+def place_of(metrics: Path) -> str:
+    """Which part of the model a rank has, by the line of its start in its metrics; empty where that does not say."""
+    try:
+        with metrics.open("rb") as file:
+            lines = file.read(FIRST_LINES_BYTES).split(b"\n")[:-1]
+        told = [json.loads(line.decode()) for line in lines]
+    except (OSError, ValueError, RecursionError):
+        return ""
+    places = [line.get("place") for line in told if isinstance(line, dict) and line.get("event") == "start"]
+    return next((place for place in places if isinstance(place, str)), "")
 
 
 def _status(path: Path) -> Optional[os.stat_result]:

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import BinaryIO, Dict, List, Mapping, Optional, Tuple
+from typing import BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from remote.node import end_reasons
 from remote.node.hangs.rank_files import hook_environment
 from remote.node.runs import nccl_log, process
 from remote.node.runs.end_facts import EndFacts
+from remote.node.runs.fork import SIGNALS, Fork, end_by
 from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import write_json
 
@@ -33,11 +34,36 @@ Samples = Tuple[Optional[float], Optional[float]]
 """When they were written, Unix seconds, and how many; both None where there are none."""
 NO_SAMPLES = (None, None)  # type: Samples
 
+Child = Union["subprocess.Popen[bytes]", Fork]
+Start = Callable[[Mapping[str, str], BinaryIO], Child]
+"""Starts a rank, given its environment and its log. Raises OSError."""
+
 
 def main(arguments: List[str]) -> int:
-    """Run the command as a child, write `ranks/rank-N.json` before and after, end the way it ended."""
+    """Run the command as a child, and end the way it ended."""
     run_dir, cwd = Path(arguments[0]), arguments[1]
     command = arguments[3:]
+    # The whole group gets the signal; this process outlives the child to tell how it ended.
+    for number in SIGNALS:
+        signal.signal(number, lambda _number, _frame: None)
+
+    def start(environment: Mapping[str, str], log: BinaryIO) -> Child:
+        return subprocess.Popen(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+
+    code = watch(run_dir, command[0], start)
+    if code < 0:
+        # Die of the same signal, so that the launcher reports what really happened.
+        end_by(-code)
+    return code
+
+
+def watch(run_dir: Path, program: str, start: Start) -> int:
+    """Start the rank that the environment names, and write `ranks/rank-N.json` before and after.
+
+    Returns its exit status, as the negative number of a signal. `program`: what could not be started, if so.
+    """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
     # The launcher has made this process the leader of a session, and so of a group.
@@ -48,25 +74,19 @@ def main(arguments: List[str]) -> int:
     debug = nccl_debug(os.environ, str(run_dir / LOGS / "nccl-{}.log".format(rank)))
     hook = hook_environment(os.environ, run_dir, rank)
     environment = dict(os.environ, **{METRICS_VARIABLE: str(metrics)}, **debug, **hook)
-    # The whole group gets the signal; this process outlives the child to tell how it ended.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: None)
     with open(log_path, "ab", buffering=0) as log:
         try:
-            child = subprocess.Popen(
-                command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            child = start(environment, log)
         except OSError as error:
-            log.write("gpuctl: {} could not be started: {}\n".format(command[0], error).encode())
-            why = end_reasons.not_started(command[0], error)
+            log.write("gpuctl: {} could not be started: {}\n".format(program, error).encode())
+            why = end_reasons.not_started(program, error)
             write_json(path, dict(record, ended_at=time.time(), exit_code=127, ended=why))
             return 127
         write_json(path, dict(record, pid=child.pid, **group))
         # Where the user asked NCCL to speak, it speaks in the rank's own log.
         nccl = (debug["NCCL_DEBUG_FILE"], log) if debug else (log_path, None)
         facts = EndFacts(child.pid)
-        chosen, (began_at, samples) = _wait(child, metrics, facts, *nccl)
-        code = child.returncode
+        code, chosen, (began_at, samples) = _wait(child, metrics, facts, *nccl)
         ended = {"ended_at": time.time(), "exit_code": code, "transports": chosen}
         ended.update(metrics_began_at=began_at, metrics_began_samples=samples)
         ended.update(metrics_ended_at=_written_at(metrics))
@@ -74,11 +94,6 @@ def main(arguments: List[str]) -> int:
             interface = environment.get("NCCL_SOCKET_IFNAME", "")
             ended.update(facts=facts.told(nccl[0], interface))
         write_json(path, dict(record, pid=child.pid, **group, **ended))
-    if code < 0:
-        # Die of the same signal, so that the launcher reports what really happened.
-        if -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
     return code
 
 
@@ -90,28 +105,29 @@ def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:
 
 
 def _wait(
-    child: "subprocess.Popen[bytes]", metrics: Path, facts: EndFacts, nccl: str, log: Optional[BinaryIO]
-) -> Tuple[List[str], Samples]:
+    child: Child, metrics: Path, facts: EndFacts, nccl: str, log: Optional[BinaryIO]
+) -> Tuple[int, List[str], Samples]:
     """Wait for the child's end.
 
-    Returns what NCCL chose by its log `nccl`, and tells `log` once, meanwhile; and the first samples in `metrics`.
+    Returns its exit status; what NCCL chose by its log `nccl`, and tells `log` once, meanwhile; and the first
+    samples in `metrics`.
     """
     first = NO_SAMPLES
     look_at = time.monotonic() + LOOK_S
-    over = False
-    while not over:
+    code = None  # type: Optional[int]
+    while code is None:
         process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
-        over = child.poll() is not None
+        code = child.poll()
         facts.look()
         if first == NO_SAMPLES:
             first = samples_at_end(metrics)
-        if log and (over or time.monotonic() >= look_at):
+        if log and (code is not None or time.monotonic() >= look_at):
             look_at = time.monotonic() + LOOK_S
             chosen = nccl_log.read(nccl)
             if chosen:
                 log.write("gpuctl: NCCL goes over {}\n".format(", ".join(chosen)).encode())
                 log = None
-    return nccl_log.read(nccl), first
+    return code, nccl_log.read(nccl), first
 
 
 def samples_at_end(path: Path) -> Samples:

@@ -14,6 +14,7 @@ from node_here import ROOT
 from support import wait_for
 
 from remote.node.hangs.watch import Progress, Watch
+from remote.node.hangs.why import place_of
 from remote.node.runs import process
 from remote.shared.constants import HANG_REPORT
 
@@ -253,3 +254,16 @@ def test_collective_that_ends_is_a_sign_of_progress(run_dir: Path, entries: list
     assert not (run_dir / HANG_REPORT).exists()
     watch.look(now + 91)
     assert (run_dir / HANG_REPORT).exists()
+
+
+def test_place_of_a_rank_is_what_its_metrics_begin_with(tmp_path: Path) -> None:
+    metrics = tmp_path / "rank-1.jsonl"
+    assert place_of(metrics) == ""
+    start = json.dumps({"event": "start", "place": "stage 2 of 4"})
+    metrics.write_text(start)
+    assert place_of(metrics) == "", "a line that is not whole may be another soon"
+    metrics.write_text(f"[1]\n{start}\n" + json.dumps({"step": 1}) * 1000)
+    assert place_of(metrics) == "stage 2 of 4"
+    for other in ('{"event": "start", "place": 7}', '{"event": "start"}', "x", "[" * 5000, '{"place": "x"}'):
+        metrics.write_text(f"{other}\n")
+        assert place_of(metrics) == ""

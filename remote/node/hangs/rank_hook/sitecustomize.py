@@ -23,7 +23,7 @@ HIGHEST = 1024
 """Descriptors from here on need more memory for the table of all."""
 
 
-def _begin() -> None:
+def begin_as_told() -> None:
     """Leave no trace of this module where the user's process looks, then do its work."""
     here = os.path.dirname(os.path.abspath(__file__))
     files = os.environ.pop(HOOK_VARIABLE, None)
@@ -170,5 +170,5 @@ def _next_one() -> None:
 
 
 if __name__ == "sitecustomize":
-    _begin()
+    begin_as_told()
     _next_one()
