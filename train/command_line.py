@@ -12,6 +12,8 @@ from typing import IO, Any, Literal, NoReturn, get_args, get_origin, get_type_hi
 from train.models.gpt_sizes import GPT_SIZES
 from train.models.names import unknown_network
 from train.options import DEFAULT_LR, Options
+from train.strategies import deepspeed_config
+from train.strategies.degrees import SHARDED
 
 OTHER_NAMES = {
     "--accumulate": "--gradient-accumulation-steps",
@@ -26,11 +28,12 @@ FIRST_BUCKET_MB = 1
 def parse(argv: Sequence[str] | None = None) -> Options:
     """Read options from a command line (`sys.argv` unless given). Exits: 2 on bad input, 0 after `--help`."""
     parser = _parser()
-    found, unknown = parser.parse_known_args(
-        [_current(word) for word in (sys.argv[1:] if argv is None else argv)]
-    )
+    words = [_current(word) for word in (sys.argv[1:] if argv is None else argv)]
+    found, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(_unknown_option(unknown[0]))
+    if (wrong := deepspeed_config.take_over(found, _typed(parser, words))) is not None:
+        parser.error(wrong)
     size = GPT_SIZES.get(found.model)
     if found.lr is None:
         found.lr = DEFAULT_LR[found.optimizer] if size is None or found.optimizer == "sgd" else size.lr
@@ -42,11 +45,18 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return options
 
 
+def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
+    """Return the names of the options that are among the words."""
+    untyped = object()
+    known = argparse.Namespace(**{one.name: untyped for one in fields(Options)})
+    return {name for name, value in vars(parser.parse_args(words, known)).items() if value is not untyped}
+
+
 def conflict(options: Options) -> str | None:
     """Return what is wrong with options that are each valid, but do not fit together."""
     if (no_network := unknown_network(options.model)) is not None:
         return f"--model {no_network}"
-    if (problem := _problem_of_text(options)) is not None:
+    if (problem := _problem_of_text(options) or deepspeed_config.problem(options)) is not None:
         return problem
     if options.grow_batch and options.schedule != "plateau":
         return "--grow-batch needs --schedule plateau, which says when."
@@ -76,6 +86,8 @@ def conflict(options: Options) -> str | None:
         split = f"--strategy {options.strategy}"
     if split is not None and options.precision == "fp16":
         return f"{split} has no way for fp16's scaled gradients: take --precision bf16."
+    if (problem := _problem_of_parts(options)) is not None:
+        return problem
     if (option := _of_ddp_alone(options)) is not None:
         if split is not None:
             return f"{option} is not for {split}: leave one of them out."
@@ -110,6 +122,20 @@ def _problem_of_text(options: Options) -> str | None:
     }
     if option := next((name for name, is_given in given.items() if is_given), None):
         return f"{option} is for images, not for --dataset text: leave it out."
+    return None
+
+
+def _problem_of_parts(options: Options) -> str | None:
+    """Return what does not fit together of the options about weights in parts."""
+    given = {"--cpu-offload": options.cpu_offload, "--prefetch": options.prefetch is not None}
+    option = next((name for name, is_given in given.items() if is_given), None)
+    if option is not None and options.strategy not in SHARDED:
+        return (
+            f"{option} is for strategies with parts of the weights, not for {options.strategy}: take fsdp, hsdp or "
+            "zero2."
+        )
+    if options.cpu_offload and options.precision == "fp16":
+        return "--cpu-offload has no way for fp16's scaled gradients: take --precision bf16."
     return None
 
 

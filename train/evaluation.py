@@ -9,8 +9,6 @@ from torch.nn.functional import cross_entropy
 from train.batches.batch import Prepare
 from train.batches.in_memory import evaluation_batches
 from train.data.dataset import Samples
-from train.options import Precision
-from train.precision import autocast
 from train.reporting.metrics import MetricsManager
 from train.strategies.strategy import Strategy
 
@@ -33,7 +31,6 @@ def evaluate(
     *,
     strategy: Strategy,
     device: torch.device,
-    precision: Precision,
     memory_format: torch.memory_format,
     batch_size: int,
 ) -> dict[str, float]:
@@ -49,7 +46,7 @@ def evaluate(
         batch_size=batch_size,
     )
     for batch, labels in batches:
-        with autocast(precision, device):
+        with strategy.autocast():
             logits = strategy.forward(model, batch.contiguous(memory_format=memory_format))
         if logits is not None and strategy.counts and len(labels):
             known = logits[: len(labels)]

@@ -1,8 +1,10 @@
 """Readers of option values, with one sentence for a value that can't be used."""
 
 import argparse
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 
 def whole_number(at_least: int, at_most: int = 2**31 - 1) -> Callable[[str], int]:
@@ -67,6 +69,19 @@ def wrap_policy(text: str) -> str:
     if sized or all(name.isidentifier() for name in text.split(",")):
         return text
     raise _unusable(text, "transformer, size:N such as size:100000, or names of classes, separated by commas")
+
+
+def deepspeed_config(text: str) -> str:
+    """Read a file of DeepSpeed's configuration, or the configuration itself, as JSON in one line."""
+    try:
+        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text} can't be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is no JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise _unusable(text, "a JSON object, as DeepSpeed's documentation has it")
+    return json.dumps(found, separators=(",", ":"))
 
 
 def _float(text: str) -> float:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from train.option_values import fraction, names, number, synthetic_sizes, whole_number, wrap_policy
+from train.option_values import (
+    deepspeed_config,
+    fraction,
+    names,
+    number,
+    synthetic_sizes,
+    whole_number,
+    wrap_policy,
+)
 
 DatasetName = Literal["digits", "mnist", "cifar10", "synthetic", "folder", "text"]
 Stem = Literal["imagenet", "cifar"]
@@ -19,6 +27,7 @@ LrScaling = Literal["none", "linear", "sqrt"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 Compression = Literal["none", "half", "powersgd"]
 StrategyName = Literal["ddp", "dp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "pp"]
+Engine = Literal["torch", "deepspeed"]
 Loop = Literal["fast", "plain"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -174,6 +183,32 @@ class Options:
         "Which parts of the network are sharded by themselves. transformer: its repeated blocks; size:N: parts of N "
         "weights; or names of classes, separated by commas.",
         type=wrap_policy, metavar="POLICY",
+    )  # fmt: skip
+    activation_checkpointing: bool = _speed(
+        False,
+        "Keep the inputs of the network's repeated blocks alone, and compute the blocks again in the backward pass: "
+        "less memory, about a third more computing.",
+    )
+    cpu_offload: bool = _speed(
+        False,
+        "With parts of the weights (fsdp, hsdp, zero2): keep weights, gradients and optimizer's state in the host's "
+        "memory, and update the weights there.",
+    )
+    prefetch: int | None = _speed(
+        None,
+        "With parts of the weights: how many parts are gathered ahead of the one that computes (default: 1).",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
+    engine: Engine = _speed(
+        "torch",
+        "What distributes the model and takes the steps. deepspeed: DeepSpeed, by --deepspeed-config; --strategy and "
+        "what else belongs to torch are not given then.",
+    )
+    deepspeed_config: str | None = _speed(
+        None,
+        "DeepSpeed's configuration for --engine deepspeed, a JSON file here. What it leaves out, or calls auto, the "
+        "other options say; --engine torch leaves it out (default: the options say all, without ZeRO).",
+        type=deepspeed_config, metavar="FILE",
     )  # fmt: skip
     loop: Loop = _speed(
         "fast",

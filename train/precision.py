@@ -4,12 +4,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from train.options import Precision
+from train.options import Options
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the context that computes in that precision on the device."""
-    half = AUTOCAST.get(precision)
-    return torch.autocast(device.type, half) if half else nullcontext()
+def autocast(options: Options, device: torch.device) -> AbstractContextManager[None]:
+    """Return the context that computes in the options' precision on the device.
+
+    Where blocks compute again, their weights' copies are not kept from the first time until the second.
+    """
+    half = AUTOCAST.get(options.precision)
+    cached = not options.activation_checkpointing
+    return torch.autocast(device.type, half, cache_enabled=cached) if half else nullcontext()

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from train.errors import BadOptions
+from train.loss import mean_loss
 from train.optimization.optimizer import update_is_compiled
 from train.options import Options
-from train.precision import autocast
 from train.reporting.timing import StepTimer
-from train.strategies.strategy import Strategy
+from train.strategies.strategy import Strategy, weights_of
 
 
 class ModelWithLoss(nn.Module):
@@ -38,11 +37,6 @@ class ModelWithLoss(nn.Module):
         """Return the mean loss, and the logits [b, classes]; of text, both are of each token."""
         logits = self.network(images)
         return mean_loss(logits, labels, label_smoothing=self._label_smoothing), logits
-
-
-def mean_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return the mean loss of logits [b, classes] for labels [b], or of [b, n, classes] for [b, n]."""
-    return cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing)
 
 
 class TrainStep:
@@ -72,11 +66,11 @@ class TrainStep:
         self._optimizer = optimizer
         self._timer = timer
         self._strategy = strategy
-        self._weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self._device = self._weights[0].device
+        self._weights = weights_of(optimizer)
         self._seen_sizes: set[int] = set()
         # Gradients in half precision lose small values: the loss is scaled up, and the gradients are scaled back.
-        self.scaler = torch.amp.GradScaler(self._device.type, enabled=options.precision == "fp16")
+        scales = options.precision == "fp16" and not strategy.own_precision
+        self.scaler = torch.amp.GradScaler(strategy.device.type, enabled=scales)
         self._update: Callable[[], None] = (
             self._scaled_update if self.scaler.is_enabled() else self._plain_update
         )
@@ -95,18 +89,19 @@ class TrainStep:
         The logits may be None on a rank that does not count its samples. Those of text would take more memory than
         all else, and are not kept.
         """
-        self._optimizer.zero_grad()
+        strategy = self._strategy
+        strategy.zero_grad(self._optimizer)
         parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
         batch = list(zip(*parts, strict=True))
 
         def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-            with autocast(self._options.precision, self._device), _explain_single_image(self._options.model):
+            with strategy.autocast(), _explain_single_image(self._options.model):
                 loss, logits = self._model(inputs, targets)
                 loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
-            self.scaler.scale(loss).backward()
+            strategy.propagate(self.scaler.scale(loss))
             return loss.detach(), None if self._options.is_text else logits.detach()
 
-        loss, logits = self._strategy.backward(self._model, batch, compute)
+        loss, logits = strategy.backward(self._model, batch, compute)
         self._timer.backward_done()
         self._update()
         return loss, logits
@@ -114,7 +109,7 @@ class TrainStep:
     def _plain_update(self) -> None:
         """Clip the gradients, and update the weights."""
         self._clip()
-        self._optimizer.step()
+        self._strategy.update(self._optimizer)
 
     def _scaled_update(self) -> None:
         """Update by gradients that are scaled up. Where one has overflowed, the weights stay as they are."""

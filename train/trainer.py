@@ -35,6 +35,7 @@ from train.reporting.step_logger import StepLogger
 from train.reporting.timing import StepTimer
 from train.strategies.choice import build_strategy
 from train.strategies.degrees import micro_batches
+from train.strategies.recompute import recompute_blocks
 from train.train_step import (
     ModelWithLoss,
     TrainStep,
@@ -144,6 +145,7 @@ class Trainer:
             parameters=sum(map(math.prod, self.shapes)),
             gradient_bytes=self.strategy.gradient_bytes(self.model),
             strategy=self.strategy.name,
+            place=self.strategy.sizes.place(self.env.rank),
             parts_known=self.strategy.times_communication,
         )
         resumed = self._checkpointer.resume()
@@ -230,7 +232,7 @@ class Trainer:
             whole = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
         return {
             **whole,
-            "scaler": self._step.scaler.state_dict(),
+            "scaler": self._step.scaler.state_dict() or self.strategy.scaler_state(),
             "plateau": dict(self._plateau.state_dict()),
             "rng": [rng_state(self._device)],
             "seen": self._metrics["training"].state_dict(),
@@ -255,7 +257,9 @@ class Trainer:
         else:
             self.strategy.load_model(self.model, state["model"])
             self.strategy.load_optimizer(self._optimizer, state["optimizer"])
-        self._step.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:
+            self._step.scaler.load_state_dict(state["scaler"])
+            self.strategy.load_scaler(state["scaler"])
         self._plateau.load_state_dict(state["plateau"])
         first = self.env.rank == 0
         self.progress.load_state_dict(state, self.strategy.sizes.replicas, first=first)
@@ -286,10 +290,12 @@ class Trainer:
             check_single_image(model, options.model, shape)
         example = self._prepare(torch.zeros(1, *shape, device=self._device, dtype=torch.uint8))
         example = example.to("meta") if weightless else example
+        if options.activation_checkpointing:
+            recompute_blocks(model)
         self.strategy.shard(model, example, micro_batches=micro_batches, micro_batch_size=micro_batch)
         if weightless:
             assert isinstance(model, GPT)
-            materialise(model, self._device, options.seed)
+            materialise(model, self.strategy.weights_device, options.seed)
         return model
 
     def _steps(self, batch_size: int, consumed: int) -> int:
@@ -343,7 +349,6 @@ class Trainer:
             self._prepare,
             strategy=self.strategy,
             device=self._device,
-            precision=self.options.precision,
             memory_format=self._format,
             batch_size=self._evaluation_batch,
         )

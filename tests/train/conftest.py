@@ -39,12 +39,14 @@ def start(node: Path) -> Callable[..., contextlib.AbstractContextManager[subproc
     """Start a Python process in that folder; it and its children are gone when the block ends."""
 
     @contextlib.contextmanager
-    def started(*argv: str, run_dir: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        *argv: str, run_dir: Path, python: str = sys.executable, **environ: str
+    ) -> Iterator[subprocess.Popen[str]]:
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("GPUCTL_", "OMP_"))
         }
         process = subprocess.Popen(
-            [sys.executable, *argv],
+            [python, *argv],
             cwd=node,
             env=clean
             | {
@@ -54,6 +56,7 @@ def start(node: Path) -> Callable[..., contextlib.AbstractContextManager[subproc
             }
             | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
             | environ,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -91,6 +94,7 @@ def run(start, free_port) -> Callable[..., Ran]:
         ranks: int | None = None,
         script: Path | None = None,
         timeout_s: float = 200,
+        python: str = sys.executable,
         **environ: str,
     ) -> Ran:
         launcher = []
@@ -100,7 +104,7 @@ def run(start, free_port) -> Callable[..., Ran]:
                 *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
             ]
         job = [str(script)] if script else ["-m", "train"]
-        with start(*launcher, *job, *args, run_dir=run_dir, **environ) as process:
+        with start(*launcher, *job, *args, run_dir=run_dir, python=python, **environ) as process:
             out, err = process.communicate(timeout=timeout_s)
         return Ran(status=process.returncode, out=out, err=err, run_dir=run_dir)
 

@@ -21,8 +21,9 @@ def test_parse_reads_every_option():
         "--gradient-accumulation-steps 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau "
         "--warmup-epochs 0.5 "
         "--grow-batch --max-grad-norm 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
-        "--compile --compression half --bucket-mb 5 --device cpu --threads 4 --timeout-s 9.5 --checkpoint-every 0.5 "
-        "--keep-checkpoints 3 --metrics f1,top5 --no-tensorboard --log-every 2 --no-save"
+        "--compile --compression half --bucket-mb 5 --activation-checkpointing --device cpu --threads 4 "
+        "--timeout-s 9.5 --checkpoint-every 0.5 --keep-checkpoints 3 --metrics f1,top5 "
+        "--no-tensorboard --log-every 2 --no-save"
     )
     told = Options(
         model="resnet18",
@@ -51,6 +52,7 @@ def test_parse_reads_every_option():
         compile=True,
         compression="half",
         bucket_mb=5,
+        activation_checkpointing=True,
         device="cpu",
         threads=4,
         timeout_s=9.5,
@@ -64,10 +66,24 @@ def test_parse_reads_every_option():
     assert parse(line.split()) == told
     same = [name for name, value in vars(Options()).items() if getattr(told, name) == value]
     assert same == [
-        *("data_pipeline", "seq_len", "tokenizer", "batch_size", "lr_scaling", "strategy", "tp", "pp", "wrap")
+        *(
+            "data_pipeline",
+            "seq_len",
+            "tokenizer",
+            "batch_size",
+            "lr_scaling",
+            "strategy",
+            "tp",
+            "pp",
+            "wrap",
+        ),
+        *("cpu_offload", "prefetch"),
+        *("engine", "deepspeed_config"),
     ], "an option that is not tried"
     sharded = parse(["--strategy", "fsdp", "--wrap", "Block,Head", "--tp", "2", "--pp", "3"])
     assert (sharded.strategy, sharded.wrap, sharded.tp, sharded.pp) == ("fsdp", "Block,Head", 2, 3)
+    ahead = parse(["--strategy", "zero2", "--cpu-offload", "--prefetch", "3"])
+    assert (ahead.cpu_offload, ahead.prefetch) == (True, 3)
     streamed = parse(["--dataset", "folder", "--data-pipeline", "ray"])
     assert (streamed.dataset, streamed.data_pipeline) == ("folder", "ray"), "not for another dataset"
     text = parse(["--model", "gpt-10m", "--seq-len", "256", "--tokenizer", "bpe.json", "--data", "book.txt"])
@@ -134,6 +150,15 @@ def test_default_lr_covers_every_optimizer():
         (
             "--strategy pp --precision fp16",
             "--strategy pp has no way for fp16's scaled gradients: take --precision bf16.",
+        ),
+        (
+            "--cpu-offload",
+            "--cpu-offload is for strategies with parts of the weights, not for ddp: take fsdp,",
+        ),
+        ("--strategy tp --prefetch 2", "--prefetch is for strategies with parts of the weights, not for tp:"),
+        (
+            "--strategy fsdp --cpu-offload --precision fp16",
+            "--cpu-offload has no way for fp16's scaled gradients",
         ),
         ("--pp 2 --compile", "--compile is not for --pp: leave one of them out."),
         ("--strategy zero1 --compression half", "--compression is for --strategy ddp, not for zero1"),

@@ -1,7 +1,8 @@
 """`python -m train.advice OPTIONS`: answers a question on machines. Reads JSON, and prints JSON.
 
 Standard input: {"machines": [{"shape", "count", "gpus", "gpu", "gpu_memory_gb", "between_gb_s", "hourly_usd"}],
-"batch_tokens", "tokens"}. Options are the job's own; wrong ones end it with status 2 and a sentence, as in the job.
+"batch_tokens", "tokens", "runs": [{"run", "shape", "count", "ranks", "words", "step_s"}]}. Options are the job's
+own; wrong ones end it with status 2 and a sentence, as in the job.
 """
 
 import json
@@ -9,6 +10,7 @@ import sys
 from dataclasses import asdict
 
 from train.advice.machines import Machines
+from train.advice.measured import MeasuredRun
 from train.advice.question import question_of
 from train.advice.rows import rows
 from train.errors import TrainError
@@ -19,14 +21,15 @@ def main() -> int:
     asked = json.load(sys.stdin)
     try:
         question = question_of(sys.argv[1:], batch_tokens=asked["batch_tokens"], tokens=asked["tokens"])
-        found = rows(question, [Machines(**one) for one in asked["machines"]])
+        runs = [MeasuredRun(**{**one, "words": tuple(one["words"])}) for one in asked["runs"]]
+        found = rows(question, [Machines(**one) for one in asked["machines"]], runs)
     except TrainError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     answer = {
         "rows": [asdict(row) for row in found],
-        "notes": question.notes,
-        "vocabulary": question.vocabulary,
+        "notes": [*question.data.assumed, question.data.epoch],
+        "vocabulary": None if question.data.shape else question.data.classes,
     }
     json.dump(answer, sys.stdout)
     return 0

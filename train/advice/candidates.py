@@ -66,7 +66,8 @@ def layouts(
     if not variants and question.strategy_given:
         yield Refused(
             options=replace(question.options, strategy=strategy),
-            reason=f"The model's {network.heads} heads and {len(network.layers)} layers can't be divided among "
+            reason=(network.uncut if strategy == "pp" else network.unsplit)
+            or f"The model's {network.heads} heads and {len(network.layers)} layers can't be divided among "
             f"{machines.count} x {machines.gpus} ranks by 2, 4, 8 or 16.",
         )
 
@@ -81,7 +82,7 @@ def _variants(
             if machines.gpus % tp == 0 and tp <= most and network.heads and network.heads % tp == 0:
                 yield replace(named, tp=tp)
     elif strategy == "pp" and options.pp is None:
-        for pp in DEGREES:
+        for pp in DEGREES if network.uncut is None else ():
             if machines.world_size % (pp * (options.tp or 1)) == 0 and pp <= len(network.layers):
                 yield replace(named, pp=pp)
     else:
@@ -96,6 +97,8 @@ def _layout(question: Question, options: Options, network: Network, machines: Ma
     if options.strategy == "dp":
         check_alone(env)
     sizes = degrees(options, env)
+    if reason := (sizes.tp > 1 and network.unsplit) or (sizes.pp > 1 and network.uncut):
+        raise BadOptions(reason)
     if sizes.tp > 1 and (not network.heads or network.heads % sizes.tp):
         raise BadOptions(f"--tp {sizes.tp} does not divide the model's {network.heads} heads: change it.")
     if sizes.tp > machines.gpus:

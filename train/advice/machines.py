@@ -1,6 +1,7 @@
 """The machines that an advice is about, and what is known of their GPUs and links."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from train.options import Precision
 from train.reporting.gpu_peaks import Peaks, peaks_of
@@ -20,6 +21,10 @@ class Machines:
     """The vendor's figure for the network between them. None: not known."""
     hourly_usd: float | None
     """Of all of them together. None: not known."""
+    peaks: Peaks | None = None
+    """The GPU's rates. None: those of its data sheet."""
+    backend: Literal["nccl", "gloo"] = "nccl"
+    """What the ranks send through; gloo is that of CPUs."""
 
     @property
     def world_size(self) -> int:
@@ -28,7 +33,7 @@ class Machines:
 
     @property
     def _peaks(self) -> Peaks | None:
-        return peaks_of(f"{self.gpu} {self.gpu_memory_gb:.0f}GB")
+        return self.peaks or peaks_of(f"{self.gpu} {self.gpu_memory_gb:.0f}GB")
 
     def peak_flops(self, precision: Precision) -> float | None:
         """Return the operations a second of one GPU by its data sheet. None: not known, or it can't."""
@@ -49,12 +54,3 @@ class Machines:
     def between_bytes_s(self) -> float | None:
         """Bytes a second of a machine's network, by the vendor's figure. None: not known."""
         return self.between_gb_s * 1e9 if self.between_gb_s else None
-
-    @property
-    def slowest_bytes_s(self) -> float | None:
-        """That of the link that decides in a ring of all ranks."""
-        if self.count == 1:
-            return self.within_bytes_s
-        if self.gpus == 1 or self.between_bytes_s is None or self.within_bytes_s is None:
-            return self.between_bytes_s
-        return min(self.between_bytes_s, self.within_bytes_s)

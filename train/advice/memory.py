@@ -10,7 +10,7 @@ from functools import lru_cache
 from train.advice.network import HALF, Layer, Network, joined, number_bytes
 from train.options import Options
 from train.strategies.balance import best_cut
-from train.strategies.degrees import SHARDED, Degrees
+from train.strategies.degrees import SHARDED, Degrees, gathers_in_half
 
 LIBRARIES_BYTES = 1.5e9
 """Of CUDA's context, NCCL's buffers and cuBLAS's workspaces: around that much of a GPU before any tensor."""
@@ -77,31 +77,53 @@ def stages_of(network: Network, stages: int, tp: int) -> tuple[Layer, ...]:
 
 def fullest_rank(network: Network, options: Options, sizes: Degrees, batch: Batch) -> Memory:
     """Return the memory of the rank that needs most: mostly one of the first stage, or of the last."""
+    network = computed_as(network, options, sizes)
     every = (_of_stage(network, options, sizes, batch, at) for at in range(sizes.pp))
     return max(every, key=lambda memory: memory.total)
 
 
+def computed_as(network: Network, options: Options, sizes: Degrees) -> Network:
+    """Return the network with the precisions that it computes in: gathered weights in bf16 need no copies."""
+    return (network.in_half if gathers_in_half(options, sizes) else None) or network
+
+
 def _of_stage(network: Network, options: Options, sizes: Degrees, batch: Batch, at: int) -> Memory:
     number = number_bytes(options.precision)
+    own = 0 if options.cpu_offload else number  # what is in the host's memory takes none of the GPU's
     stage = stages_of(network, sizes.pp, sizes.tp)[at]
     return Memory(
-        weights=number * own_weights(stage.weights, sizes),
-        gradients=number * gradients_kept(stage.weights, options, sizes, batch),
-        optimizer=number * STATES[options.optimizer] * optimized(stage.weights, network, options, sizes),
-        gathered=number * gathered(stage, network, options, sizes, batch),
-        activations=activations(stage, sizes, batch, at),
+        weights=own * own_weights(stage.weights, sizes),
+        gradients=(number if batch.number > 1 else own)
+        * gradients_kept(stage.weights, options, sizes, batch),
+        optimizer=own * STATES[options.optimizer] * optimized(stage.weights, network, options, sizes),
+        gathered=gathered(stage, network, options, sizes, batch),
+        activations=activations(stage, options, sizes, batch, at),
         outputs=batch.micro_batch * network.output_bytes if at == sizes.pp - 1 else 0.0,
     )
 
 
-def activations(stage: Layer, sizes: Degrees, batch: Batch, at: int) -> float:
-    """Return what is kept for the backward pass: of each micro-batch under way, what its samples' layers save.
+def activations(stage: Layer, options: Options, sizes: Degrees, batch: Batch, at: int) -> float:
+    """Return what is there for the backward pass: what is kept and, where blocks compute again, what one saves.
 
-    1F1B has p - s micro-batches under way on stage s of p (Narayanan et al., 2021). autocast keeps a copy of the
-    weights in half precision for each of them; autograd keeps it whole, also where the weights are sharded again.
+    1F1B has p - s micro-batches under way on stage s of p (Narayanan et al., 2021).
     """
-    under_way = min(batch.number, sizes.pp - at)
-    return under_way * (batch.micro_batch * stage.saved_bytes + HALF * stage.copied_weights)
+    again = stage.block if options.activation_checkpointing else None
+    kept = min(batch.number, sizes.pp - at) * saved(stage, options, batch)
+    return kept if again is None else kept + _saved(again, batch)
+
+
+def saved(stage: Layer, options: Options, batch: Batch) -> float:
+    """Return what is kept of a micro-batch after its forward pass."""
+    return _saved(stage.recomputed() if options.activation_checkpointing else stage, batch)
+
+
+def _saved(layer: Layer, batch: Batch) -> float:
+    """Return what a layer saves of a micro-batch.
+
+    autocast keeps a copy of the weights in half precision for each of them; autograd keeps it whole, also where the
+    weights are sharded again.
+    """
+    return batch.micro_batch * layer.saved_bytes + HALF * layer.copied_weights
 
 
 def own_weights(weights: float, sizes: Degrees) -> float:
@@ -129,14 +151,20 @@ def gradients_kept(weights: float, options: Options, sizes: Degrees, batch: Batc
 
 
 def gathered(stage: Layer, network: Network, options: Options, sizes: Degrees, batch: Batch) -> float:
-    """Return the weights and gradients that are whole for a moment.
+    """Return the bytes of weights and gradients that are whole for a moment.
 
     Resharded after each part: what is gathered with the whole network, and two parts of it, the next one being
-    gathered while one computes; and gradients of as many. zero2, what is not sharded, and a pipeline keep all N
-    weights until the backward pass.
+    gathered while one computes, or more of them by --prefetch; and gradients of two, which are added up in whole
+    precision. zero2, what is not sharded, and a pipeline keep all N weights until the backward pass.
     """
     if not is_wrapped(options, sizes):
         return 0.0
-    at_once = min(stage.weights, network.unwrapped_weights + 2 * stage.largest_part)
+    number = number_bytes(options.precision)
+
+    def at_once(parts: int) -> float:
+        return min(stage.weights, network.unwrapped_weights + parts * stage.largest_part)
+
     resharded = options.strategy in SHARDED and options.strategy != "zero2" and sizes.pp == 1
-    return (at_once if resharded else stage.weights) + (at_once if batch.number == 1 else 0.0)
+    weights = at_once(1 + (options.prefetch or 1)) if resharded else stage.weights
+    of_weights = HALF if gathers_in_half(options, sizes) else number
+    return of_weights * weights + (number * at_once(2) if batch.number == 1 else 0.0)

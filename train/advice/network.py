@@ -5,7 +5,7 @@ keeps: a test compares them with torch's own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from train.models.gpt_sizes import GPTSize
 from train.options import Precision
@@ -44,6 +44,18 @@ class Layer:
     """Of one sample's results that a tensor-parallel group has to add up, in both passes."""
     largest_part: int = 0
     """The most weights of a part of it that is sharded by itself."""
+    input_bytes: float = 0.0
+    """Of one sample, what goes into it."""
+    blocks: int = 0
+    """The repeated blocks among it, which are alike."""
+    block: "Layer | None" = None
+    """One of them. Without any, what computes again in a layer that is measured with its blocks computing again."""
+    passed_bytes: float = 0.0
+    """Of one sample's results, which the next stage of a pipeline gets."""
+    moved_bytes: float = 0.0
+    """Read from the GPU's memory and written to it for one sample, in both passes. 0: computing takes longer."""
+    moved_once_bytes: float = 0.0
+    """The same for each micro-batch, however large it is."""
 
     def of_rank(self, tp: int) -> "Layer":
         """Return a rank's part, where `tp` ranks split it."""
@@ -54,13 +66,39 @@ class Layer:
             saved_bytes=self.saved_bytes - self.split_saved_bytes + self.split_saved_bytes / tp,
             reduced_bytes=self.reduced_bytes if tp > 1 else 0.0,
             largest_part=self.largest_part,
+            passed_bytes=self.passed_bytes,
+            moved_bytes=self.moved_bytes,
+            moved_once_bytes=self.moved_once_bytes,
+            input_bytes=self.input_bytes,
+            blocks=self.blocks,
+            block=None if self.block is None else self.block.of_rank(tp),
+        )
+
+    def recomputed(self) -> "Layer":
+        """Return it with what is kept for the backward pass where each block keeps its input, and computes again."""
+        if self.block is None:
+            return self
+        return replace(
+            self,
+            saved_bytes=self.saved_bytes - self.blocks * (self.block.saved_bytes - self.block.input_bytes),
+            copied_weights=self.copied_weights - self.blocks * self.block.copied_weights,
         )
 
 
 def joined(layers: Sequence[Layer]) -> Layer:
     """Return layers as one."""
-    sums = {name: sum(getattr(layer, name) for layer in layers) for name in Layer.__dataclass_fields__}
-    return Layer(**{**sums, "largest_part": max(layer.largest_part for layer in layers)})
+    names = Layer.__dataclass_fields__.keys() - {"largest_part", "passed_bytes", "block"}
+    return Layer(
+        **{name: sum(getattr(layer, name) for layer in layers) for name in names},
+        largest_part=max(layer.largest_part for layer in layers),
+        passed_bytes=layers[-1].passed_bytes,
+        # Blocks compute again one after the other: the largest needs most.
+        block=max(
+            (layer.block for layer in layers if layer.block),
+            key=lambda block: block.saved_bytes,
+            default=None,
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,14 +112,23 @@ class Network:
     """Of the tensors that are weights, the numbers in the largest one."""
     unwrapped_weights: int = 0
     """Weights that are gathered with the whole network, and not with a part of it."""
-    passed_bytes: float = 0.0
-    """Of one sample, from one stage of a pipeline to the next."""
     output_bytes: float = 0.0
     """Of one sample's outputs: themselves, with what the loss keeps and its gradient."""
     tokens: int = 1
     """In a sample; 1 where samples are images."""
     heads: int | None = None
     """What tensor parallelism can divide a layer into. None: no layer can be split."""
+    in_half: "Network | None" = None
+    """The same network where all of it computes in half precision. None: it can't, or that is not asked for."""
+    unsplit: str | None = None
+    """Why no layer can be split."""
+    uncut: str | None = None
+    """Why it can't be cut into the stages of a pipeline."""
+
+    @property
+    def of_images(self) -> bool:
+        """Whether its samples are images."""
+        return self.tokens == 1
 
     @property
     def weights(self) -> int:
@@ -101,39 +148,56 @@ def text_network(
 
     `by_blocks`: whole blocks are sharded by themselves, not single matrices.
     """
+    whole, computed = number_bytes(precision), computed_bytes(precision)
+    return replace(
+        _text_network(size, vocabulary, length, whole, computed, by_blocks=by_blocks),
+        in_half=_text_network(size, vocabulary, length, HALF, HALF, by_blocks=by_blocks)
+        if precision == "bf16"
+        else None,
+    )
+
+
+def _text_network(
+    size: GPTSize, vocabulary: int, length: int, whole: int, computed: int, *, by_blocks: bool
+) -> Network:
+    """`whole`: bytes of a number between the layers; `computed`: of what linear layers compute."""
     width = size.width
-    block = _block(size, length, precision, by_blocks=by_blocks)
+    one = _block(size, length, whole, computed, by_blocks=by_blocks)
+    block = replace(one, blocks=1, block=one)
     head_flops = size.flops_per_token(vocabulary, length) - size.flops_per_token(0, length)
-    embedding = Layer(weights=(vocabulary + size.context) * width, saved_bytes=8 * length)
+    passed = length * width * whole
+    embedding = Layer(
+        weights=(vocabulary + size.context) * width, saved_bytes=8 * length, passed_bytes=passed
+    )
     head = Layer(
         weights=2 * width,
-        copied_weights=vocabulary * width if computed_bytes(precision) == HALF else 0,
+        copied_weights=vocabulary * width if computed < whole else 0,
         flops=head_flops * length,
-        saved_bytes=length * width * (number_bytes(precision) + computed_bytes(precision)),
+        saved_bytes=length * width * (whole + computed),
     )
     return Network(
         layers=(embedding, *[block] * size.layers, head),
         tied_weights=vocabulary * width,
         largest_weight=max(vocabulary, 4 * width) * width,
         unwrapped_weights=embedding.weights,
-        passed_bytes=length * width * number_bytes(precision),
-        output_bytes=length * vocabulary * 3 * number_bytes(precision),
+        output_bytes=length * vocabulary * 3 * max(whole, WHOLE),
         tokens=length,
         heads=size.heads,
     )
 
 
-def _block(size: GPTSize, length: int, precision: Precision, *, by_blocks: bool) -> Layer:
+def _block(size: GPTSize, length: int, whole: int, computed: int, *, by_blocks: bool) -> Layer:
     """Return a block: 12 width² weights of matrices, their biases (9 width) and two norms (4 width).
 
-    Saved, in widths a token: the inputs of both norms in whole precision; computed ones: the norms' results (with
-    autocast three copies of the first: query, key and value are computed from one each), query, key, value and what
-    attention makes of them (its memory is linear: no matrix of length x length is kept), and 4 + 4 of the
-    feed-forward part. This is the count of Korthikanti et al., "Reducing Activation Recomputation in Large
-    Transformer Models" (2022), without dropout and attention's matrix, for the precision of each tensor here.
+    Saved, in widths a token: the inputs of both norms, whole; computed ones: the norms' results (with autocast three
+    copies of the first: query, key and value are computed from one each), query, key, value and what attention makes
+    of them (its memory is linear: no matrix of length x length is kept), and 4 + 4 of the feed-forward part.
+    `whole` and `computed` are the bytes of a number. This is the count of Korthikanti et al., "Reducing Activation
+    Recomputation in Large Transformer Models" (2022), without dropout and attention's matrix, for the precision of
+    each tensor here.
     """
-    width, whole, computed = size.width, number_bytes(precision), computed_bytes(precision)
-    copies = 3 if computed == HALF else 1
+    width, autocast = size.width, computed < whole
+    copies = 3 if autocast else 1
     split = (4 + 8) * computed * width + WHOLE * size.heads
     kept = (2 * whole + (copies + 1) * computed) * width + 4 * whole
     matrices = size.weights_per_layer
@@ -141,8 +205,8 @@ def _block(size: GPTSize, length: int, precision: Precision, *, by_blocks: bool)
     return Layer(
         weights=matrices + 13 * width,
         split_weights=matrices + 7 * width,  # biases of rows, and the norms, are whole
-        copied_weights=matrices if computed == HALF else 0,
-        split_copied_weights=matrices if computed == HALF else 0,
+        copied_weights=matrices if autocast else 0,
+        split_copied_weights=matrices if autocast else 0,
         flops=flops,
         split_flops=flops,
         saved_bytes=length * (split + kept),
@@ -150,4 +214,6 @@ def _block(size: GPTSize, length: int, precision: Precision, *, by_blocks: bool)
         # Forward: two results. Backward: the gradients of what query, key, value and the first of the pair got.
         reduced_bytes=6 * length * width * computed,
         largest_part=matrices + 13 * width if by_blocks else 4 * width * width,
+        input_bytes=length * whole * width,
+        passed_bytes=length * width * whole,
     )

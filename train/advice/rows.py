@@ -1,19 +1,25 @@
 """The answer: a row for each machine, count and strategy, the cheapest first. Pure."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from train.advice.candidates import Layout, Refused, layouts, strategies
+from train.advice.data import ImageShape
 from train.advice.machines import Machines
+from train.advice.measured import MeasuredRun, measured, range_of
 from train.advice.memory import USABLE, Memory
 from train.advice.network import Network, text_network
 from train.advice.question import Question
 from train.advice.speed import step_s
+from train.errors import BadEnvironment
 from train.models.gpt_sizes import GPT_SIZES
 from train.options import Options
 from train.strategies.degrees import strategy_name
+
+HARDLY_FASTER = 1.03
+"""Times as fast as a simpler strategy: less than what the arithmetic can tell apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +39,24 @@ class Row:
     """By part, GB."""
     micro_batch: int | None
     gradient_accumulation_steps: int | None
-    batch_tokens: int | None
+    batch_samples: int | None
     """Of a step of all ranks."""
+    batch_tokens: int | None
+    """The same; None: images."""
     step_s: tuple[float, float] | None
-    tokens_per_s: float | None
+    samples_per_s: float | None
     """In the middle of the range."""
+    tokens_per_s: float | None
+    """The same; None: images."""
     mfu: float | None
     hourly_usd: float | None
-    usd_per_token: float | None
-    """What the rows are sorted by."""
+    usd_per_sample: float | None
+    compared_usd: float | None
+    """What the rows are sorted by: the price of a sample, or that of a simpler strategy that is about as fast."""
     usd_per_epoch: float | None
     usd_total: float | None
     reason: str | None
-    """Why it is not possible, or what is not known of it. None: all is."""
+    """Why it is not possible, what is not known of it, or the run that measured it."""
     words: tuple[str, ...]
     """The job's options for it."""
 
@@ -55,46 +66,85 @@ class Row:
         return math.inf if self.memory_gb is None else self.memory_gb - self.gpu_memory_gb
 
 
-def network_of(question: Question) -> Network:
-    """Return what the job's network is made of."""
-    options = question.options
+def network_of(question: Question, *, pipelines: bool) -> Network:
+    """Return what the job's network is made of. `pipelines`: whether it is to be cut into stages.
+
+    Raises BadEnvironment where torch would have to measure it, and is not installed.
+    """
+    options, data = question.options, question.data
+    if data.shape is not None:
+        return _measured(options, data.shape, data.classes, pipelines=pipelines)
     return text_network(
         GPT_SIZES[options.model],
-        vocabulary=question.vocabulary,
+        vocabulary=data.classes,
         length=options.seq_len,
         precision=options.precision,
         by_blocks=not options.wrap.startswith("size:"),
     )
 
 
-def rows(question: Question, machines: Iterable[Machines]) -> list[Row]:
-    """Return all rows: what fits, by dollars, and of the same dollars by fewer GPUs; then by how much is lacking."""
-    network = network_of(question)
-    found = [row for one in machines for row in _rows_of(question, network, one)]
+def _measured(options: Options, shape: ImageShape, classes: int, *, pipelines: bool) -> Network:
+    try:
+        from train.advice.images import image_network
+    except ImportError as error:
+        raise BadEnvironment(
+            f"What {options.model} needs is measured with torch, on tensors that take no memory, and this computer "
+            f"has no {error.name}: pip install torch torchvision. Text models need neither."
+        ) from error
+    return image_network(options, shape, classes, pipelines=pipelines)
+
+
+def rows(question: Question, machines: Sequence[Machines], runs: Sequence[MeasuredRun] = ()) -> list[Row]:
+    """Return all rows: what fits, by dollars, and of the same dollars by fewer GPUs; then by how much is lacking.
+
+    `runs`: earlier ones, the latest last; where one was the same, its steps count.
+    """
+    stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
+    pipelines = stages or (not question.strategy_given and any(one.world_size > 1 for one in machines))
+    network = network_of(question, pipelines=pipelines)
+    found = [row for one in machines for row in _rows_of(question, network, one, runs)]
     return sorted(found, key=_order)
 
 
 def _order(row: Row) -> tuple[float, ...]:
-    dollars = math.inf if row.usd_per_token is None else row.usd_per_token
+    dollars = math.inf if not row.compared_usd else row.compared_usd
+    # Prices that hardly differ are the same: fewer GPUs come first then.
+    step = round(math.log(dollars) / math.log(HARDLY_FASTER)) if math.isfinite(dollars) else math.inf
     return (
         not row.fits,
-        dollars if row.fits else row.lacking_gb,
+        step if row.fits else row.lacking_gb,
         row.count * row.gpus,
-        -(row.tokens_per_s or 0.0),
+        dollars,
     )
 
 
-def _rows_of(question: Question, network: Network, machines: Machines) -> Iterator[Row]:
-    """Yield the row of the best of each strategy's layouts: one that fits, and the fastest of them."""
+def _rows_of(
+    question: Question, network: Network, machines: Machines, runs: Sequence[MeasuredRun]
+) -> Iterator[Row]:
+    """Yield the row of the best of each strategy's layouts: one that fits, and the fastest of them.
+
+    The simpler strategies are the first, and stay before those that are hardly faster.
+    """
+    simpler: Row | None = None
     for strategy in strategies(question, machines):
         every = [
             _refused(question, machines, one)
             if isinstance(one, Refused)
-            else _row(question, network, machines, one)
+            else _row(question, network, machines, one, measured(runs, one, machines))
             for one in layouts(question, network, machines, strategy)
         ]
-        if every:
-            yield min(every, key=lambda row: (not row.fits, -(row.tokens_per_s or 0.0), row.lacking_gb))
+        if not every:
+            continue
+        best = min(every, key=lambda row: (not row.fits, -(row.samples_per_s or 0.0), row.lacking_gb))
+        if simpler is not None and (best.samples_per_s or 0.0) <= HARDLY_FASTER * (
+            simpler.samples_per_s or 0.0
+        ):
+            best = replace(
+                best, compared_usd=max(best.compared_usd or 0.0, simpler.compared_usd or 0.0) or None
+            )
+        elif best.fits:
+            simpler = best
+        yield best
 
 
 def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
@@ -106,11 +156,14 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
         memory=None,
         micro_batch=None,
         gradient_accumulation_steps=None,
+        batch_samples=None,
         batch_tokens=None,
         step_s=None,
+        samples_per_s=None,
         tokens_per_s=None,
         mfu=None,
-        usd_per_token=None,
+        usd_per_sample=None,
+        compared_usd=None,
         usd_per_epoch=None,
         usd_total=None,
         reason=refused.reason,
@@ -118,41 +171,52 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
     )
 
 
-def _row(question: Question, network: Network, machines: Machines, layout: Layout) -> Row:
+def _row(
+    question: Question, network: Network, machines: Machines, layout: Layout, run: MeasuredRun | None
+) -> Row:
     options = layout.options
-    seconds = step_s(network, options, layout.sizes, layout.batch, machines) if layout.fits else None
-    tokens = layout.global_batch * network.tokens
-    speed = peak = usd_per_token = None
-    flops = 0.0
+    seconds = None
+    if run is not None:
+        seconds = range_of(run)
+    elif layout.fits:
+        seconds = step_s(network, options, layout.sizes, layout.batch, machines)
+    speed = usd_per_sample = mfu = None
     if seconds is not None:
-        speed = tokens / (sum(seconds) / 2)
-        flops = speed * network.flops / network.tokens
-        peak = machines.peak_flops(options.precision)
+        speed = layout.global_batch / (sum(seconds) / 2)
+        mfu = (
+            speed
+            * network.flops
+            / ((machines.peak_flops(options.precision) or math.inf) * machines.world_size)
+        )
         # To three figures: rows that differ less cost the same.
-        usd_per_token = figures(machines.hourly_usd and machines.hourly_usd / 3600 / speed, 3)
-    epoch = None if question.epoch_samples is None else question.epoch_samples * network.tokens
+        usd_per_sample = figures(machines.hourly_usd and machines.hourly_usd / 3600 / speed, 3)
+    of_text = None if network.of_images else network.tokens
     return Row(
         **_facts(machines),
         strategy=strategy_name(options, layout.sizes),
-        fits=layout.fits,
+        # A run that succeeded has proved it, whatever the arithmetic says.
+        fits=layout.fits or run is not None,
         memory_gb=round(layout.memory.total / 1e9, 2),
         memory=layout.memory.parts_gb(),
         micro_batch=layout.batch.micro_batch,
         gradient_accumulation_steps=layout.batch.number,
-        batch_tokens=tokens,
+        batch_samples=layout.global_batch,
+        batch_tokens=of_text and layout.global_batch * of_text,
         step_s=None if seconds is None else (figures(seconds[0]), figures(seconds[1])),
-        tokens_per_s=figures(speed),
-        mfu=figures(flops / (peak * machines.world_size)) if peak else None,
-        usd_per_token=usd_per_token,
-        usd_per_epoch=_product(usd_per_token, epoch),
-        usd_total=_product(usd_per_token, question.tokens),
-        reason=_reason(options, layout, machines, seconds),
+        samples_per_s=figures(speed),
+        tokens_per_s=figures(speed and of_text and speed * of_text),
+        mfu=figures(mfu),
+        usd_per_sample=usd_per_sample,
+        compared_usd=usd_per_sample,
+        usd_per_epoch=_product(usd_per_sample, question.data.training),
+        usd_total=_product(usd_per_sample, question.samples),
+        reason=_reason(options, layout, machines, seconds, run),
         words=(*question.words, *_decided(question, layout)),
     )
 
 
-def _product(price: float | None, tokens: float | None) -> float | None:
-    return None if price is None or tokens is None else figures(price * tokens)
+def _product(price: float | None, samples: float | None) -> float | None:
+    return None if price is None or samples is None else figures(price * samples)
 
 
 @overload
@@ -194,22 +258,33 @@ def _decided(question: Question, layout: Layout) -> Iterator[str]:
 
 
 def _reason(
-    options: Options, layout: Layout, machines: Machines, seconds: tuple[float, float] | None
+    options: Options,
+    layout: Layout,
+    machines: Machines,
+    seconds: tuple[float, float] | None,
+    run: MeasuredRun | None,
 ) -> str | None:
+    if run is not None:
+        return f"measured in {run.run}"
     if not layout.fits:
-        return does_not_fit(layout.memory, machines, layout.batch.micro_batch)
+        number, name = layout.batch.micro_batch, options.samples_name
+        samples = f"one {name.removesuffix('s')}" if number == 1 else f"{number} {name}"
+        return does_not_fit(layout.memory, machines, samples)
     if seconds is not None:
         return None
     if machines.peak_flops(options.precision) is None:
         return f"It fits; how fast a {machines.gpu} is in {options.precision} is not known."
+    if options.cpu_offload:
+        return (
+            "It fits; how fast a host updates the weights, and gets them to its GPUs and back, is not known."
+        )
     return "It fits; how fast the links between its GPUs are is not known."
 
 
-def does_not_fit(memory: Memory, machines: Machines, micro_batch: int) -> str:
+def does_not_fit(memory: Memory, machines: Machines, samples: str) -> str:
     """Return what takes most of the memory that is not there, in a sentence."""
     parts = sorted(memory.parts_gb().items(), key=lambda part: -part[1])
     most = ", ".join(f"{name} {gb:.1f}" for name, gb in parts[:3] if gb)
-    samples = "one sequence" if micro_batch == 1 else f"{micro_batch} sequences"
     return (
         f"With {samples} at a time a rank needs {memory.total / 1e9:.1f} GB ({most}), and {USABLE * 100:.0f} % of "
         f"the {machines.gpu}'s {machines.gpu_memory_gb:.0f} GB is {USABLE * machines.gpu_memory_gb:.1f}."

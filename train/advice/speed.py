@@ -3,117 +3,72 @@
 Pure. Times are ranges, the ends of which are never further apart than 1.6 times: as far as those of both constants.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from train.advice.communication import communication
 from train.advice.machines import Machines
 from train.advice.memory import Batch, optimized, stages_of
 from train.advice.network import Network, number_bytes
 from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees
+from train.strategies.degrees import Degrees
 
 ATTAINED = (0.48, 0.30)
 """Of the data sheet's peak, by large transformers, the best case first: 30 % (MT-NLG) and 46 % (PaLM) in Chowdhery et
 al., "PaLM" (2022), 44 to 52 % in Narayanan et al., "Efficient Large-Scale Language Model Training" (2021)."""
+ATTAINED_BY_IMAGES: Mapping[bool, tuple[float, float]] = {True: (0.95, 0.60), False: (0.545, 0.341)}
+"""The same of networks for images; of fp32, which has no matrices of its own in a GPU, more is attained."""
+OF_MEMORY = (0.99, 0.62)
+"""Of the data sheet's rate of a GPU's memory, which networks for images wait for: most of their operations compute
+little with what they read. With both, what NVIDIA's DeepLearningExamples measured of ResNet-50 is in the range: 367
+images a second on a V100 in fp32, 1,200 in half precision; on an A100 938 in tf32, 2,470 in half precision."""
 LINK_SHARES = (0.80, 0.50)
 """Of a link's figure, for a ring of ranks, the best case first: two A10 machines of 48 Gbps on OCI had 66 %."""
 BACKWARD = 2 / 3
 """Of computing: the backward pass does twice the arithmetic of the forward pass."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Communication:
-    """Seconds of a step on the links, by the vendors' figures for them."""
-
-    shown: float = 0.0
-    """Nothing is computed meanwhile."""
-    behind_all: float = 0.0
-    """What both passes of all micro-batches can hide."""
-    behind_last: float = 0.0
-    """What the backward pass of the last micro-batch can hide."""
+RECOMPUTED = 4 / 3
+"""Times as much computing where the forward pass is done twice."""
 
 
 def step_s(
     network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines
 ) -> tuple[float, float] | None:
-    """Return the least and most seconds of a step. None: the GPU's peak or a link is not known."""
+    """Return the least and most seconds of a step. None: the GPU's peak, a link or the host is not known."""
     peak, memory = machines.peak_flops(options.precision), machines.memory_bytes_s
     links = communication(network, options, sizes, batch, machines)
-    if peak is None or memory is None or links is None:
+    if peak is None or memory is None or links is None or options.cpu_offload:
         return None
-    flops = batch.micro_batch * max(stage.flops for stage in stages_of(network, sizes.pp, sizes.tp))
+    stages = stages_of(network, sizes.pp, sizes.tp)
+    again = RECOMPUTED if options.activation_checkpointing else 1.0
+    flops = again * batch.micro_batch * max(stage.flops for stage in stages)
+    moved = again * max(batch.micro_batch * stage.moved_bytes + stage.moved_once_bytes for stage in stages)
     update = _update_bytes(network, options, sizes) / memory
 
-    def at(attained: float, share: float) -> float:
-        one = flops / (peak * attained)
+    def at(attained: float, of_memory: float, share: float) -> float:
+        one = flops / (peak * attained) + moved / (memory * of_memory)
         # p stages take the time of m + p - 1 of their m micro-batches: the bubble is (p - 1) / (m + p - 1).
         computing = one * (batch.number + sizes.pp - 1)
         left = max(0.0, links.behind_all / share - computing)
         left += max(0.0, links.behind_last / share - BACKWARD * one)
+        left = max(left, links.ends / share) + _after(
+            BACKWARD * one, [each / share for each in links.buckets]
+        )
         return computing + update + links.shown / share + left
 
-    low, high = map(at, ATTAINED, LINK_SHARES)
+    attained = ATTAINED_BY_IMAGES[options.precision == "fp32"] if network.of_images else ATTAINED
+    low, high = map(at, attained, OF_MEMORY, LINK_SHARES)
     return low, high
+
+
+def _after(backward_s: float, buckets: Sequence[float]) -> float:
+    """Return how long buckets of so many seconds, which become whole one after the other, take beyond that pass."""
+    sent_s = ready_s = 0.0
+    for seconds in buckets:
+        ready_s += backward_s * seconds / sum(buckets)
+        sent_s = max(sent_s, ready_s) + seconds
+    return max(0.0, sent_s - backward_s)
 
 
 def _update_bytes(network: Network, options: Options, sizes: Degrees) -> float:
     """Return the bytes that the optimizer moves: it reads and writes weights and two moments, and reads gradients."""
     weights = max(stage.weights for stage in stages_of(network, sizes.pp, sizes.tp))
     return 7 * number_bytes(options.precision) * optimized(weights, network, options, sizes)
-
-
-def communication(
-    network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines
-) -> Communication | None:
-    """Return what a step sends, by strategy. None: a link is not known that it needs."""
-    if machines.world_size == 1:
-        return Communication()
-    within, between, slowest = machines.within_bytes_s, machines.between_bytes_s, machines.slowest_bytes_s
-    if slowest is None or (machines.gpus > 1 and within is None) or (machines.count > 1 and between is None):
-        return None
-    found = list(_parts(network, options, sizes, batch, machines))
-    return Communication(
-        shown=sum(part.shown for part in found),
-        behind_all=sum(part.behind_all for part in found),
-        behind_last=sum(part.behind_last for part in found),
-    )
-
-
-def _parts(
-    network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines
-) -> Iterator[Communication]:
-    """Yield what each kind of splitting sends. The links that it needs are known."""
-    stages = stages_of(network, sizes.pp, sizes.tp)
-    gradient_bytes = number_bytes(options.precision) * max(stage.weights for stage in stages)
-    slowest = machines.slowest_bytes_s or 1.0
-    within = machines.within_bytes_s or slowest
-    across = machines.count > 1
-    if sizes.tp > 1:  # of a layer's results, a ring all-reduce each
-        reduced = max(stage.reduced_bytes for stage in stages)
-        link = within if sizes.tp <= machines.gpus else slowest
-        yield Communication(shown=_all_reduce(reduced * batch.micro_batch * batch.number, sizes.tp) / link)
-    if sizes.pp > 1:
-        # Each micro-batch goes to the next stage, and its gradient back; all ranks of a machine share its network.
-        sharing = machines.gpus if across else 1
-        passed = 2 * network.passed_bytes * batch.micro_batch * batch.number
-        yield Communication(shown=sharing * passed / slowest)
-        tied = number_bytes(options.precision) * network.tied_weights
-        yield Communication(shown=sharing * _all_reduce(tied, 2) / slowest)
-    if options.strategy in SHARDED:
-        # Weights are gathered for the forward pass of each micro-batch and, unless they were kept, for its backward
-        # pass; gradients are reduced once, into the parts.
-        gathers = batch.number * (1 if options.strategy == "zero2" else 2) if sizes.pp == 1 else 2
-        once = gradient_bytes * (sizes.shard - 1) / sizes.shard
-        link = within if sizes.replicate > 1 or not across else slowest
-        yield Communication(behind_all=(gathers + 1) * once / link)
-    if sizes.replicate > 1:
-        # Each rank averages its shard; those of a machine share its network.
-        link = slowest if across else within
-        yield Communication(behind_last=_all_reduce(gradient_bytes, sizes.replicate) / link)
-    if options.strategy == "zero1":
-        yield Communication(shown=gradient_bytes / slowest)  # the updated weights
-
-
-def _all_reduce(size: float, ranks: int) -> float:
-    """Return the bytes that each link carries in a ring all-reduce of `size` bytes."""
-    return 2 * (ranks - 1) / ranks * size

@@ -12,7 +12,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from train.advice.memory import Batch, fullest_rank, is_wrapped
+from train.advice.memory import Batch, computed_as, fullest_rank, gathered, is_wrapped, saved, stages_of
 from train.advice.network import text_network
 from train.command_line import parse
 from train.distributed.environment import DistributedEnvironment
@@ -39,6 +39,8 @@ def compare(
     sizes = degrees(options, env)
     if sizes.pp > 1:
         return {"left_out": "a pipeline's stages can't be built on one computer"}
+    if options.cpu_offload:
+        return {"left_out": "without a GPU its memory and the host's are one"}
     if sizes.tp > 1 and sizes.replicas > 1:
         return {"left_out": "torch divides ranks that are not there in one way only"}
     try:
@@ -54,12 +56,14 @@ def compare(
         precision=options.precision,
         by_blocks=not options.wrap.startswith("size:"),
     )
-    found = fullest_rank(network, options, sizes, Batch(micro_batch=micro_batch, number=1))
-    counted = found.weights + found.activations + LOGITS_KEPT * found.outputs
+    batch = Batch(micro_batch=micro_batch, number=1)
+    [stage] = stages_of(computed_as(network, options, sizes), 1, sizes.tp)
+    found = fullest_rank(network, options, sizes, batch)
+    counted = found.weights + saved(stage, options, batch) + LOGITS_KEPT * found.outputs
     if options.strategy != "zero1":  # torch's ZeroRedundancyOptimizer would have to send its parts
         counted += found.optimizer
     if options.strategy == "zero2" and is_wrapped(options, sizes):
-        counted += found.weights * sizes.shard  # they are gathered until the backward pass
+        counted += gathered(stage, network, options, sizes, replace(batch, number=2))
     tracked = _tracked(options, env, micro_batch, vocabulary, layers=size.layers)
     return {"arithmetic_gb": round(counted / 1e9, 3), "torch_gb": round(tracked / 1e9, 3)}
 
@@ -73,12 +77,12 @@ def _tracked(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from train.loss import mean_loss
     from train.models.gpt import assemble
     from train.optimization.optimizer import build_optimizer
-    from train.precision import autocast
     from train.strategies.choice import build_strategy
+    from train.strategies.recompute import recompute_blocks
     from train.strategies.strategy import Strategy
-    from train.train_step import mean_loss
 
     warnings.simplefilter("ignore")
     device = torch.device("cpu")
@@ -93,13 +97,15 @@ def _tracked(
         if options.precision == "fp64":
             network.double()
         tokens = torch.zeros(micro_batch, options.seq_len, dtype=torch.int64)
+        if options.activation_checkpointing:
+            recompute_blocks(network)
         strategy.shard(network, tokens[:1], micro_batches=1, micro_batch_size=micro_batch)
         keep = options.strategy != "zero1"
         optimizer = build_optimizer(strategy, network.parameters(), fused=True) if keep else None
         with _tracker(network, optimizer, wrapped=wrapped) as tracker:
 
             def forward() -> torch.Tensor:
-                with autocast(options.precision, device):
+                with strategy.autocast():
                     return mean_loss(network(tokens), tokens)
 
             torch.autograd.backward(forward())

@@ -9,8 +9,10 @@ from train.batches.data_loader import DataLoaderBatches
 from train.batches.in_memory import InMemoryBatches
 from train.batches.sampling import RankSampler, samples_per_rank
 from train.data.dataset import Dataset, ImageFiles
+from train.distributed.environment import ranks_text
 from train.errors import BadOptions
 from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Augmentation, Options
+from train.strategies.degrees import batch_of_rank
 from train.strategies.strategy import Strategy
 
 GPU_MEMORY_SHARE = 0.5
@@ -54,17 +56,10 @@ def training_batches(
 def batch_size_per_rank(options: Options, samples: int, world_size: int) -> int:
     """Return a rank's batch size. Raises BadOptions for one that is too large, or that can't be divided."""
     most = samples_per_rank(samples, world_size)
-    ranks, what = f"{world_size} rank{'s' if world_size > 1 else ''}", options.samples_name
-    if options.global_batch_size is None:
-        default = DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH
-        size = min(default, most) if options.batch_size is None else options.batch_size
-    elif options.global_batch_size % world_size:
-        raise BadOptions(
-            f"--global-batch-size {options.global_batch_size} can't be divided among {ranks}. Give a multiple of "
-            f"{world_size}."
-        )
-    else:
-        size = options.global_batch_size // world_size
+    ranks, what = ranks_text(world_size), options.samples_name
+    size = batch_of_rank(options, world_size)
+    if size is None:
+        size = min(DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH, most)
     if size > most:
         raise BadOptions(
             f"A batch of {size:,} {what} a rank is more than there are: {samples:,} training {what} for {ranks}. "

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from train.checkpoints import files, parts
 from train.checkpoints.checks import State, check_identity, check_optimizer, check_position
-from train.distributed.environment import DistributedEnvironment
+from train.distributed.environment import DistributedEnvironment, ranks_text
 from train.distributed.process_group import barrier
 from train.errors import BadCheckpoint, TrainError
 from train.options import Options
@@ -260,7 +260,7 @@ class Checkpointer:
             if done
             else f"the end of epoch {progress.epoch - 1}"
         )
-        ranks = f", with {now} rank{'s' if now > 1 else ''} instead of {before}" if before != now else ""
+        ranks = f", with {ranks_text(now)} instead of {before}" if before != now else ""
         return f"resuming from {name}: {position}, step {progress.steps}{ranks}"
 
     def _passed(self) -> float:

@@ -8,11 +8,11 @@ import json
 import pickle
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,8 +27,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from train.checkpoints import files
 from train.errors import BadCheckpoint
-from train.strategies.strategy import State, Strategy
+from train.strategies.strategy import State, Strategy, load_by_number, weights_of
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 METADATA = ".metadata"
 REST = "rest.pt"
 MODEL, OPTIMIZER = "model.", "optimizer."
@@ -47,11 +49,11 @@ SAFE_NAMES = {
 
 def tensors(strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return what this rank has of the weights and of the optimizer's state, by name."""
-    found = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
-    state = strategy.own_optimizer(optimizer).state
-    for name, weight in _own_weights(strategy, network, optimizer).items():
-        values = state.get(weight, {}).items()
-        found |= {f"{OPTIMIZER}{name}.{key}": value for key, value in values if isinstance(value, Tensor)}
+    found = {f"{MODEL}{name}": value for name, value in strategy.own_state(network).items()}
+    for name, values in strategy.own_optimizer_state(network, optimizer).items():
+        found |= {
+            f"{OPTIMIZER}{name}.{key}": value for key, value in values.items() if isinstance(value, Tensor)
+        }
     return found
 
 
@@ -85,7 +87,7 @@ class PartsReader:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the whole weights and buffers by their names."""
-        found = {name: self._empty(name) for name in self._known if name.startswith(MODEL)}
+        found = {f"{MODEL}{name}": self._empty(f"{MODEL}{name}") for name in self._names_of(MODEL)}
         self._load(found)
         return {name.removeprefix(MODEL): value for name, value in found.items()}
 
@@ -100,30 +102,48 @@ class PartsReader:
 
         `settings`: of every group of the optimizer. Raises ValueError where the checkpoint is of other weights.
         """
+        if strategy.reads_whole:
+            names = [name for name, _ in network.named_parameters()]
+            strategy.load_model(network, _Lazy(self._names_of(MODEL), self._weight))
+            numbers = range(len(names))
+            states = _Lazy(numbers, lambda number: self._state_of(names[number]))
+            group = {**settings, "params": list(numbers)}
+            strategy.load_optimizer(optimizer, {"state": states, "param_groups": [group]})
+            return
         wanted: dict[str, Any] = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
-        own = _own_weights(strategy, network, optimizer)
+        own = strategy.own_weights(network, optimizer)
         kept: dict[nn.Parameter, dict[str, str]] = {}
         for name, weight in own.items():
-            prefix = f"{OPTIMIZER}{name}."
-            keys = [
-                known for known in self._known if known.startswith(prefix) and "." not in known[len(prefix) :]
-            ]
-            kept[weight] = {known[len(prefix) :]: known for known in keys}
-            wanted |= {known: self._empty(known, weight) for known in keys}
+            kept[weight] = self._keys_of(name)
+            wanted |= {known: self._empty(known, weight) for known in kept[weight].values()}
         self._check(wanted)
         self._load(wanted)
-        everything = [weight for group in optimizer.param_groups for weight in group["params"]]
         state = {
             index: {key: wanted[known] for key, known in kept[weight].items()}
-            for index, weight in enumerate(everything)
+            for index, weight in enumerate(weights_of(optimizer))
             if kept.get(weight)
         }
-        groups, first = [], 0
-        for group in optimizer.param_groups:
-            count = len(group["params"])
-            groups.append({**settings, "params": list(range(first, first + count))})
-            first += count
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        load_by_number(optimizer, state, settings)
+
+    def _names_of(self, prefix: str) -> list[str]:
+        """Return the names of the tensors that begin so, without that."""
+        return [name[len(prefix) :] for name in self._known if name.startswith(prefix)]
+
+    def _keys_of(self, weight: str) -> dict[str, str]:
+        """Return the tensors that the optimizer keeps of a weight, by its own names of them."""
+        prefix = f"{OPTIMIZER}{weight}."
+        return {key: f"{prefix}{key}" for key in self._names_of(prefix) if "." not in key}
+
+    def _weight(self, name: str) -> Tensor:
+        return self._whole({"": f"{MODEL}{name}"})[""]
+
+    def _state_of(self, weight: str) -> dict[str, Tensor]:
+        return self._whole(self._keys_of(weight))
+
+    def _whole(self, names: Mapping[str, str]) -> dict[str, Tensor]:
+        found = {name: self._empty(name) for name in names.values()}
+        self._load(found)
+        return {key: found[name] for key, name in names.items()}
 
     def _empty(self, name: str, weight: Tensor | None = None) -> Tensor:
         """Return a tensor to read into, distributed as the weight is where it has the weight's shape."""
@@ -148,6 +168,25 @@ class PartsReader:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself
             load_parts(wanted, storage_reader=self._reader, no_dist=True)
+
+
+class _Lazy(Mapping[Key, Value]):
+    """Values that are read when they are asked for, and not kept."""
+
+    def __init__(self, keys: Collection[Key], read: Callable[[Key], Value]) -> None:
+        self._keys = keys
+        self._read = read
+
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._read(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 class _Writer(FileSystemWriter):
@@ -235,14 +274,3 @@ class _Unpickler(pickle.Unpickler):
         ):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}")
-
-
-def _own_weights(
-    strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, nn.Parameter]:
-    """Return the weights that this rank updates, by their first names in the whole network."""
-    groups = strategy.own_optimizer(optimizer).param_groups
-    own = {id(weight) for group in groups for weight in group["params"]}
-    return {
-        strategy.name_of(name): weight for name, weight in network.named_parameters() if id(weight) in own
-    }

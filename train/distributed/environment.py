@@ -43,3 +43,8 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> DistributedEnvi
     return DistributedEnvironment(
         rank=rank, world_size=world_size, local_rank=local_rank, local_world_size=local_world_size
     )
+
+
+def ranks_text(number: int) -> str:
+    """Format as `1 rank`, `2 ranks`."""
+    return f"{number} rank{'' if number == 1 else 's'}"

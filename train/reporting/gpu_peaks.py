@@ -24,7 +24,10 @@ def _peaks(
 
 
 PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
-    (("B200",), _peaks(75, 1100, 2250, 8000, 900)),
+    (("GB300",), _peaks(80, 1250, 2500, 8000, 900)),
+    (("GB200",), _peaks(80, 1250, 2500, 8000, 900)),
+    (("B300",), _peaks(75, 1125, 2250, 8000, 900)),
+    (("B200",), _peaks(75, 1125, 2250, 8000, 900)),
     (("H200", "NVL"), _peaks(60, 418, 836, 4800, 450)),
     (("H200",), _peaks(67, 494.7, 989.4, 4800, 450)),
     (("H100", "NVL"), _peaks(60, 417.5, 835, 3900, 300)),
@@ -40,7 +43,11 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
     (("V100",), _peaks(15.7, None, 125, 900, 150, bf16=False)),
     (("T4",), _peaks(8.1, None, 65, 320, 16, bf16=False)),
 )
-"""By words of the name that nvidia-smi and torch give; the first row whose words are all there counts."""
+"""By words of the name that nvidia-smi and torch give; the first row whose words are all there counts.
+
+Data sheets tell tensor cores with sparsity since Ampere, which is half of it here, and links in both directions
+together. Of whole systems: HGX B200 and B300 (8 GPUs), GB200 and GB300 NVL72 (72). A10G: AWS's, of the GPU's clock.
+"""
 
 
 def peaks_of(name: str) -> Peaks | None:

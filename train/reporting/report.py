@@ -127,11 +127,13 @@ class Report:
         parameters: int,
         gradient_bytes: int | None,
         strategy: str,
+        place: str = "",
         parts_known: bool = True,
     ) -> None:
         """Write the first line, once all ranks have joined.
 
-        `parts_known`: whether the times of steps tell computing from communication.
+        `place`: which part of the model this rank has; empty: all of it. `parts_known`: whether the times of steps
+        tell computing from communication.
         """
         options, env = self._options, self._env
         self._parts_known = parts_known
@@ -143,6 +145,7 @@ class Report:
             model=options.model,
             dataset=options.dataset,
             strategy=strategy,
+            place=place or None,
             epochs=options.epochs,
             steps_per_epoch=steps_per_epoch,
             batch_size=batch_size,

@@ -26,6 +26,10 @@ def build_strategy(options: Options, env: DistributedEnvironment, device: torch.
 
 
 def _kind(options: Options, env: DistributedEnvironment, sizes: Degrees) -> type[Strategy]:
+    if options.engine == "deepspeed":
+        from train.strategies.deepspeed_engine import DeepSpeed
+
+        return DeepSpeed
     if options.strategy == "dp":
         from train.strategies.dp import ThreadedDataParallel
 

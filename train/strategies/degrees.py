@@ -7,9 +7,10 @@ apart: they send each other less than what gradients or parts of layers take.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.distributed.environment import DistributedEnvironment
+from train.distributed.environment import DistributedEnvironment, ranks_text
 from train.errors import BadOptions
 from train.options import Options
+from train.strategies.deepspeed_config import config_of, micro_batch_size
 
 SHARDED = ("fsdp", "hsdp", "zero2", "zero3")
 SPLIT = ("tp", "pp")
@@ -38,6 +39,11 @@ class Degrees:
         return self.replicate * self.shard
 
     @property
+    def stage_ranks(self) -> int:
+        """The number of ranks of a stage."""
+        return self.replicas * self.tp
+
+    @property
     def split(self) -> bool:
         """Whether a replica is of several ranks."""
         return self.pp * self.tp > 1
@@ -48,7 +54,15 @@ class Degrees:
 
     def stage(self, rank: int) -> int:
         """Return the stage of the pipeline that a rank is of."""
-        return rank // (self.replicas * self.tp)
+        return rank // self.stage_ranks
+
+    def place(self, rank: int) -> str:
+        """Return which part of a replica a rank has: `stage 2 of 4`; empty where each is of one rank."""
+        parts = (("stage", self.stage(rank), self.pp), ("part", rank % self.tp, self.tp))
+        named = [f"{name} {number + 1} of {size}" for name, number, size in parts if size > 1]
+        if named and self.replicas > 1:
+            named.append(f"replica {self.replica(rank) + 1} of {self.replicas}")
+        return ", ".join(named)
 
     def counts(self, rank: int) -> bool:
         """Return whether a rank counts the samples of its replica: one of its ranks does, of the last stage."""
@@ -63,11 +77,22 @@ def degrees(options: Options, env: DistributedEnvironment) -> Degrees:
     strategy, world, local = options.strategy, env.world_size, env.local_world_size
     pp = options.pp or (min(STAGES, world) if strategy == "pp" else 1)
     tp = options.tp or (min(local, max(1, world // pp)) if strategy == "tp" else 1)
+    if strategy == "tp" and tp == 1 and world > pp:
+        raise BadOptions(
+            "--strategy tp splits layers among the ranks of a node, and a node has one rank: start more on each, or "
+            "name a number with --tp, which then goes over the network."
+        )
     data, over = divmod(world, tp * pp)
     if over or not data:
         sizes = " x ".join(f"{name} {size}" for name, size in (("pp", pp), ("tp", tp)) if size > 1)
         raise BadOptions(
-            f"{_ranks(world)} can't be divided by {sizes}: start a multiple of {tp * pp}, or change --pp and --tp."
+            f"{ranks_text(world)} can't be divided by {sizes}: start a multiple of {tp * pp}, or change --pp and "
+            "--tp."
+        )
+    if options.cpu_offload and data == 1:
+        raise BadOptions(
+            f"--cpu-offload is for weights in parts on several ranks, and {ranks_text(world)} here "
+            f"{'has' if world == 1 else 'have'} none: start more, or leave it out."
         )
     if strategy == "hsdp":
         shard = max(1, min(data, local // tp))
@@ -82,6 +107,11 @@ def degrees(options: Options, env: DistributedEnvironment) -> Degrees:
     return Degrees(pp=pp, replicate=data, tp=tp)
 
 
+def gathers_in_half(options: Options, sizes: Degrees) -> bool:
+    """Return whether weights in parts are gathered in bf16, and compute so without autocast."""
+    return options.precision == "bf16" and options.strategy in SHARDED and sizes.replicas > 1
+
+
 def refusal(options: Options, ranks: Sequence[int]) -> str | None:
     """Return why a job can't run with so many ranks on each node, before any of them starts; None: it can."""
     world = DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks))
@@ -90,7 +120,10 @@ def refusal(options: Options, ranks: Sequence[int]) -> str | None:
             check_alone(world)
         sizes = degrees(options, world)
         check_nodes(options, sizes, ranks)
-        if options.gradient_accumulation_steps is not None:
+        batch = batch_of_rank(options, sizes.replicas)
+        if batch is not None:
+            micro_batches(options, sizes, batch)
+        elif options.gradient_accumulation_steps is not None:
             micro_batches(options, sizes, options.gradient_accumulation_steps)
     except BadOptions as error:
         return str(error)
@@ -111,14 +144,14 @@ def check_nodes(options: Options, sizes: Degrees, ranks: Sequence[int]) -> None:
     least, most = min(ranks), max(ranks)
     if options.strategy == "hsdp" and least != most:
         raise BadOptions(
-            f"--strategy hsdp shards within a node, and one node has {_ranks(least)}, another one {most}: start as "
-            "many on each, or take --strategy fsdp."
+            f"--strategy hsdp shards within a node, and one node has {ranks_text(least)}, another one {most}: start "
+            "as many on each, or take --strategy fsdp."
         )
     if sizes.tp <= least and any(number % sizes.tp for number in ranks):
         odd = next(number for number in ranks if number % sizes.tp)
         raise BadOptions(
-            f"Layers are split among {sizes.tp} neighbours on a node, and a node has {_ranks(odd)}: start a multiple "
-            f"of {sizes.tp} on each, or give another --tp."
+            f"Layers are split among {sizes.tp} neighbours on a node, and a node has {ranks_text(odd)}: start a "
+            f"multiple of {sizes.tp} on each, or give another --tp."
         )
 
 
@@ -133,9 +166,32 @@ def strategy_name(options: Options, sizes: Degrees) -> str:
     return " x ".join(f"{name} {known[name]}" for name in names)
 
 
+def batch_of_rank(options: Options, replicas: int) -> int | None:
+    """Return a rank's batch size; None: no option says it. Raises BadOptions where ranks can't share a batch."""
+    whole = options.global_batch_size
+    if whole is None:
+        return options.batch_size
+    if whole % replicas:
+        raise BadOptions(
+            f"--global-batch-size {whole} can't be divided among {ranks_text(replicas)}. Give a multiple of "
+            f"{replicas}."
+        )
+    return whole // replicas
+
+
 def micro_batches(options: Options, sizes: Degrees, batch_size: int) -> int:
-    """Return the number of micro-batches of a rank's batch. Raises BadOptions for fewer than there are stages."""
-    given = options.gradient_accumulation_steps
+    """Return the number of micro-batches of a rank's batch.
+
+    Raises BadOptions for fewer than there are stages, and where they can't have the size that they are to have.
+    """
+    given, size = options.gradient_accumulation_steps, micro_batch_size(config_of(options))
+    if size is not None:
+        if batch_size % size or given not in (None, batch_size // size):
+            raise BadOptions(
+                f"A batch of {batch_size} a rank is not {given or 'some'} times train_micro_batch_size_per_gpu "
+                f"({size}): change --deepspeed-config, or start as many ranks as it was made for."
+            )
+        return batch_size // size
     number = given or (1 if sizes.pp == 1 else min(MICRO_BATCHES_A_STAGE * sizes.pp, batch_size))
     if number < sizes.pp:
         raise BadOptions(
@@ -144,7 +200,3 @@ def micro_batches(options: Options, sizes: Degrees, batch_size: int) -> int:
             f"{MICRO_BATCHES_A_STAGE * sizes.pp}, and a batch of as many samples at least."
         )
     return number
-
-
-def _ranks(number: int) -> str:
-    return f"{number} rank{'' if number == 1 else 's'}"

@@ -7,24 +7,30 @@ network is as little as with `ddp`. Where layers are split among ranks as well, 
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
-from train.strategies.degrees import SHARDED, Degrees, strategy_name
-from train.strategies.strategy import State, Strategy
-from train.strategies.tensor_parallel import split_layers, split_plan
-from train.strategies.wrapping import parts_to_wrap
+from train.strategies.degrees import SHARDED, Degrees, gathers_in_half, strategy_name
+from train.strategies.plan import Plan, plan_of
+from train.strategies.strategy import State, Strategy, keeps_statistics, load_by_number, weights_of
+from train.strategies.tensor_parallel import split_layers
 
 # It warns of how tensors are gathered that are split in two ways: for a checkpoint, and not while training.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
@@ -47,10 +53,8 @@ class FullyShard(Strategy):
         shape = (sizes.pp, sizes.replicate, sizes.shard, sizes.tp)
         self.mesh = init_device_mesh(device.type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp"))
         """All ranks. Some dimensions may be of one."""
-        self.splits: dict[str, str] = {}
-        """By what each layer is split among the ranks of `tp`: `columns` or `rows`, by its name."""
-        self.parts: list[str] = []
-        """The parts that are sharded by themselves, each before what it is in."""
+        self._in_half = False
+        """Whether weights are gathered in bf16, and compute so."""
         self._names: list[str] = []
         """The first names of the whole network's weights."""
         self._numbers: dict[str, int] = {}
@@ -59,36 +63,56 @@ class FullyShard(Strategy):
     def shard(
         self,
         network: nn.Module,
-        example: Tensor,  # noqa: ARG002
+        example: Tensor,
         *,
         micro_batches: int,  # noqa: ARG002
         micro_batch_size: int,  # noqa: ARG002
     ) -> None:
         """Distribute the weights over the mesh, in place. Raises BadOptions for a policy that names no part."""
-        self.plan(network)
-        self.shard_parts(network, network)
+        self.shard_parts(network, network, self.plan(network, example))
 
-    def plan(self, network: nn.Module) -> None:
-        """Plan with the whole network: which layers are split, which parts are sharded by themselves.
-
-        Raises BadOptions where no layer can be split, and for a policy that names no part.
-        """
-        self.splits = split_plan(network, self.sizes.tp) if self.sizes.tp > 1 else {}
-        self.parts = list(parts_to_wrap(network, self.options.wrap)) if self.sizes.replicas > 1 else []
+    def plan(self, network: nn.Module, example: Tensor) -> Plan:
+        """Plan with the whole network, whose names are kept. Raises BadOptions where it can't be divided so."""
+        # Autocast can have running statistics beside weights in another precision.
+        self._in_half = gathers_in_half(self.options, self.sizes) and not keeps_statistics(network)
         number = {id(p): at for at, p in enumerate(network.parameters())}
         self._numbers = {name: number[id(p)] for name, p in network.named_parameters(remove_duplicate=False)}
         self._names = [name for name, _ in network.named_parameters()]
+        return plan_of(network, example, self.options, self.sizes)
 
-    def shard_parts(self, root: nn.Module, network: nn.Module) -> None:
+    def shard_parts(self, root: nn.Module, network: nn.Module, plan: Plan) -> None:
         """Distribute the weights of a network, or of the stage `root` of it."""
-        if self.splits:
-            split_layers(network, self.mesh["tp"], self.splits)
+        if plan.splits:
+            split_layers(network, self.mesh["tp"], plan.splits)
         if self.sizes.replicas > 1:
-            reshard = self.options.strategy in SHARDED and self.options.strategy != "zero2"
-            mesh = self.mesh["shard" if self.sizes.replicate == 1 else ("replicate", "shard")]
-            for part in [*map(network.get_submodule, self.parts), root]:
-                fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+            self._fully_shard(root, network, plan.parts_of(self.sizes.stage(self.env.rank)))
         self._network = network
+
+    def _fully_shard(self, root: nn.Module, network: nn.Module, parts: Sequence[str]) -> None:
+        sizes, options = self.sizes, self.options
+        half = torch.bfloat16 if self._in_half else None
+        whole = torch.float32 if half and sizes.stage(self.env.rank) == sizes.pp - 1 else None
+        shard: Callable[..., FSDPModule] = partial(
+            fully_shard,
+            mesh=self.mesh["shard" if sizes.replicate == 1 else ("replicate", "shard")],
+            reshard_after_forward=options.strategy in SHARDED and options.strategy != "zero2",
+            offload_policy=CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+            if options.cpu_offload
+            else OffloadPolicy(),
+        )
+        # Gradients are added up in whole precision, and so is the loss.
+        policy = partial(MixedPrecisionPolicy, param_dtype=half, reduce_dtype=half and torch.float32)
+        for name in parts:
+            shard(network.get_submodule(name), mp_policy=policy())
+        shard(root, mp_policy=policy(output_dtype=whole))
+        if options.prefetch is not None:
+            gather_ahead(
+                root, [part for name, part in network.named_modules() if name in parts], options.prefetch
+            )
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context that the network and its loss compute in; none where gathered weights say in what."""
+        return nullcontext() if self._in_half else super().autocast()
 
     @cached_property
     def _own(self) -> dict[int, int]:
@@ -121,14 +145,15 @@ class FullyShard(Strategy):
     def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
         """Scale the gradients; each number of them is in the norm once, on however many ranks it is."""
         parts = [(local(p.grad), self.copies(p)) for p in weights if p.grad is not None]
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self.weights_device)
         for gradient, copies in parts:
             total = (
                 total
                 + gradient.square().sum(dtype=torch.promote_types(gradient.dtype, torch.float32)) / copies
             )
+        total = total.to(self.device)
         dist.all_reduce(total)
-        scale = (most / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        scale = (most / (total.sqrt() + 1e-6)).clamp(max=1.0).to(self.weights_device)
         for gradient, _ in parts:
             gradient.mul_(scale)
 
@@ -142,7 +167,7 @@ class FullyShard(Strategy):
         """Gather the weights on rank 0, one by one; the others have none, or those of their stage."""
         return self._whole(network.state_dict())
 
-    def load_model(self, network: nn.Module, state: State) -> None:
+    def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Take this rank's part of the weights."""
         own: State = network.state_dict()
         super().load_model(
@@ -152,7 +177,7 @@ class FullyShard(Strategy):
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: State) -> None:
         """Take this rank's part of the state."""
-        weights = _weights(optimizer)
+        weights = weights_of(optimizer)
         [settings] = state["param_groups"]
         numbers = [self._own[id(p)] for p in weights]
         own = {
@@ -160,12 +185,7 @@ class FullyShard(Strategy):
             for index, number in enumerate(numbers)
             if number in state["state"]
         }
-        groups, begin = [], 0
-        for group in optimizer.param_groups:
-            end = begin + len(group["params"])
-            groups.append({**settings, "params": list(range(begin, end))})
-            begin = end
-        optimizer.load_state_dict({"state": own, "param_groups": groups})
+        load_by_number(optimizer, own, settings)
 
     def part(self, weight: Tensor, value: Any) -> Any:  # noqa: ANN401 - an optimizer's state holds anything
         """Return this rank's part of a whole value for that weight."""
@@ -173,7 +193,8 @@ class FullyShard(Strategy):
             return super().part(weight, value)
         if not (isinstance(value, Tensor) and value.shape == weight.shape):
             return value
-        return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
+        own = distribute_tensor(value.to(self.device), weight.device_mesh, weight.placements)
+        return own.to(weight.device)
 
     def copies(self, weight: nn.Parameter) -> int:
         """Return how many ranks have the same part of a weight."""
@@ -181,23 +202,39 @@ class FullyShard(Strategy):
         if isinstance(weight, DTensor):
             over = zip(weight.device_mesh.shape, weight.placements, strict=True)
             sharded = math.prod(size for size, placement in over if not placement.is_replicate())
-        return self.env.world_size // self.sizes.pp // sharded
+        return self.sizes.stage_ranks // sharded
 
     def _whole(self, values: Mapping[str, Any]) -> State:
         """Gather the tensors among the values in the memory of the host of each stage's first rank."""
         whole: State = {}
-        keeps = self.env.rank % (self.sizes.replicas * self.sizes.tp) == 0
+        keeps = self.env.rank % self.sizes.stage_ranks == 0
         for name, value in values.items():
-            full = value.full_tensor() if isinstance(value, DTensor) else value
+            full = value
+            if isinstance(value, DTensor):
+                # What is in the host's memory is gathered through the device's: the ranks' group knows no other.
+                full = cast("DTensor", value.to(self.device)).full_tensor()
             if keeps:
                 whole[name] = full.cpu() if isinstance(full, Tensor) else full
         return whole
 
 
+def gather_ahead(root: nn.Module, parts: Sequence[nn.Module], number: int) -> None:
+    """Have each part gather the weights of so many others before it computes: those that come next, in both passes.
+
+    `parts`: in the order of the forward pass; `root`: what has all of them.
+    """
+    everything = [root, *parts]
+    for at, part in enumerate(everything):
+        before = everything[max(1, at - number) : at] if at else everything[1:][-number:]
+        assert isinstance(part, FSDPModule)
+        part.set_modules_to_forward_prefetch(_sharded(everything[at + 1 : at + 1 + number]))
+        part.set_modules_to_backward_prefetch(_sharded(before[::-1]))
+
+
+def _sharded(parts: Sequence[nn.Module]) -> list[FSDPModule]:
+    return [part for part in parts if isinstance(part, FSDPModule)]
+
+
 def local(gradient: Tensor) -> Tensor:
     """Return this rank's part of a gradient."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
-
-
-def _weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -4,8 +4,8 @@ The stages take turns by the schedule 1F1B: at most as many micro-batches are un
 micro-batches are of one size: a smaller batch is filled up with samples that are not counted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from inspect import signature
 from typing import Any
@@ -15,15 +15,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
-from torch.nn.functional import cross_entropy
 
-from train.precision import autocast
+from train.loss import NOT_COUNTED, mean_loss
 from train.strategies.fsdp import FullyShard, local
-from train.strategies.stages import Layer, chain, costs_of, cut
+from train.strategies.stages import Layer
 from train.strategies.strategy import Compute, State
 
-NOT_COUNTED = -100
-"""The label of a sample that fills up a micro-batch."""
 WITHOUT_OUTPUTS: dict[str, Any] = (
     {"return_outputs": False} if "return_outputs" in signature(Schedule1F1B.step).parameters else {}
 )
@@ -41,23 +38,18 @@ class Pipeline(FullyShard):
         Raises BadOptions for a network that can't be cut so.
         """
         self._micro_batches, self._size = micro_batches, micro_batch_size
-        self.plan(network)
-        layers = chain(network, example)
-        of_stages = cut(layers, costs_of(network, layers, example), self.sizes.pp, self.splits)
-        tied = _tied(network, layers, of_stages)
-        stage = self.sizes.stage(self.env.rank)
-        for index, layer in enumerate(layers):
-            if index not in of_stages[stage]:
+        plan = self.plan(network, example)
+        tied = _tied(network, plan.layers, plan.stages)
+        own = plan.stages[self._at]
+        for index, layer in enumerate(plan.layers):
+            if index not in own:
                 _remove(network, layer.name)
-        self._stage = Stage([layers[index].compute for index in of_stages[stage]], network, self._autocast)
-        # A stage calls its layers, and not the sequences that they are in.
-        own = {layers[index].name for index in of_stages[stage]} - {""}
-        self.parts = [name for name in self.parts if any(f"{name}.".startswith(f"{one}.") for one in own)]
-        self.shard_parts(self._stage, network)
+        self._stage = Stage([plan.layers[index].compute for index in own], network, self.autocast)
+        self.shard_parts(self._stage, network, plan)
         self._joins = self._join(tied)
-        of_stage = self.sizes.replicas * self.sizes.tp
         # Through the hosts' memory: all stages together may be more than a GPU has.
-        self._first_ranks = dist.new_group([one * of_stage for one in range(self.sizes.pp)], backend="gloo")
+        first_ranks = list(range(0, self.env.world_size, self.sizes.stage_ranks))
+        self._first_ranks = dist.new_group(first_ranks, backend="gloo")
         self._schedules: dict[int, PipelineScheduleSingle] = {}
         self._evaluation = ScheduleGPipe(self._pipeline_stage(), micro_batches)
 
@@ -74,31 +66,36 @@ class Pipeline(FullyShard):
         losses: list[Tensor] = []
         size = number * self._size
         target = _filled(labels, size, NOT_COUNTED) if self._is_last else None
-        logits = self._schedule(number).step(
-            *self._input(images, size),
-            target=target,
-            losses=losses if self._is_last else None,
-            **(WITHOUT_OUTPUTS if self.options.is_text else {}),
-        )
+        with _own_errors():
+            logits = self._schedule(number).step(
+                *self._input(images, size),
+                target=target,
+                losses=losses if self._is_last else None,
+                **(WITHOUT_OUTPUTS if self.options.is_text else {}),
+            )
         loss = torch.zeros((), device=self.device)
         if self._is_last:
             loss += torch.stack(losses).sum().detach()
         dist.broadcast(loss, group_src=self.sizes.pp - 1, group=self.mesh.get_group("pp"))
         for weight, group in self._ties:
             assert weight.grad is not None
-            dist.all_reduce(local(weight.grad), group=group)
+            gradient = local(weight.grad)
+            whole = gradient.to(self.device)
+            dist.all_reduce(whole, group=group)
+            gradient.copy_(whole)
         return loss, None if logits is None else logits.detach()[: len(labels)]
 
     def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:  # noqa: ARG002
         """Return the logits on the last stage."""
-        logits = self._evaluation.step(*self._input(images, self._micro_batches * self._size))
+        with _own_errors():
+            logits = self._evaluation.step(*self._input(images, self._micro_batches * self._size))
         return logits[: len(images)] if self._is_last else None
 
     def model_state(self, network: nn.Module) -> State:
         """Gather the weights of all stages on rank 0."""
         return self._of_all_stages(super().model_state(network))
 
-    def load_model(self, network: nn.Module, state: State) -> None:
+    def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Take this rank's part of the weights of its stage."""
         super().load_model(network, {name: state[name] for name in network.state_dict()})
 
@@ -117,15 +114,17 @@ class Pipeline(FullyShard):
         return [(own[name], group) for name, group in self._joins]
 
     @property
+    def _at(self) -> int:
+        """The number of this rank's stage."""
+        return self.sizes.stage(self.env.rank)
+
+    @property
     def _is_first(self) -> bool:
-        return self.sizes.stage(self.env.rank) == 0
+        return self._at == 0
 
     @property
     def _is_last(self) -> bool:
-        return self.sizes.stage(self.env.rank) == self.sizes.pp - 1
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return autocast(self.options.precision, self.device)
+        return self._at == self.sizes.pp - 1
 
     def _schedule(self, number: int) -> PipelineScheduleSingle:
         """Return the schedule of so many micro-batches; a batch that has grown has more."""
@@ -136,8 +135,8 @@ class Pipeline(FullyShard):
         return self._schedules[number]
 
     def _pipeline_stage(self) -> PipelineStage:
-        stage = self.sizes.stage(self.env.rank)
-        return PipelineStage(self._stage, stage, self.sizes.pp, self.device, group=self.mesh.get_group("pp"))
+        group = self.mesh.get_group("pp")
+        return PipelineStage(self._stage, self._at, self.sizes.pp, self.device, group=group)
 
     def _input(self, images: Tensor, size: int) -> tuple[Tensor, ...]:
         """Return what this rank gives the schedule: the images, filled up, on the first stage."""
@@ -145,35 +144,32 @@ class Pipeline(FullyShard):
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute a micro-batch's part of the batch's mean loss."""
-        with self._autocast():
-            total = cross_entropy(
-                logits.flatten(0, -2),
-                labels.flatten(),
-                ignore_index=NOT_COUNTED,
-                reduction="sum",
+        with self.autocast():
+            return mean_loss(
+                logits,
+                labels,
                 label_smoothing=self.options.label_smoothing,
+                labels_in_all=self._counted,
             )
-        return total / self._counted
 
     def _join(self, tied: Sequence[Mapping[int, str]]) -> list[tuple[str, dist.ProcessGroup]]:
         """Return the names of this rank's weights that other stages have as well, and the group of their ranks.
 
         `tied`: the name of each such weight, by stage. Every rank makes all groups, in the same order.
         """
-        of_stage = self.sizes.replicas * self.sizes.tp
-        stage, place = divmod(self.env.rank, of_stage)
+        ranks = self.sizes.stage_ranks
         found = []
         for names in tied:
-            for at in range(of_stage):
-                group = dist.new_group([one * of_stage + at for one in names])
-                if at == place and stage in names:
+            for place in range(ranks):
+                group = dist.new_group([stage * ranks + place for stage in names])
+                if place == self.env.rank % ranks and self._at in names:
                     assert isinstance(group, dist.ProcessGroup)
-                    found.append((names[stage], group))
+                    found.append((names[self._at], group))
         return found
 
     def _of_all_stages(self, own: State) -> State:
         """Join what the first ranks of the stages have, on rank 0; the others have none."""
-        if self.env.rank % (self.sizes.replicas * self.sizes.tp):
+        if self.env.rank % self.sizes.stage_ranks:
             return {}
         parts: list[State] | None = [{}] * self.sizes.pp if self.env.rank == 0 else None
         dist.gather_object(own, parts, dst=0, group=self._first_ranks)
@@ -201,6 +197,17 @@ class Stage(nn.Module):
             for layer in self._steps:
                 value = layer(value)
         return value
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise what a stage ended of, where torch raises that a stage did, with its arguments."""
+    try:
+        yield
+    except RuntimeError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 def _filled(values: Tensor, size: int, filling: int | None = None) -> Tensor:

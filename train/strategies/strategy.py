@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from train.distributed.environment import DistributedEnvironment
 from train.options import Options
+from train.precision import autocast
 from train.strategies.degrees import Degrees
 
 State = dict[str, Any]
@@ -32,6 +33,10 @@ class Strategy:
     """Whether weights may have their channels innermost."""
     shards_without_weights = False
     """Whether `shard` takes a network that is on the device `meta`, so that no rank ever has all of its weights."""
+    own_precision = False
+    """Whether half precision is its own affair: no autocast around the network, no scaled loss."""
+    reads_whole = False
+    """Whether a checkpoint's weights are read whole, one by one, as this rank's parts of them are no tensors."""
     sharded = False
     """Whether ranks have different parts of the model or of the optimizer's state: each writes its own then."""
 
@@ -52,6 +57,11 @@ class Strategy:
         """Whether this rank counts the samples of its replica."""
         self.devices = [device]
         """All devices that this rank computes on."""
+
+    @property
+    def weights_device(self) -> torch.device:
+        """Where the weights are between steps, their gradients, and the optimizer's state."""
+        return torch.device("cpu") if self.options.cpu_offload else self.device
 
     def shard(
         self, network: nn.Module, example: Tensor, *, micro_batches: int, micro_batch_size: int
@@ -74,6 +84,23 @@ class Strategy:
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer of the weights that this rank updates, with their state."""
         return optimizer
+
+    def own_weights(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+        """Return the weights that this rank updates, by their first names in the whole network."""
+        groups = self.own_optimizer(optimizer).param_groups
+        own = {id(weight) for group in groups for weight in group["params"]}
+        return {
+            self.name_of(name): weight for name, weight in network.named_parameters() if id(weight) in own
+        }
+
+    def own_state(self, network: nn.Module) -> State:
+        """Return the weights and buffers that this rank writes where each writes its own. Every rank calls it."""
+        return network.state_dict()
+
+    def own_optimizer_state(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, State]:
+        """Return what the optimizer keeps of each weight, of those that this rank writes, by their names."""
+        state = self.own_optimizer(optimizer).state
+        return {name: state.get(weight, {}) for name, weight in self.own_weights(network, optimizer).items()}
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
         """Return the model with its loss so that a backward pass averages the gradients over the ranks.
@@ -102,6 +129,14 @@ class Strategy:
             return losses[0], logits[0] if logits else None
         return torch.stack(losses).sum(), torch.cat(logits) if logits else None
 
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forget the gradients of the step before."""
+        optimizer.zero_grad()
+
+    def propagate(self, loss: Tensor) -> None:
+        """Add the gradients of a micro-batch's part of the loss."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+
     def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
         """Return the context of a micro-batch: with the last one of a batch the gradients are averaged."""
         return nullcontext()
@@ -109,6 +144,14 @@ class Strategy:
     def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
         """Scale the gradients, which are averaged, so that their norm over the whole model is at most that."""
         nn.utils.clip_grad_norm_(weights, most)
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights by their gradients."""
+        optimizer.step()
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context that the network and its loss compute in."""
+        return autocast(self.options, self.device)
 
     def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:
         """Return the logits [b, classes] of an evaluation; where this rank does not count, they may be None."""
@@ -136,13 +179,20 @@ class Strategy:
         """Return the whole weights and buffers, on rank 0 at least. Every rank calls it."""
         return network.state_dict()
 
-    def load_model(self, network: nn.Module, state: State) -> None:
+    def scaler_state(self) -> State:
+        """Return the state of a GradScaler that scales the loss as it is scaled; empty: it is not, or not here."""
+        return {}
+
+    def load_scaler(self, state: State) -> None:
+        """Take over how the loss is scaled, where that is not the step's affair."""
+
+    def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Take over whole weights and buffers, which every rank has."""
         network.load_state_dict(state)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: State) -> None:
         """Take over an optimizer's whole state, which every rank has."""
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = weights_of(optimizer)
         own = {
             index: {name: self.part(weights[index], value) for name, value in values.items()}
             for index, values in state["state"].items()
@@ -162,3 +212,23 @@ class Strategy:
 
 Compute = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Takes the images and labels of a micro-batch through the network and back."""
+
+
+def weights_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the weights of all of an optimizer's groups, in the order of their numbers in its state."""
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def load_by_number(optimizer: torch.optim.Optimizer, values: Mapping[int, State], settings: State) -> None:
+    """Take over what an optimizer keeps of each weight, by the weight's number, and settings for every group."""
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        end = first + len(group["params"])
+        groups.append({**settings, "params": list(range(first, end))})
+        first = end
+    optimizer.load_state_dict({"state": dict(values), "param_groups": groups})
+
+
+def keeps_statistics(network: nn.Module) -> bool:
+    """Return whether a network keeps running statistics, which are in whole precision beside weights in half."""
+    return any(buffer.is_floating_point() for buffer in network.buffers())

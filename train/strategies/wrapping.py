@@ -36,6 +36,17 @@ def parts_to_wrap(network: nn.Module, policy: str) -> dict[str, nn.Module]:
     return dict(reversed(parts.items()))
 
 
+def repeated_blocks(network: nn.Module) -> dict[str, nn.Module]:
+    """Return the blocks that a network repeats by their names: not what they are listed in, nor what is in them."""
+    classes = _blocks(network)
+    found: dict[str, nn.Module] = {}
+    for name, part in network.named_modules():
+        inside = any(name.startswith(f"{block}.") for block in found)
+        if name and not inside and type(part) is not nn.Sequential and type(part).__name__ in classes:
+            found[name] = part
+    return found
+
+
 def _by_size(network: nn.Module, least: int) -> dict[str, nn.Module]:
     parts: dict[str, nn.Module] = {}
     holders = _holders(network)

@@ -8,12 +8,12 @@ import torch
 
 from train.advice.memory import USABLE, Batch, Memory, fits, fullest_rank
 from train.advice.network import joined, text_network
+from train.loss import mean_loss
 from train.models.gpt import build_gpt
 from train.models.gpt_sizes import GPT_SIZES
 from train.options import Options
 from train.reporting.device_use import stored_bytes
 from train.strategies.degrees import Degrees
-from train.train_step import mean_loss
 
 SIZE = replace(GPT_SIZES["gpt-10m"], layers=2)
 """Blocks are alike."""
@@ -65,6 +65,15 @@ def test_arithmetic_of_one_process_agrees_with_torchs_storages(model, precision)
     optimizer.zero_grad()
 
 
+def test_recomputed_blocks_keep_their_inputs_and_one_block_is_whole_at_a_time():
+    many = Batch(micro_batch=SAMPLES, number=1)
+    plain = memory(Degrees(), batch=many).activations
+    block = joined(network().layers[1:2])
+    inputs = LENGTH * SIZE.width * 4
+    again = memory(Degrees(), batch=many, activation_checkpointing=True).activations
+    assert plain - again == SAMPLES * ((SIZE.layers - 1) * block.saved_bytes - SIZE.layers * inputs)
+
+
 def test_fsdp_keeps_a_quarter_on_each_of_four_ranks_and_gathers_a_part():
     one, four = memory(Degrees()), memory(Degrees(shard=4), strategy="fsdp")
     for part in ("weights", "gradients", "optimizer"):
@@ -77,6 +86,31 @@ def test_fsdp_keeps_a_quarter_on_each_of_four_ranks_and_gathers_a_part():
 def test_fsdp_keeps_whole_gradients_where_micro_batches_are_accumulated():
     several = memory(Degrees(shard=4), strategy="fsdp", batch=Batch(micro_batch=1, number=2))
     assert several.gradients == memory(Degrees()).gradients
+
+
+def test_offloaded_weights_gradients_and_states_take_none_of_the_gpus_memory():
+    plain = memory(Degrees(shard=4), strategy="fsdp")
+    host = memory(Degrees(shard=4), strategy="fsdp", cpu_offload=True)
+    assert (host.weights, host.gradients, host.optimizer) == (0, 0, 0)
+    assert (host.gathered, host.activations) == (plain.gathered, plain.activations)
+    several = Batch(micro_batch=1, number=2)
+    added_up = memory(Degrees(shard=4), strategy="fsdp", cpu_offload=True, batch=several)
+    assert added_up.gradients == memory(Degrees()).gradients, "they are added up on the GPU"
+
+
+def test_prefetched_parts_are_whole_beside_the_one_that_computes():
+    sizes = Degrees(shard=4)
+    one, three = (memory(sizes, strategy="fsdp", prefetch=number) for number in (1, 3))
+    assert one.gathered == memory(sizes, strategy="fsdp").gathered
+    assert three.gathered - one.gathered == 4 * 2 * (4 * SIZE.width**2)
+
+
+def test_sharded_weights_are_gathered_in_bf16_and_need_no_copies():
+    whole, half = (memory(Degrees(shard=4), strategy="fsdp", precision=one) for one in ("fp32", "bf16"))
+    assert (half.weights, half.gradients) == (whole.weights, whole.gradients)
+    assert half.gathered == 0.75 * whole.gathered, "weights in half precision, gradients added up in whole"
+    copies = 2 * SIZE.layers * SIZE.weights_per_layer
+    assert half.activations < memory(Degrees(), precision="bf16").activations - copies
 
 
 def test_zero1_divides_the_optimizers_state_alone():

@@ -1,12 +1,20 @@
 """What is advised: which rows there are, their order, and why others are not possible."""
 
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+
 import pytest
 
+from train.advice.candidates import layouts
 from train.advice.machines import Machines
+from train.advice.measured import BESIDE_STEPS, SIZES, MeasuredRun, measured
 from train.advice.question import question_of
-from train.advice.rows import rows
+from train.advice.rows import network_of, rows
 from train.command_line import parse
 from train.errors import BadOptions
+from train.options import Options
 
 TEXT = ("--model", "gpt-124m")
 
@@ -42,6 +50,15 @@ def test_range_of_a_step_is_at_most_1_6_times_as_wide():
         if row.step_s is not None:
             assert row.step_s[0] <= row.step_s[1] <= 1.602 * row.step_s[0], row.strategy
             assert 0 < row.mfu < 0.48
+
+
+def test_offload_is_advised_with_the_strategies_that_have_parts_of_the_weights():
+    found = asked(*TEXT, "--cpu-offload", among=[machines(gpus=4)])
+    plain = {row.strategy: row for row in asked(*TEXT, among=[machines(gpus=4)])}
+    assert {row.strategy for row in found if row.fits} == {"zero2", "fsdp"}
+    assert all(row.step_s is None and "a host updates" in row.reason for row in found if row.fits)
+    assert all(row.memory_gb < plain[row.strategy].memory_gb for row in found if row.fits)
+    assert all("take fsdp, hsdp or zero2" in row.reason for row in found if row.strategy in ("ddp", "zero1"))
 
 
 def test_largest_micro_batch_that_fits_is_taken_and_the_rest_is_accumulated():
@@ -94,6 +111,16 @@ def test_strategy_that_single_gpus_can_not_have_is_only_answered_where_it_is_nam
     assert row.reason.startswith("The model's 12 heads and 14 layers can't be divided among 2 x 1 ranks")
 
 
+def test_network_that_is_no_chain_has_no_pipeline_and_says_so_where_one_is_named():
+    for named in (True, False):
+        question = question_of(
+            [*TEXT, *(("--strategy", "pp") if named else ())], batch_tokens=None, tokens=None
+        )
+        network = replace(network_of(question, pipelines=True), uncut="It is no chain of layers.")
+        found = list(layouts(question, network, machines(gpus=2), "pp"))
+        assert [one.reason for one in found] == (["It is no chain of layers."] if named else [])
+
+
 def test_what_can_not_be_divided_has_the_jobs_own_reason():
     [row] = asked(*TEXT, "--strategy", "tp", "--tp", "3", among=[machines(gpus=4)])
     assert not row.fits
@@ -103,7 +130,7 @@ def test_what_can_not_be_divided_has_the_jobs_own_reason():
 def test_gpu_without_a_known_peak_fits_and_has_no_price_of_a_token():
     [row] = asked(*TEXT, among=[machines(gpu="P100", gb=80.0)])
     assert row.fits
-    assert (row.step_s, row.usd_total, row.usd_per_token) == (None, None, None)
+    assert (row.step_s, row.usd_total, row.usd_per_sample) == (None, None, None)
     assert row.reason == "It fits; how fast a P100 is in fp32 is not known."
 
 
@@ -115,9 +142,103 @@ def test_faster_links_and_half_precision_make_a_step_shorter():
     assert asked(*TEXT, "--precision", "bf16")[0].step_s[1] < asked(*TEXT)[0].step_s[0]
 
 
-def test_network_of_images_is_refused_with_what_to_do():
-    with pytest.raises(BadOptions, match="knows what text models need, and --model resnet50 is for images"):
-        asked("--model", "resnet50")
+def test_simpler_strategy_is_first_where_others_are_hardly_faster():
+    found = asked(*TEXT, "--precision", "bf16", among=[machines(gpus=2, gb=80.0)], batch_tokens=1e6)
+    assert found[0].strategy == "ddp"
+    assert max(row.tokens_per_s for row in found if row.fits) < 1.03 * found[0].tokens_per_s
+
+
+def test_epochs_that_are_typed_tell_the_cost_in_all():
+    [row] = asked(*TEXT, "--epochs", "3")
+    assert row.usd_total == pytest.approx(3 * row.usd_per_epoch, rel=1e-3)
+    [row] = asked(*TEXT)
+    assert row.usd_total is None
+
+
+def test_tokens_of_images_are_refused_with_what_to_do():
+    with pytest.raises(BadOptions, match="--global-batch-size and --epochs"):
+        asked("--model", "resnet50", tokens=1e9)
+
+
+def measured_run(words, **changed):
+    same = {"run": "20260101-000000-abcd", "shape": "s", "count": 2, "ranks": 4, "step_s": 0.5}
+    return MeasuredRun(**{**same, "words": tuple(words), **changed})
+
+
+def test_step_that_was_measured_on_the_same_machines_counts():
+    two = [machines(count=2, gpus=4)]
+    question = question_of([*TEXT, "--strategy", "fsdp"], batch_tokens=1e5, tokens=None)
+    [row] = rows(question, two)
+    assert row.reason is None
+    same = measured_run([*row.words, "--lr", "0.1", "--epochs", "3"])
+    [found] = rows(question, two, [measured_run(row.words, run="older", step_s=9.0), same])
+    assert found.step_s == (0.45, 0.55)
+    assert found.reason == "measured in 20260101-000000-abcd"
+    assert found.tokens_per_s == pytest.approx(row.batch_tokens / 0.5, rel=1e-3)
+    others = [
+        measured_run(row.words, shape="t"),
+        measured_run(row.words, count=1),
+        measured_run([*row.words, "--seq-len", "512"]),
+        measured_run([*row.words, "--precision", "bf16"]),
+        measured_run([*row.words, "--strategy", "zero2"]),
+        measured_run([*row.words, "--global-batch-size", "8"]),
+        measured_run(["--an-option-of-before", "1"]),
+    ]
+    assert rows(question, two, others) == [row]
+
+
+def test_every_option_but_a_few_makes_a_run_another_job():
+    here = machines(count=2, gpus=4)
+    question = question_of([*TEXT, "--strategy", "fsdp"], batch_tokens=1e5, tokens=None)
+    [layout] = layouts(question, network_of(question, pipelines=False), here, "fsdp")
+    [row] = rows(question, [here])
+    run = measured_run(row.words)
+    names = {one.name for one in fields(Options)}
+    assert names >= BESIDE_STEPS | SIZES
+    for name in names:
+        other = replace(layout, options=replace(layout.options, **{name: "another value"}))
+        found = measured([run], other, here)
+        assert (found == run) == (name in BESIDE_STEPS | SIZES), name
+    for words in (
+        ["--prefetch", "2"],
+        ["--cpu-offload"],
+        ["--activation-checkpointing"],
+        ["--device", "cuda"],
+    ):
+        assert measured([measured_run([*row.words, *words])], layout, here) is None
+
+
+def test_run_of_deepspeed_is_not_a_measured_one_of_ddp():
+    here = [machines(count=2, gpus=4)]
+    question = question_of([*TEXT, "--strategy", "ddp"], batch_tokens=1e5, tokens=None)
+    [row] = rows(question, here)
+    run = measured_run([*row.words, "--engine", "deepspeed"])
+    assert parse(run.words).engine == "deepspeed"
+    assert rows(question, here, [run]) == [row]
+
+
+def test_run_that_succeeded_has_proved_that_it_fits():
+    question = question_of(["--model", "gpt-7b"], batch_tokens=None, tokens=None)
+    small = [machines()]
+    [row] = rows(question, small)
+    assert not row.fits
+    run = measured_run(row.words, count=1, ranks=1)
+    [found] = rows(question, small, [run])
+    assert found.fits
+    assert (found.step_s, found.reason) == ((0.45, 0.55), f"measured in {run.run}")
+    assert found.usd_per_sample is not None
+
+
+def test_images_without_torch_on_this_computer_say_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; from train.advice.__main__ import main; sys.exit(main())"
+    asked_of = {"machines": [], "batch_tokens": None, "tokens": None, "runs": []}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--model", "resnet50"],
+        input=json.dumps(asked_of), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: What resnet50 needs is measured with torch")
+    assert "this computer has no torch: pip install torch torchvision." in done.stderr
 
 
 def test_batch_that_is_said_twice_is_refused():
@@ -129,17 +250,17 @@ def test_tokenizer_that_is_here_tells_the_vocabulary(tmp_path):
     file = tmp_path / "tokenizer.json"
     file.write_text('{"model": {"vocab": {"a": 0, "b": 6}}, "added_tokens": [{"id": 7}]}')
     here = question_of([*TEXT, "--tokenizer", str(file)], batch_tokens=None, tokens=None)
-    assert here.vocabulary == 8
+    assert here.data.classes == 8
     gone = question_of([*TEXT, "--tokenizer", "/nowhere/t.json"], batch_tokens=None, tokens=None)
-    assert gone.vocabulary == 50_257
-    assert "can't be read on this computer" in gone.notes[0]
+    assert gone.data.classes == 50_257
+    assert "can't be read on this computer" in gone.data.assumed[0]
 
 
 def test_epoch_is_that_of_the_text_that_is_here_and_unknown_else(tmp_path):
     (tmp_path / "a.txt").write_text("x" * 10_240)
     here = question_of([*TEXT, "--data-dir", str(tmp_path)], batch_tokens=None, tokens=None)
-    assert here.epoch_samples == 9, "one of ten sequences is for validation"
-    assert here.notes == (f"an epoch is 9,216 tokens of {tmp_path}",)
+    assert here.data.training == 9, "one of ten sequences is for validation"
+    assert here.data.epoch == f"an epoch is 9,216 tokens of {tmp_path}"
     gone = question_of([*TEXT, "--data-dir", "/nowhere"], batch_tokens=None, tokens=None)
-    assert gone.epoch_samples is None
-    assert gone.notes == ("the cost of an epoch is not known: /nowhere is not on this computer",)
+    assert gone.data.training is None
+    assert gone.data.epoch == "the cost of an epoch is not known: /nowhere is not on this computer"

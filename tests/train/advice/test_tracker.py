@@ -8,9 +8,11 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fsdp", "zero2", "tp"])
-def test_torchs_tracker_agrees_with_the_arithmetic(strategy):
-    words = ["--model", "gpt-10m", "--seq-len", "128", "--precision", "bf16", "--strategy", strategy]
+@pytest.mark.parametrize(
+    ("strategy", "more"), [("fsdp", ()), ("zero2", ()), ("tp", ()), ("ddp", ("--activation-checkpointing",))]
+)
+def test_torchs_tracker_agrees_with_the_arithmetic(strategy, more):
+    words = ["--model", "gpt-10m", "--seq-len", "128", "--precision", "bf16", "--strategy", strategy, *more]
     nodes, gpus = (1, 2) if strategy == "tp" else (2, 2)
     asked = {"count": nodes, "gpus": gpus, "micro_batch": 4, "vocabulary": 257}
     done = subprocess.run(

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from train.checkpoints import files, parts
+from train.distributed.environment import DistributedEnvironment
 from train.errors import BadCheckpoint
+from train.options import Options
+from train.strategies.strategy import Strategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -36,7 +39,11 @@ def test_parts_are_named_as_in_the_bare_model_and_listed_with_digests(checkpoint
     assert files.load(checkpoint / "rest.pt") == {"steps": 7}
 
 
-def test_parts_load_into_another_model_and_its_optimizer(checkpoint, strategy, network_and_optimizer):
+@pytest.mark.parametrize("whole", [False, True])
+def test_parts_load_into_another_model_and_its_optimizer(checkpoint, network_and_optimizer, whole):
+    """Also weight by weight, as for an engine that has no tensors for its parts."""
+    strategy = Strategy(Options(), DistributedEnvironment(), torch.device("cpu"))
+    strategy.reads_whole = whole
     network, optimizer = network_and_optimizer()
     other, its_optimizer = network_and_optimizer(seed=1)
     reader = parts.PartsReader(checkpoint, set(document_of(checkpoint)["files"]))

@@ -17,7 +17,6 @@ def ranks(world, local):
     [
         ({"strategy": "ddp"}, 8, 4, "ddp", Degrees(replicate=8)),
         ({"strategy": "tp"}, 8, 4, "tp 4 x ddp 2", Degrees(replicate=2, tp=4)),
-        ({"strategy": "tp"}, 2, 1, "tp 1 x ddp 2", Degrees(replicate=2)),
         ({"strategy": "tp", "tp": 2}, 2, 1, "tp 2", Degrees(tp=2)),
         ({"strategy": "tp", "pp": 2}, 4, 4, "tp 2 x pp 2", Degrees(pp=2, tp=2)),
         ({"strategy": "pp"}, 8, 4, "pp 2 x ddp 4", Degrees(pp=2, replicate=4)),
@@ -39,6 +38,8 @@ def test_degrees_that_do_not_divide_the_ranks_are_refused():
         degrees(Options(pp=2, tp=2), ranks(6, 3))
     with pytest.raises(BadOptions, match=r"1 rank can't be divided by tp 2"):
         degrees(Options(tp=2), ranks(1, 1))
+    with pytest.raises(BadOptions, match="splits layers among the ranks of a node, and a node has one rank"):
+        degrees(Options(strategy="tp"), ranks(2, 1))
 
 
 def test_ranks_of_a_layer_are_neighbours_and_stages_are_far_apart():
@@ -46,6 +47,10 @@ def test_ranks_of_a_layer_are_neighbours_and_stages_are_far_apart():
     assert [sizes.stage(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [sizes.replica(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
     assert [rank for rank in range(8) if sizes.counts(rank)] == [4, 6]
+    assert sizes.place(7) == "stage 2 of 2, part 2 of 2, replica 2 of 2"
+    assert Degrees(pp=4).place(1) == "stage 2 of 4"
+    assert Degrees(tp=2, shard=2).place(2) == "part 1 of 2, replica 2 of 2"
+    assert Degrees(shard=4).place(1) == Degrees().place(0) == ""
 
 
 def test_pipeline_has_four_micro_batches_a_stage_and_never_fewer_than_stages():
@@ -65,6 +70,7 @@ def test_pipeline_has_four_micro_batches_a_stage_and_never_fewer_than_stages():
         ({"strategy": "hsdp"}, [1, 2], "one node has 1 rank, another one 2"),
         ({"strategy": "tp"}, [2, 3], "5 ranks can't be divided by tp 2"),
         ({"tp": 2}, [3, 3], "among 2 neighbours on a node, and a node has 3 ranks"),
+        ({"strategy": "fsdp", "cpu_offload": True, "tp": 2}, [2], "and 2 ranks here have none: start more"),
         ({"strategy": "dp"}, [2], "one process for all GPUs of one node, and there are 2 ranks"),
     ],
 )

@@ -1,0 +1,140 @@
+"""`python -m train.advice.division OPTIONS`: how the job's strategy would divide its network among some ranks.
+
+Standard input: {"ranks": [ranks of each node]}. Prints JSON: what is sharded, split, cut into stages and recomputed,
+by the functions that the ranks go by; or {"reason": "a clause"}, why that can't be told here. Text models are looked
+at without any weights. Options that can't be had end it with status 2 and a sentence, as in the job.
+"""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from train.advice.data import data_of
+from train.advice.memory import is_wrapped
+from train.command_line import parse
+from train.distributed.environment import DistributedEnvironment
+from train.errors import BadEnvironment, TrainError
+from train.options import Options
+from train.strategies.deepspeed_config import divided_by_zero, name_of, stage_of
+from train.strategies.degrees import Degrees, degrees, strategy_name
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from train.strategies.plan import Plan
+
+
+def main() -> int:
+    """Answer, and return the exit status."""
+    ranks = json.load(sys.stdin)["ranks"]
+    try:
+        answer = division(parse(), ranks)
+    except BadEnvironment as error:  # of this computer, not of the nodes
+        answer = {"reason": str(error)}
+    except TrainError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    print(f"\n{json.dumps(answer)}")
+    return 0
+
+
+def division(options: Options, ranks: list[int]) -> dict[str, Any]:
+    """Return how the network would be divided among ranks, so many on each node. Raises BadOptions."""
+    sizes = degrees(options, DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks)))
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return {"reason": "torch is not installed on this computer"}
+    from train.strategies.degrees import SHARDED
+    from train.strategies.plan import Plan, plan_of
+    from train.strategies.wrapping import repeated_blocks
+
+    network, example, notes = _network(options, sizes)
+    if options.engine == "deepspeed":
+        from train.strategies.deepspeed_engine import check_precision
+
+        check_precision(options, network)
+    divided = options.strategy in SHARDED or sizes.split
+    plan = plan_of(network, example, options, sizes) if divided else Plan(splits={}, parts=[])
+    parts, rest = _parts(network, plan) if is_wrapped(options, sizes) else ([], 0)
+    return {
+        "strategy": _name(options, sizes),
+        "zero": _divided_by_zero(options, sizes),
+        "replicate": sizes.replicate,
+        "shard": sizes.shard,
+        "tp": sizes.tp,
+        "pp": sizes.pp,
+        "weights": sum(p.numel() for p in network.parameters()),
+        "parts": parts,
+        "whole": rest,
+        "split": [{"name": name, "by": by} for name, by in plan.splits.items()],
+        "stages": _stages(network, plan, sizes),
+        "recomputed": list(repeated_blocks(network)) if options.activation_checkpointing else [],
+        "notes": notes,
+        "reason": None,
+    }
+
+
+def _name(options: Options, sizes: Degrees) -> str:
+    """Return the strategy as the result will tell it."""
+    if options.engine == "deepspeed":
+        return name_of(options)
+    return strategy_name(options, sizes) if sizes.replicas > 1 or sizes.split else "single"
+
+
+def _divided_by_zero(options: Options, sizes: Degrees) -> list[str] | None:
+    """Return what DeepSpeed divides among the ranks; None: another engine, which `shard` tells of."""
+    if options.engine != "deepspeed":
+        return None
+    return list(divided_by_zero(stage_of(options))) if sizes.replicas > 1 else []
+
+
+def _network(options: Options, sizes: Degrees) -> "tuple[nn.Module, Tensor, list[str]]":
+    """Return the network, one sample of what it takes, and what was assumed.
+
+    Without weights; but a network for images that is cut into stages has some, as one image is computed to see
+    which layers follow each other.
+    """
+    import torch
+
+    from train.models.networks import build_model
+
+    data = data_of(options)
+    notes, shape = list(data.assumed), data.shape
+    if shape is None:
+        network = build_model(options, (options.seq_len,), data.classes, on_meta=True)
+        return network, torch.zeros(1, options.seq_len, dtype=torch.int64, device="meta"), notes
+    try:
+        with torch.device("cpu" if sizes.pp > 1 else "meta"):
+            return build_model(options, shape, data.classes), torch.zeros(1, *shape), notes
+    except NotImplementedError:  # it computes its sizes with tensors
+        return build_model(options, shape, data.classes), torch.zeros(1, *shape), notes
+
+
+def _parts(network: "nn.Module", plan: "Plan") -> tuple[list[dict[str, Any]], int]:
+    """Return the parts that are sharded by themselves, in their order, and the weights that are left."""
+    names = {name for stage in range(max(1, len(plan.stages))) for name in plan.parts_of(stage)}
+    seen: set[int] = set()
+    weights = {}
+    for name in plan.parts:  # what is in another one comes before it
+        if name in names:
+            own = {id(p): p.numel() for p in network.get_submodule(name).parameters() if id(p) not in seen}
+            weights[name] = sum(own.values())
+            seen |= own.keys()
+    rest = sum(p.numel() for p in network.parameters() if id(p) not in seen)
+    order = [name for name, _ in network.named_modules() if name in weights]
+    return [{"name": name, "weights": weights[name]} for name in order], rest
+
+
+def _stages(network: "nn.Module", plan: "Plan", sizes: Degrees) -> list[dict[str, Any]]:
+    found = []
+    for number, indices in enumerate(plan.stages):
+        names = [plan.layers[index].name for index in indices if plan.layers[index].name]
+        own = {id(p): p.numel() for name in names for p in network.get_submodule(name).parameters()}
+        ranks = range(number * sizes.stage_ranks, (number + 1) * sizes.stage_ranks)
+        found.append({"ranks": list(ranks), "layers": names, "weights": sum(own.values())})
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""What a network for images is made of, as torch counts it on tensors that take no memory. Needs torch.
+
+What such a network keeps for its backward pass does not follow from a few sizes. It is computed for one sample alone,
+and only where a pipeline asks whether the network is a chain of layers.
+"""
+
+import math
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from train.advice.network import HALF, Layer, Network, computed_bytes, number_bytes
+from train.advice.passes import FEW, MORE, Counted, Pass, Share, both_passes, take_memory_away
+from train.errors import BadOptions
+from train.models.networks import build_model
+from train.options import Options
+from train.strategies.recompute import recompute_blocks
+from train.strategies.stages import Layer as Step
+from train.strategies.stages import chain
+from train.strategies.tensor_parallel import split_plan
+from train.strategies.wrapping import parts_to_wrap, repeated_blocks
+
+
+def image_network(options: Options, shape: tuple[int, int, int], classes: int, *, pipelines: bool) -> Network:
+    """Measure the network that the options name. Raises BadOptions and BadEnvironment as the job does.
+
+    `pipelines`: whether stages are asked about, for which the network has to be cut into layers.
+    """
+    warnings.simplefilter("ignore")
+    network = _built(options, shape, classes, on_meta=not pipelines)
+    layers, uncut = _chain(network, shape) if pipelines else (None, None)
+    splits, unsplit = _splits(network)
+    wrapped = parts_to_wrap(network, options.wrap)
+    steps = layers or [Step(name="", compute=network)]
+    with FakeTensorMode():
+        take_memory_away(network, double=options.precision == "fp64")
+        few, more = _passes(network, steps, splits, options, shape)
+    own = _own_weights(network, wrapped)
+    flops = Share.of(few.flops, more.flops).per(Share.of(few.forward_flops, more.forward_flops))
+    moved = Share.of(few.moved, more.moved).per(Share.of(few.forward_moved, more.forward_moved))
+    forward = (
+        _layer(network, step, of_few, of_more, splits, own, options)
+        for step, of_few, of_more in zip(steps, few.steps, more.steps, strict=True)
+    )
+    return Network(
+        # A layer's part of the backward pass is that of the forward pass.
+        layers=[
+            replace(
+                layer,
+                flops=layer.flops * flops.each,
+                split_flops=min(layer.split_flops, layer.flops * flops.each),
+                moved_bytes=layer.moved_bytes * moved.each,
+                moved_once_bytes=layer.moved_once_bytes * moved.once,
+            )
+            for layer in forward
+        ],
+        largest_weight=max(p.numel() for p in network.parameters()),
+        unwrapped_weights=own.get("", 0),
+        output_bytes=classes * 3 * number_bytes(options.precision),
+        heads=_common_width(network, splits),
+        unsplit=unsplit,
+        uncut=uncut,
+    )
+
+
+def _passes(
+    network: nn.Module,
+    steps: Sequence[Step],
+    splits: Mapping[str, str],
+    options: Options,
+    shape: tuple[int, ...],
+) -> tuple[Pass, Pass]:
+    """Return both passes of few samples and of more. Where blocks compute again, only what is kept follows from it.
+
+    The time of computing again is added where times are: so operations are always those of the network itself.
+    """
+    again = options.activation_checkpointing
+    blocks = list(repeated_blocks(network)) if again else []
+    few, more = (
+        both_passes(network, steps, splits, options, shape, number, blocks) for number in (FEW, MORE)
+    )
+    if not again:
+        return few, more
+    recompute_blocks(network)
+    kept_few, kept_more = (
+        both_passes(network, steps, splits, options, shape, number) for number in (FEW, MORE)
+    )
+    return few.keeping(kept_few), more.keeping(kept_more)
+
+
+def _common_width(network: nn.Module, splits: Mapping[str, str]) -> int | None:
+    """Return what divides the columns of all layers that can be split. None: there are none."""
+    layers = (network.get_submodule(name) for name, by in splits.items() if by == "columns")
+    return math.gcd(*(layer.out_features for layer in layers if isinstance(layer, nn.Linear))) or None
+
+
+def _built(options: Options, shape: tuple[int, ...], classes: int, *, on_meta: bool) -> nn.Module:
+    """Build the network, without weights where it can be built so."""
+    if on_meta:
+        try:
+            with torch.device("meta"):
+                return build_model(options, shape, classes)
+        except NotImplementedError:  # it computes something of its sizes with tensors
+            pass
+    return build_model(options, shape, classes)
+
+
+def _chain(network: nn.Module, shape: tuple[int, ...]) -> tuple[Sequence[Step] | None, str | None]:
+    """Return the layers that a pipeline cuts between, or the job's reason why it can't."""
+    try:
+        return chain(network, torch.zeros(1, *shape)), None
+    except BadOptions as error:
+        return None, str(error)
+
+
+def _splits(network: nn.Module) -> tuple[Mapping[str, str], str | None]:
+    """Return by what each layer is split that can be, or the job's reason why none can."""
+    try:
+        return split_plan(network, 1), None
+    except BadOptions as error:
+        return {}, str(error).replace("--tp 1", "--tp")
+
+
+def _own_weights(network: nn.Module, wrapped: Collection[str]) -> dict[str, int]:
+    """Return the weights that are gathered with each part that is sharded by itself; "": with the whole network."""
+    found: dict[str, int] = {}
+    for name, weight in network.named_parameters():
+        holders = [part for part in wrapped if name.startswith(f"{part}.")]
+        holder = max(holders, key=len, default="")
+        found[holder] = found.get(holder, 0) + weight.numel()
+    return found
+
+
+def _layer(
+    network: nn.Module,
+    step: Step,
+    few: Counted,
+    more: Counted,
+    splits: Mapping[str, str],
+    own: Mapping[str, int],
+    options: Options,
+) -> Layer:
+    """Return a step of the network: what its forward pass takes for a sample, and what it takes once."""
+    saved, split_saved, moved, flops, passed = (
+        Share.of(getattr(few, name), getattr(more, name))
+        for name in ("saved", "split_saved", "moved", "flops", "passed")
+    )
+    computed = computed_bytes(options.precision)
+    layers = {name: layer for name in few.rows if isinstance(layer := network.get_submodule(name), nn.Linear)}
+    rows = {name: Share.of(few.rows[name], more.rows[name]).each for name in layers}
+    split = sum(_split_numbers(layer, splits[name]) for name, layer in layers.items())
+    # The network's first layer computes no gradient of the samples.
+    split_flops = sum(6.0 * layer.weight.numel() * rows[name] for name, layer in layers.items())
+    again = [f"{name}." for name in few.blocks]
+    copied = [name for name in layers if not name.startswith(tuple(again))]
+    return Layer(
+        weights=step.weights,
+        split_weights=split,
+        copied_weights=int(saved.once / HALF) if computed == HALF else 0,
+        split_copied_weights=_matrices(layers, copied) if computed == HALF else 0,
+        flops=flops.each,
+        split_flops=split_flops,
+        saved_bytes=saved.each,
+        split_saved_bytes=split_saved.each,
+        # Of each pair: what its second layer makes, and the gradient of what its first one got.
+        reduced_bytes=computed
+        * sum(rows[name] * layer.weight.shape[splits[name] == "columns"] for name, layer in layers.items()),
+        largest_part=max((size for name, size in own.items() if _together(name, step.name)), default=0),
+        passed_bytes=passed.each,
+        moved_bytes=moved.each,
+        moved_once_bytes=moved.once,
+        block=_largest_block(few, more, layers, computed) if few.blocks else None,
+    )
+
+
+def _largest_block(few: Counted, more: Counted, layers: Mapping[str, nn.Linear], computed: int) -> Layer:
+    """Return what is there for a moment while a block computes again: of the block that saves most.
+
+    The layer that it is in keeps nothing of it; so it has no blocks to take anything off for.
+    """
+    name = max(more.blocks, key=lambda name: more.blocks[name].saved)
+    saved, split_saved = (
+        Share.of(getattr(few.blocks[name], what), getattr(more.blocks[name], what))
+        for what in ("saved", "split_saved")
+    )
+    inside = [one for one in layers if one.startswith(f"{name}.")]
+    return Layer(
+        weights=0,
+        copied_weights=int(saved.once / HALF) if computed == HALF else 0,
+        split_copied_weights=_matrices(layers, inside) if computed == HALF else 0,
+        saved_bytes=saved.each,
+        split_saved_bytes=split_saved.each,
+    )
+
+
+def _matrices(layers: Mapping[str, nn.Linear], names: Collection[str]) -> int:
+    return sum(layers[name].weight.numel() for name in names)
+
+
+def _together(part: str, step: str) -> bool:
+    """Return whether one is in the other; the whole network, which has no name, is no part."""
+    return bool(part) and (f"{part}.".startswith(f"{step}.".lstrip(".")) or f"{step}.".startswith(f"{part}."))
+
+
+def _split_numbers(layer: nn.Linear, by: str) -> int:
+    """Return the numbers of a layer that are divided: the bias of one that is split by rows is whole."""
+    return layer.weight.numel() + (layer.out_features if by == "columns" and layer.bias is not None else 0)

@@ -1,0 +1,77 @@
+"""Steps that were measured: what a run of the same job on the same machines took goes before any arithmetic. Pure."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from train.advice.candidates import Layout
+from train.advice.machines import Machines
+from train.command_line import parse
+from train.distributed.environment import DistributedEnvironment
+from train.errors import BadOptions
+from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Options
+from train.strategies.degrees import degrees, micro_batches
+
+SIZES = frozenset({"tp", "pp", "batch_size", "global_batch_size", "gradient_accumulation_steps"})
+"""Options that say how batches and ranks are divided. What they come to is compared: it has several spellings."""
+BESIDE_STEPS = frozenset({
+    "epochs", "validation", "seed", "lr", "lr_scaling", "schedule", "warmup_epochs", "weight_decay", "download",
+    "checkpoint_every", "keep_checkpoints", "log_every", "tensorboard", "save", "timeout_s",
+})  # fmt: skip
+"""Options that can't make a step longer. Every other one counts, so that an option nobody thought of here does."""
+DECIDE = tuple(one.name for one in fields(Options) if one.name not in SIZES | BESIDE_STEPS)
+SPREAD = 0.10
+"""How far the next run's median may be from an earlier one's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """A run that is over."""
+
+    run: str
+    shape: str
+    count: int
+    """Machines."""
+    ranks: int
+    """Of each machine."""
+    words: tuple[str, ...]
+    """The job's options."""
+    step_s: float
+    """The median."""
+
+
+def measured(runs: Sequence[MeasuredRun], layout: Layout, machines: Machines) -> MeasuredRun | None:
+    """Return the last of the runs, in their order, that was the same job on the same machines."""
+    here = (machines.shape, machines.count, machines.gpus)
+    env = DistributedEnvironment(world_size=machines.world_size, local_world_size=machines.gpus)
+    for run in reversed(runs):
+        if (run.shape, run.count, run.ranks) == here and _is_same(run, layout, env):
+            return run
+    return None
+
+
+def range_of(run: MeasuredRun) -> tuple[float, float]:
+    """Return the least and most seconds to expect of a step."""
+    return run.step_s * (1 - SPREAD), run.step_s * (1 + SPREAD)
+
+
+def _is_same(run: MeasuredRun, layout: Layout, env: DistributedEnvironment) -> bool:
+    options = _options(run.words)
+    if options is None or any(getattr(options, name) != getattr(layout.options, name) for name in DECIDE):
+        return False
+    try:
+        sizes = degrees(options, env)
+        default = DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH
+        batch = options.global_batch_size or (options.batch_size or default) * sizes.replicas
+        number = micro_batches(options, sizes, batch // sizes.replicas)
+    except BadOptions:
+        return False
+    return (sizes, batch, number) == (layout.sizes, layout.global_batch, layout.batch.number)
+
+
+def _options(words: Sequence[str]) -> Options | None:
+    """Return the options of an earlier run. None: this release has others."""
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        return parse(words)
+    return None

@@ -1,0 +1,251 @@
+"""What a DeepSpeed configuration says beside the job's own options. Imports nothing heavy.
+
+What both say has to agree. What the configuration leaves out, or calls `auto`, the options say. Keys that the job
+does not know are refused: they may change the training, or what a checkpoint is made of.
+"""
+
+import argparse
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from train.errors import BadOptions
+from train.options import Options
+from train.strategies.deepspeed_keys import OPTION, unknown_key
+
+AUTO = "auto"
+Config = dict[str, Any]
+
+OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw", "SGD": "sgd"}
+"""DeepSpeed's names of those that the job has."""
+SETTINGS = {"adam": ("betas", "eps", "amsgrad"), "sgd": ("momentum", "dampening", "nesterov")}
+"""Settings of an optimizer, by how its name begins, that no option of the job is for."""
+NO_SETTINGS = ("lr", "weight_decay", "torch_adam", "adam_w_mode")
+"""Settings that options say, or that choose between implementations of the same optimizer."""
+HALVES = {"bf16": "bf16", "fp16": "fp16", "bfloat16": "bf16", "float16": "fp16"}
+"""Precision, as the job calls it, by the sections of a configuration and the types of torch_autocast."""
+
+
+def take_over(options: argparse.Namespace, typed: Collection[str]) -> str | None:
+    """Set the options that a configuration says, and return what is wrong with it; None: nothing.
+
+    `typed`: names of the options that a person gave.
+    """
+    if options.engine != "deepspeed":
+        given, options.deepspeed_config = options.deepspeed_config, None  # another engine resumes
+        return (
+            f"{OPTION} is for --engine deepspeed: give it, too." if given and "engine" not in typed else None
+        )
+    config = config_of(options)
+    if unknown := unknown_key(config):
+        return unknown
+    try:
+        half = options.precision if "precision" in typed else None
+        said = {**_sizes(config), **_optimizer(config, options), **_precision(config, half)}
+    except BadOptions as error:
+        return str(error)
+    if "global_batch_size" in said and "batch_size" in typed:
+        return (
+            f"{OPTION} says train_batch_size, which is of all ranks together, and --batch-size is of a rank: leave "
+            "one of them out."
+        )
+    for name, (where, value) in said.items():
+        given = getattr(options, name)
+        if name in typed and given != value:
+            flag = f"--{name.replace('_', '-')}"
+            return (
+                f"{OPTION} says {where}, and {flag} says {given}: leave one of them out, or make them agree."
+            )
+        setattr(options, name, value)
+    size, steps = micro_batch_size(config), options.gradient_accumulation_steps
+    if size is not None and options.batch_size is None and options.global_batch_size is None:
+        options.batch_size = size * (steps or 1)
+    return None
+
+
+def problem(options: Options) -> str | None:
+    """Return what does not fit together of an engine and other options."""
+    if options.engine != "deepspeed":
+        return None
+    given = {
+        f"--strategy {options.strategy}": options.strategy != "ddp",
+        "--tp": (options.tp or 1) > 1,
+        "--pp": (options.pp or 1) > 1,
+        "--wrap": options.wrap != Options.wrap,
+        "--cpu-offload": options.cpu_offload,
+        "--prefetch": options.prefetch is not None,
+        "--compile": options.compile,
+        "--compression": options.compression != "none",
+        "--bucket-mb": options.bucket_mb is not None,
+        "--precision fp64": options.precision == "fp64",
+    }
+    if option := next((name for name, is_given in given.items() if is_given), None):
+        return (
+            f"{option} is for --engine torch: DeepSpeed distributes the model as zero_optimization in {OPTION} says. "
+            "Leave one of them out."
+        )
+    zero = config_of(options).get("zero_optimization", {})
+    kept = [zero[name] for name in ("offload_optimizer", "offload_param") if isinstance(zero.get(name), dict)]
+    if any(one.get("device") == "nvme" for one in kept):
+        return f'{OPTION} keeps the model on a disk ("device": "nvme"), which the job has no way for: take "cpu".'
+    if options.precision in ("bf16", "fp16") and stage_of(options) == 0:
+        return (
+            f"--precision {options.precision} needs ZeRO with --engine deepspeed: give "
+            f'{{"zero_optimization": {{"stage": 1}}}} or more in {OPTION}, or take --engine torch.'
+        )
+    return None
+
+
+def config_of(options: Any) -> Config:  # noqa: ANN401 - options, parsed or not yet
+    """Return the configuration, without what the options say instead of it."""
+    config: Config = json.loads(options.deepspeed_config or "{}")
+    return _without_auto(config)
+
+
+def name_of(options: Options) -> str:
+    """Return the strategy as the result tells it."""
+    stage = stage_of(options)
+    return f"deepspeed zero{stage}" if stage else "deepspeed"
+
+
+def stage_of(options: Options) -> int:
+    """Return the stage of ZeRO."""
+    stage: int = _section(config_of(options), "zero_optimization").get("stage", 0)
+    return stage
+
+
+def micro_batch_size(config: Mapping[str, Any]) -> int | None:
+    """Return the size of a micro-batch; None: it follows from the batch's."""
+    size: int | None = config.get("train_micro_batch_size_per_gpu")
+    return size
+
+
+def optimizer_settings(options: Options) -> Config:
+    """Return the settings of the optimizer that no option says."""
+    params = _section(_section(config_of(options), "optimizer"), "params")
+    found = {name: value for name, value in params.items() if name not in NO_SETTINGS}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def has_autocast(config: Mapping[str, Any]) -> bool:
+    """Return whether torch's autocast chooses what is in half precision, and weights stay whole."""
+    return bool(config.get("torch_autocast", {}).get("enabled", False))
+
+
+def divided_by_zero(stage: int) -> tuple[str, ...]:
+    """Return what each rank keeps a part of at a stage of ZeRO."""
+    return ("the optimizer's state", "gradients", "weights")[:stage]
+
+
+def engine_config(options: Options, *, micro_batch: int, micro_batches: int, world_size: int) -> Config:
+    """Return what DeepSpeed is given: the configuration with what the options say."""
+    config = config_of(options)
+    halves = {
+        name: {**config.get(name, {}), "enabled": options.precision == name and not has_autocast(config)}
+        for name in ("bf16", "fp16")
+    }
+    config.pop("optimizer", None)  # it is given as an object
+    return {
+        **config,
+        **halves,
+        "train_batch_size": micro_batch * micro_batches * world_size,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": options.max_grad_norm or 0.0,
+        "zero_allow_untested_optimizer": True,
+        # torch's optimizer updates weights that are kept in the host's memory as well, and nothing is compiled.
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def _sizes(config: Config) -> Config:
+    names = {
+        "train_batch_size": "global_batch_size",
+        "gradient_accumulation_steps": "gradient_accumulation_steps",
+    }
+    for key in (*names, "train_micro_batch_size_per_gpu"):
+        if key in config and (type(config[key]) is not int or config[key] < 1):
+            raise BadOptions(f"{OPTION} says {key} {config[key]!r}: give a whole number from 1.")
+    said = {name: (f"{key} {config[key]}", config[key]) for key, name in names.items() if key in config}
+    stage = _section(config, "zero_optimization").get("stage", 0)
+    if stage not in range(4) or isinstance(stage, bool):
+        raise BadOptions(f"{OPTION} says zero_optimization.stage {stage!r}: give 0, 1, 2 or 3.")
+    if "gradient_clipping" in config:
+        norm = config["gradient_clipping"]
+        if isinstance(norm, bool) or not isinstance(norm, int | float) or norm < 0:
+            raise BadOptions(f"{OPTION} says gradient_clipping {norm!r}: give a number from 0.")
+        said["max_grad_norm"] = (f"gradient_clipping {norm:g}", norm or None)
+    return said
+
+
+def _optimizer(config: Config, options: argparse.Namespace) -> Config:
+    section = _section(config, "optimizer")
+    params = _section(section, "params")
+    said: Config = {}
+    for name in ("lr", "weight_decay"):
+        if name in params:
+            said[name] = (f"optimizer.params.{name} {params[name]}", params[name])
+            if (
+                isinstance(params[name], bool)
+                or not isinstance(params[name], int | float)
+                or params[name] < 0
+            ):
+                raise BadOptions(f"{OPTION} says {said[name][0]}: give a number from 0.")
+    kind = section.get("type")
+    if kind is not None:
+        if kind not in OPTIMIZERS:
+            raise BadOptions(
+                f"{OPTION} says optimizer.type {kind}, and the job has {', '.join(OPTIMIZERS)}: name one of them, or "
+                "train with a script of your own."
+            )
+        name = OPTIMIZERS[kind]
+        if name == "adam" and params.get("adam_w_mode", True):
+            # So DeepSpeed has it. Where nothing decays both are the same.
+            decays = params.get("weight_decay", options.weight_decay) > 0
+            name = "adamw" if decays or options.optimizer == "adamw" else "adam"
+        said["optimizer"] = (f"optimizer.type {kind}", name)
+    family = said["optimizer"][1] if kind is not None else options.optimizer
+    known = (*NO_SETTINGS, *SETTINGS["sgd" if family == "sgd" else "adam"])
+    if unknown := next((name for name in params if name not in known), None):
+        near = difflib.get_close_matches(unknown, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise BadOptions(
+            f"{OPTION} says optimizer.params.{unknown}, which the job's {family} does not have.{hint}"
+        )
+    return said
+
+
+def _precision(config: Config, given: str | None) -> Config:
+    """Return the precision that one of the sections switches on. `given`: what a person typed."""
+    switched = {}
+    for section in ("bf16", "fp16", "torch_autocast"):
+        found = _section(config, section)
+        if "enabled" in found:
+            kind = found.get("dtype", "bfloat16") if section == "torch_autocast" else section
+            if kind not in HALVES:
+                raise BadOptions(f"{OPTION} says {section}.dtype {kind}: give bfloat16 or float16.")
+            switched[section] = (HALVES[kind], bool(found["enabled"]))
+    on = {section: kind for section, (kind, enabled) in switched.items() if enabled}
+    if len(on) > 1:
+        raise BadOptions(f"{OPTION} enables {' and '.join(on)}: enable one of them.")
+    if not on and (off := next((section for section, (kind, _) in switched.items() if kind == given), None)):
+        raise BadOptions(
+            f"{OPTION} says {off}.enabled false, and --precision says {given}: leave one of them out."
+        )
+    return {} if not on else {"precision": (f"{next(iter(on))}.enabled true", next(iter(on.values())))}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Config:
+    found = config.get(name, {})
+    if not isinstance(found, dict):
+        raise BadOptions(f"{OPTION} says {name} {found!r}: give a JSON object.")
+    return found
+
+
+def _without_auto(config: Mapping[str, Any]) -> Config:
+    return {
+        name: _without_auto(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if value != AUTO
+    }

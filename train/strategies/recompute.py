@@ -1,0 +1,56 @@
+"""Activation checkpointing: repeated blocks keep their input for the backward pass, and compute the rest again there.
+
+The network stays as it is: names of weights and parts do not change.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from train.errors import BadOptions
+from train.strategies.wrapping import repeated_blocks
+
+
+def recompute_blocks(network: nn.Module) -> None:
+    """Have the repeated blocks of a network compute twice, in place. Raises BadOptions where it has none."""
+    blocks = repeated_blocks(network)
+    if not blocks:
+        raise BadOptions(
+            "--activation-checkpointing is for networks of repeated blocks, such as transformers and residual "
+            "networks, and this one has none: leave it out, or take another --model."
+        )
+    kinds = {kind: type(kind.__name__, (Recomputed, kind), {}) for kind in set(map(type, blocks.values()))}
+    for block in blocks.values():
+        block.__class__ = kinds[type(block)]
+
+
+class Recomputed(nn.Module):
+    """A block that computes twice; it is one of another class as well, which says how."""
+
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - as the block has it
+        """Compute as the block does."""
+        again: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": self._contexts}
+        return checkpoint(super().forward, *inputs, use_reentrant=False, **again)
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of the first time and of the second."""
+        return nullcontext(), _without_statistics(self)
+
+
+@contextmanager
+def _without_statistics(block: nn.Module) -> Iterator[None]:
+    """Have what a block writes into its buffers, such as running statistics, be lost: it was written before."""
+    kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    for part in block.modules():
+        own = part._buffers  # noqa: SLF001 - to set one by its name would leave the order of the others
+        kept.append((part, dict(own)))
+        own.update({name: None if value is None else value.clone() for name, value in own.items()})
+    try:
+        yield
+    finally:
+        for part, buffers in kept:
+            part._buffers.update(buffers)  # noqa: SLF001
