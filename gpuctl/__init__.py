@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from gpuctl.json_documents import RunInfo as RunInfo
     from gpuctl.json_documents import UpPlan as UpPlan
     from gpuctl.library.cluster import Cluster as Cluster
+    from gpuctl.library.functions import advise as advise
     from gpuctl.library.functions import cluster as cluster
     from gpuctl.library.functions import clusters as clusters
     from gpuctl.library.functions import plan as plan
     from gpuctl.library.functions import results as results
     from gpuctl.library.functions import runs as runs
     from gpuctl.library.functions import up as up
+    from gpuctl.workflow.advice.advise import AdviceRow as AdviceRow
     from gpuctl.workflow.benchmarks.bench import BenchResult as BenchResult
     from inventories.errors import InvalidInput as InvalidInput
     from inventories.errors import InventoryError as InventoryError
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from remote.errors import Unreachable as Unreachable
 
 LIBRARY = {
-    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs"),
+    "gpuctl.library.functions": ("up", "plan", "cluster", "clusters", "results", "runs", "advise"),
     "gpuctl.library.cluster": ("Cluster",),
     "gpuctl.json_documents": (
         "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed", "RunInfo",
@@ -60,6 +62,7 @@ LIBRARY = {
     ),
     "inventories.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
+    "gpuctl.workflow.advice.advise": ("AdviceRow",),
     "gpuctl.workflow.benchmarks.bench": ("BenchResult",),
     "inventories.run": ("Result",),
     "provision.provider": ("Leftover",),

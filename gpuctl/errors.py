@@ -2,6 +2,7 @@
 
 GpuctlError
 ├── Usage               what was typed can't be done like that; exit status 2
+│   └── StrategyDoesNotFit   the job's strategy can't divide the ranks of the machines
 ├── Failed              it was tried and did not work; exit status 1
 │   └── JobStopped      a person stopped the job between two of its runs
 ├── Declined            a person answered a question with no; exit status 1, and told as no error
@@ -15,13 +16,33 @@ from typing import ClassVar
 
 from inventories.errors import GpuctlError
 
-__all__ = ["Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "JobStopped", "Usage"]
+__all__ = [
+    "Attention",
+    "Declined",
+    "Failed",
+    "GpuctlError",
+    "Interrupted",
+    "JobStopped",
+    "StrategyDoesNotFit",
+    "Usage",
+]
 
 
 class Usage(GpuctlError):
     """What was typed can't be done like that."""
 
     exit_status = 2
+
+
+class StrategyDoesNotFit(Usage):
+    """The strategy of the built-in job can't divide the ranks of the machines that there are.
+
+    `way_on`: options with which it could; empty where none are known.
+    """
+
+    def __init__(self, message: str, *, way_on: str = "") -> None:
+        super().__init__(message)
+        self.way_on = way_on
 
 
 class Failed(GpuctlError):

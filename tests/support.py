@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from forks import Forks
 
 from gpuctl.options import Options
@@ -178,6 +179,20 @@ def drawn(table: Any) -> str:
     out = io.StringIO()
     Output(Options(no_color=True), stdout=out).table(table)
     return out.getvalue()
+
+
+def frameworks_python(*modules: str) -> str:
+    """The interpreter that has the frameworks, with these modules; the test is skipped where there is none."""
+    path = os.environ.get("GPUCTL_FRAMEWORKS_PYTHON", "")
+    if not path:
+        pytest.skip(
+            "there is no $GPUCTL_FRAMEWORKS_PYTHON, an interpreter with what `make test-deep` installs"
+        )
+    imports = f"import {', '.join(modules)}"
+    found = subprocess.run([path, "-c", imports], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"{path} lacks a framework: {found.stderr.strip().splitlines()[-1]}")
+    return path
 
 
 def begin_run(store: Store, cluster: str = "work") -> str:

@@ -1,7 +1,6 @@
 """`gpuctl advise`: which machines and which strategy, before anything is rented."""
 
-import math
-import re
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,32 +8,8 @@ from gpuctl import completions
 from gpuctl.options import TAIL, App, ScriptCommand, no_cluster_options
 from provision.provider_registry import CLOUDS
 
-UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-MOST_COUNT = 1024
-
-
-def tokens_of(_context: click.Context, _parameter: click.Parameter, given: str | None) -> float | None:
-    """Read a number of tokens: `500000`, `0.5M`, `20B`."""
-    if given is None:
-        return None
-    read = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([KMBGT]?)", given, re.IGNORECASE)
-    number = float(read[1]) * UNITS[read[2].upper()] if read else 0.0
-    if not 1 <= number < math.inf:
-        raise click.BadParameter(f"{given!r} is no number of tokens: give one such as 500000, 0.5M or 20B.")
-    return number
-
-
-def words_of(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Read a repeatable option, each of which may be a list with commas."""
-    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
-
-
-def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[int, ...]:
-    """Read numbers of machines."""
-    words = words_of(context, parameter, given)
-    if bad := next((w for w in words if not (w.isdecimal() and 1 <= int(w) <= MOST_COUNT)), None):
-        raise click.BadParameter(f"{bad!r} is no number of machines from 1 to {MOST_COUNT}, such as 1,2,4.")
-    return tuple(dict.fromkeys(map(int, words)))
+if TYPE_CHECKING:
+    from gpuctl.library.advice import AdviseOptions
 
 
 @click.command(
@@ -45,21 +20,18 @@ def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[s
 @no_cluster_options
 @click.option(
     "--batch-tokens",
-    callback=tokens_of,
     metavar="N",
     help="Tokens of a step of all ranks together, about: 500000, 0.5M (default: the job's own batch on each rank).",
 )
 @click.option(
     "--tokens",
-    callback=tokens_of,
     metavar="N",
-    help="Tokens to train on in all, such as 20B: the total cost.",
+    help="Tokens to train on in all, such as 20B: the total cost. Or give --epochs after --.",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
-    callback=words_of,
     metavar="S[,S…]",
     help="Only these shapes, or those of a GPU such as A100 (default: all that have a price). Repeatable.",
     shell_complete=completions.shapes,
@@ -68,7 +40,6 @@ def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[s
     "--count",
     "counts",
     multiple=True,
-    callback=counts_of,
     metavar="N[,N…]",
     help="Numbers of machines (default: 1,2,4,8). Repeatable.",
 )
@@ -83,10 +54,10 @@ def counts_of(context: click.Context, parameter: click.Parameter, given: tuple[s
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- --model NAME [OPTIONS]...")
 def command(
     app: App,
-    batch_tokens: float | None,
-    tokens: float | None,
+    batch_tokens: str | None,
+    tokens: str | None,
     shapes: tuple[str, ...],
-    counts: tuple[int, ...],
+    counts: tuple[str, ...],
     provider: str | None,
     region: str | None,
     check: bool,
@@ -100,38 +71,41 @@ def command(
     gpuctl advise --batch-tokens 0.5M --tokens 20B -- --model gpt-1b --precision bf16
     gpuctl advise --shape A10,A100 --count 1,2 -- --model gpt-7b    these alone, with why a strategy does not fit
     gpuctl advise -- --model gpt-1b --strategy fsdp                 one strategy alone
+    gpuctl advise --shape A10 -- --model resnet50 --dataset folder --epochs 90
 
     After -- are the built-in job's options: the model, --seq-len, --precision, --optimizer, a batch size, a strategy.
-    Without them it is 1,024 tokens a sequence, fp32 and Adam, as in the job itself.
+    Without them it is 1,024 tokens a sequence, fp32 and Adam, as in the job itself. What a network for images needs
+    is measured here, by torch and torchvision, on tensors that take no memory.
 
     The first line is the cheapest: commands to copy, which rent the machines and train on them. The table has what
-    fits, by dollars for each token. MEMORY is that of the fullest rank, with the largest micro-batch that fits; what
+    fits, by dollars for each sample. MEMORY is that of the fullest rank, with the largest micro-batch that fits; what
     is left of the batch is accumulated. A step is a range: GPUs attain 30 to 48 % of their peak in large
     transformers, links 50 to 80 % of their figure. Prices are list prices of the machines, without disks.
 
-    It is arithmetic, not a measurement: gpuctl bench measures. Where torch is installed here, it counts the memory
-    of the first row, too, on tensors that take none; a difference above 10 % is told. If nothing fits, the exit
-    status is 1.
+    It is arithmetic. Where a run on this computer's records was the same job on the same machines, its median step
+    counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. Where torch is installed here, it
+    counts the memory of the first row, too, on tensors that take none; a difference above 10 % is told. If nothing
+    fits, the exit status is 1.
 
     `gpuctl train -- --strategy auto` takes the advice
     for the machines that are there.
     """
-    from gpuctl.workflow.advice.advise import AdviseRequest, advise
+    from gpuctl.library.advice import advise_request
+    from gpuctl.workflow.advice.advise import advise
     from gpuctl.workflow.training.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
-    request = AdviseRequest(
-        words=words,
-        shapes=shapes,
-        counts=counts,
-        provider=provider,
-        region=region,
-        batch_tokens=batch_tokens,
-        tokens=tokens,
-        check=check,
-    )
-    advice = advise(app, request)
+    asked: AdviseOptions = {
+        "shapes": _each(shapes),
+        "counts": _each(counts),
+        "provider": provider,
+        "region": region,
+        "batch_tokens": batch_tokens,
+        "tokens": tokens,
+        "check": check,
+    }
+    advice = advise(app, advise_request(words, asked))
     if app.options.json:
         app.output.json(advice)
     else:
@@ -139,3 +113,8 @@ def command(
 
         app.output.table(advice_table(advice.rows, everything=everything))
     return 0 if any(row.fits for row in advice.rows) else 1
+
+
+def _each(given: tuple[str, ...]) -> list[str]:
+    """Return what a repeatable option names, each of which may be a list with commas."""
+    return [word.strip() for one in given for word in one.split(",") if word.strip()]

@@ -106,9 +106,10 @@ def command(
     """
     from gpuctl.workflow.benchmarks.search_space import parse_params
     from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
+    from gpuctl.workflow.environment.engine_config import with_config
     from gpuctl.workflow.training.request import TrainRequest, built_in_help
 
-    request = TrainRequest(launcher="ray", words=words, **run_options(app, options))
+    request = with_config(TrainRequest(launcher="ray", words=words, **run_options(app, options)))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     tuned = tune(

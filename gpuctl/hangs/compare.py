@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuctl.hangs.lateness import Late, latest
 from gpuctl.hangs.stacks import Frame, collective, in_project, script_thread, waits_for_data
+from gpuctl.text import clean
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
 LEAST_HUNG_S = 10.0
@@ -26,6 +27,7 @@ IDLE, IDLE_BYTES_PER_S = 0.2, 1e5
 SHARE_WAITED = 0.5
 """Of the allowed time: who hangs has waited in one collective for as long at least."""
 STOPPED_STATES = ("T", "t")
+PLACE_LENGTH = 64
 
 
 class Kind(StrEnum):
@@ -63,6 +65,11 @@ class Rank:
     """None: its node could not be asked."""
     clock_offset_s: float = 0.0
     """Its node's clock minus this computer's."""
+
+    @property
+    def place(self) -> str:
+        """Which part of the model it has; empty: all of it, or it is not known."""
+        return "" if self.told is None else clean(self.told.place, PLACE_LENGTH)
 
     @property
     def frames(self) -> list[Frame]:
@@ -352,9 +359,22 @@ def _point_to_point(ranks: tuple[Rank, ...]) -> Finding | None:
 
 
 def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:
-    """Who waits in a collective, by the stacks alone: numbers and times are not known."""
+    """Who waits in a collective, by the stacks alone: its number is not known, and of its time only the most.
+
+    That is the time since one of them entered another collective.
+    """
     inside = tuple(rank for rank in ranks if collective(rank.frames))
     outside = tuple(rank for rank in ranks if rank.told is not None and rank not in inside)
     if not inside:
         return None
-    return Finding(kind=Kind.BY_STACKS, ranks=ranks, culprits=outside, waiting=inside)
+    entered = [(rank, last) for rank in inside if (last := rank.last()) is not None]
+    last_s = min((_age(rank, last) for rank, last in entered), default=None)
+    usual = [usual_interval_s([rank], last.group) for rank, last in entered]
+    return Finding(
+        kind=Kind.BY_STACKS,
+        ranks=ranks,
+        culprits=outside,
+        waiting=inside,
+        since_s=last_s,
+        usual_s=max((one for one in usual if one is not None), default=None),
+    )

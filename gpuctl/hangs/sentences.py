@@ -34,7 +34,7 @@ def verdict_of(finding: Finding) -> HangVerdict:
         return "hung"
     if finding.late is not None and not finding.waits_longer:
         return "slow"
-    if finding.kind in WAITS:
+    if finding.kind in WAITS or (finding.kind is Kind.BY_STACKS and finding.since_s is not None):
         return "hung" if finding.waits_long else "slow" if finding.waits_longer else "fine"
     if finding.kind is Kind.WORKS and finding.since_s is not None and not finding.waits_longer:
         return "fine"
@@ -107,6 +107,7 @@ def _culprit(rank: Rank, since_s: float | None) -> Culprit:
         line=at.line if at else None,
         function=at.function if at else None,
         since_s=None if since_s is None else round(since_s, 1),
+        place=rank.place or None,
     )
 
 
@@ -141,11 +142,16 @@ def _stacks(rank: Rank) -> RankStacks:
 def _named(ranks: Sequence[Rank]) -> str:
     """`rank 1 on beta`, `ranks 0, 1 on alpha and 2 on beta`."""
     if len(ranks) == 1:
-        return f"rank {ranks[0].rank} on {ranks[0].node}"
-    shown = [f"{rank.rank} on {rank.node}" for rank in ranks[:MOST_NAMED]]
+        return f"rank {ranks[0].rank} on {_where(ranks[0])}"
+    shown = [f"{rank.rank} on {_where(rank)}" for rank in ranks[:MOST_NAMED]]
     more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
     parts = [*shown, *more]
     return f"ranks {', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _where(rank: Rank) -> str:
+    """`beta`, `beta (stage 2 of 4)`."""
+    return f"{rank.node} ({rank.place})" if rank.place else rank.node
 
 
 def _others(waiting: Sequence[Rank], finding: Finding) -> str:

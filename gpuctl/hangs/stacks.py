@@ -12,6 +12,8 @@ _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<functio
 _CODE = re.compile(rf"(.*/{re.escape(NODE_FOLDER)}/{CODE})/[^/]+/")
 """The folder on a node of all that was sent."""
 _C10D = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional)\.py$")
+_PIPELINE = ("/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p")
+"""Where a stage of torch's pipelines waits for another one."""
 _LOADER = "/torch/utils/data/dataloader.py"
 _FETCH = "/torch/utils/data/_utils/fetch.py"
 _WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
@@ -88,6 +90,8 @@ def crashed_at(text: str) -> str:
 
 def collective(frames: list[Frame]) -> str | None:
     """Return the collective that a thread is in by its stack: `all_reduce`; None where it is in none."""
+    if any(frame.file.endswith(_PIPELINE[0]) and frame.function == _PIPELINE[1] for frame in frames):
+        return "batch_isend_irecv"
     names = [frame.function for frame in frames if _C10D.search(frame.file)]
     return next((name for name in names if not name.startswith("_") and name not in _PASSED_OVER), None)
 

@@ -1,13 +1,16 @@
 """What `import gpuctl` gives beside `Cluster`: making one, finding it, and what came of runs."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Unpack
 
 from gpuctl.json_documents import ClusterSummary, RunInfo, UpPlan, UpResult
+from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.cluster import Cluster
-from gpuctl.library.options import UpOptions, UpRequest, up_request
+from gpuctl.library.options import UpOptions, UpRequest, several, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.options import DEFAULT_CLUSTER, App
+from gpuctl.workflow.advice.advise import AdviceRow
 from inventories.errors import InventoryError
 from inventories.run import Result
 
@@ -111,3 +114,18 @@ def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunI
     from gpuctl.workflow.training.runs import overview
 
     return tuple(overview(silent_app(cluster or DEFAULT_CLUSTER, progress=progress), cluster))
+
+
+def advise(
+    args: Sequence[str], *, progress: Progress = None, **options: Unpack[AdviseOptions]
+) -> tuple[AdviceRow, ...]:
+    """Return on which machines a model fits, with which strategy, how fast and for how much. Rents nothing.
+
+    `args` are the built-in job's options, such as `["--model", "gpt-1b"]`; the others are those of `gpuctl advise`.
+    What fits comes first, by dollars; then what does not, by how much is lacking. `progress` also gets what was
+    assumed. Raises Usage for what can't be answered.
+    """
+    from gpuctl.workflow.advice.advise import advise as advised
+
+    request = advise_request(several("args", args), options)
+    return advised(silent_app(DEFAULT_CLUSTER, progress=progress), request).rows

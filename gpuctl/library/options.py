@@ -11,6 +11,7 @@ from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
 from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
 from gpuctl.workflow.cluster.up import HostKeys
+from gpuctl.workflow.environment.engine_config import with_config
 from gpuctl.workflow.training.earlier import check_earlier
 from gpuctl.workflow.training.request import TrainRequest, check_bring, check_together
 from inventories.did_you_mean import did_you_mean
@@ -170,7 +171,7 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
     """
     from remote.transport.host_keys import USER_FILES
 
-    _refuse_unknown("up", options, UpOptions)
+    refuse_unknown("up", options, UpOptions)
     file = options.get("file")
     spec = Spec(cluster=default) if file is None else read_spec(Path(file), default=default)
     asked: dict[str, Any] = {name: options.get(name) for name in SPEC_FIELDS}
@@ -206,7 +207,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
 
     Raises Usage for what can't be.
     """
-    _refuse_unknown("train", options, TrainOptions)
+    refuse_unknown("train", options, TrainOptions)
     min_nodes, max_nodes = _nnodes(options.get("nnodes"))
     mode, restarts = options.get("mode"), options.get("max_restarts", 0)
     if mode not in (None, *LAUNCHERS):
@@ -244,6 +245,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         hang_after=_hang_after(options.get("hang_after")),
         on_hang=options.get("on_hang"),
     )
+    request = with_config(request)
     check_together(request)
     check_earlier(request)
     _check_hangs(request)
@@ -276,7 +278,7 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
 
     Raises Usage for what can't be.
     """
-    _refuse_unknown("bench", options, BenchOptions)
+    refuse_unknown("bench", options, BenchOptions)
 
     def layouts(names: Sequence[str], option: str) -> tuple[Layout, ...]:
         names = several(option.removeprefix("--"), names)
@@ -307,7 +309,7 @@ def several(name: str, values: Sequence[Value]) -> Sequence[Value]:
     return values
 
 
-def _refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> None:
+def refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> None:
     """Raise TypeError, as Python does, for an option that there is not: it would be left out without a word."""
     for name in options:
         if name not in known.__annotations__:

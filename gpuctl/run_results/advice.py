@@ -1,27 +1,36 @@
 """What to do about a run's failure, beside what its sentence says."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
+from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
 from inventories.run import Result
 
+SHARDED = ("fsdp", "zero3")
+"""Strategies that divide all that a rank keeps among all ranks."""
+SPLIT = ("tp", "pp")
+"""Strategies that divide layers, or the network into stages."""
+OF_DDP = ("--compile", "--compression", "--bucket-mb")
+"""Options that the job refuses with another strategy than ddp."""
+RECOMPUTING = "--activation-checkpointing"
 OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOST_PEER, Reason.NCCL_ERROR})
 """What ranks also fail with of which only some found a file, beside that they wait for each other."""
 
 
 def advice_on(result: Result) -> str:
-    """The sentence on what a rank looked for in vain, else on files that only some nodes had.
+    """The sentence on what a rank looked for in vain or on memory, else on files that only some nodes had.
 
     Empty where there is none.
     """
     error = result.first_error
     if error is None and result.hang is None:
         return ""
-    if sentence := how_to_bring(result):
+    if sentence := how_to_bring(result) or _how_to_fit(result):
         return sentence
     try:
         uneven = RunFolder(Path(result.dir)).load_run().uneven_files
@@ -34,3 +43,46 @@ def advice_on(result: Result) -> str:
         if not name or name not in uneven:
             return ""  # it is missing for another reason
     return f"The nodes' files differed: {uneven}."
+
+
+def _how_to_fit(result: Result) -> str:
+    """The sentence on a rank of the built-in job that had too little memory; empty of another end."""
+    error, train = result.first_error, result.train
+    if error is None or error.reason is not Reason.OUT_OF_MEMORY or result.script != "built-in":
+        return ""
+    typed = _options_of(result)
+    ways = ["More --gradient-accumulation-steps compute the same batch in smaller parts"]
+    if RECOMPUTING not in typed:
+        ways.append(f"{RECOMPUTING} keeps less of the forward pass of repeated blocks")
+    ways.append(_less_a_rank(train.strategy or "", result.world_size, typed))
+    text_model = clean(train.model or "", 64)
+    fits = f" gpuctl advise -- --model {text_model} says what fits." if text_model.startswith("gpt-") else ""
+    return f"{'; '.join(ways)}.{fits}"
+
+
+def _less_a_rank(strategy: str, world_size: int, typed: Collection[str]) -> str:
+    """The clause on how each rank keeps less of the model than with that strategy. `typed`: names of options."""
+    name = strategy.partition(" ")[0]
+    if name == "deepspeed" and not strategy.endswith("zero3"):
+        alone = " on several ranks" if world_size == 1 else ""
+        return (
+            f'{{"zero_optimization": {{"stage": 3}}}} in --deepspeed-config divides the weights, too{alone}'
+        )
+    if name in (*SHARDED, "deepspeed"):
+        return "with more machines each rank keeps less of the model"
+    if name in SPLIT or " x " in strategy:
+        return "with more machines, and a larger --pp or --tp, each rank keeps less of the model"
+    out = " and ".join(option for option in OF_DDP if option in typed)
+    ranks = " on several ranks" if world_size == 1 else ""
+    without = f" and without {out}" if out else ""
+    fsdp = f"with --strategy fsdp{ranks}{without}"
+    return f"{fsdp} each rank keeps a part of the model, and it resumes these checkpoints, too"
+
+
+def _options_of(result: Result) -> frozenset[str]:
+    """Names of the options that the job was given; empty where its record can't be read."""
+    try:
+        args = RunFolder(Path(result.dir)).load_run().args
+    except (InventoryError, OSError):
+        return frozenset()
+    return frozenset(word.partition("=")[0] for word in args)

@@ -120,7 +120,22 @@ def first_failure(
     `lines`: the ranks' metrics. What a stop did to the ranks is no failure. A node is named where no rank's end
     explains it.
     """
-    ends = _rank_ends(run, ranks, nodes, log_tails, lines or {})
+    failure = _first(run, ranks, nodes, log_tails, lines or {})
+    if failure is None or failure.error.rank is None:
+        return failure
+    place = metrics.place_of((lines or {}).get(failure.error.rank, ()))
+    return replace(failure, error=replace(failure.error, place=place))
+
+
+def _first(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
+    lines: Mapping[int, Sequence[metrics.Line]],
+) -> Failure | None:
+    """The earliest failure, without the rank's place."""
+    ends = _rank_ends(run, ranks, nodes, log_tails, lines)
     if _stopped_at_an_unknown_time(ends, nodes):
         ends = [end for end in ends if end.reason is Reason.UNKNOWN]
     began = which_began([*ends, *_node_ends(run, nodes)])
@@ -206,7 +221,7 @@ def how_it_ended(error: FirstError) -> str:
 def failed_first(error: FirstError) -> str:
     """`rank 1 on gpu-1 failed first`, `gpu-1 failed first`, or that it is not known which rank did."""
     if error.rank is not None:
-        return f"rank {error.rank} on {error.node} {how_it_ended(error)} first"
+        return f"{_who(error)} {how_it_ended(error)} first"
     return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
 
 
@@ -214,7 +229,12 @@ def headline(error: FirstError) -> tuple[str, str]:
     """Who failed, to be stressed, and what of: `rank 1 on gpu-1 failed first: `, `exit status 3: boom`."""
     if error.reason is not Reason.ENDED_EARLY:
         return f"{failed_first(error)}: ", error.message
-    return "" if error.rank is None else f"rank {error.rank} on {error.node} ", error.message
+    return "" if error.rank is None else f"{_who(error)} ", error.message
+
+
+def _who(error: FirstError) -> str:
+    """`rank 1 on gpu-1`, `rank 1 on gpu-1 (stage 2 of 4)`."""
+    return f"rank {error.rank} on {error.node}" + (f" ({error.place})" if error.place else "")
 
 
 def _rank_ends(

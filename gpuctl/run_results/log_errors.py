@@ -47,7 +47,9 @@ _GAVE_UP = re.compile(
 """What a rank says whose time was over while it waited for others."""
 _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 """Where it names them."""
-_MEMORY = re.compile(r"OutOfMemoryError|^MemoryError\b|can't allocate memory|Cannot allocate memory")
+_MEMORY = re.compile(
+    r"OutOfMemoryError|^MemoryError\b|can't allocate memory|Cannot allocate memory|std::bad_alloc"
+)
 _GPU_MEMORY = re.compile(
     r"(CUDA|HIP)(?: error:| failure)? '?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     re.IGNORECASE,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from gpuctl.text import clean
 from inventories.end_reasons import Reason
 from inventories.run import Share, StepMs, TrainSummary
 
@@ -19,7 +20,7 @@ Line: TypeAlias = Mapping[str, Any]
 LEAST_WRITTEN_S = 0.1
 """A speed by the writes of a file is told of this time and longer: its times are those of a clock that ticks."""
 METRICS_KEPT = 32
-METRIC_NAME_LENGTH = 64
+METRIC_NAME_LENGTH = PLACE_LENGTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def device_of(lines: Sequence[Line]) -> str | None:
     """The rank's device: `cpu`, `cuda:0`."""
     return words(event(lines, "start").get("device"))
+
+
+def place_of(lines: Sequence[Line]) -> str | None:
+    """Which part of the model the rank has, as the job says: `stage 2 of 4`."""
+    place = words(event(lines, "start").get("place"))
+    return clean(place, PLACE_LENGTH) if place else None
 
 
 def step_ms_of(lines: Sequence[Line]) -> StepMs:

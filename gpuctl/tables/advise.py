@@ -23,8 +23,10 @@ def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableTy
     reasons = _without_fit(rows, everything=everything)
     parts: list[RenderableType] = []
     if fitting:
-        parts += [Text(fitting[0].command or "", "bold"), "", _table(shown)]
-        parts += [Text(reason, "dim") for reason in dict.fromkeys(row.reason for row in shown) if reason]
+        # In one line however narrow the terminal is: it is to be copied.
+        command = Text(fitting[0].command or "", "bold", no_wrap=True, overflow="ignore")
+        parts += [command, "", _table(shown)]
+        parts += [Text(said, "dim") for said in dict.fromkeys(map(_said, shown)) if said]
         if hidden := len(fitting) - len(shown):
             parts.append(Text(f"{plural(hidden, 'more row')} that fit: --all shows them", "dim"))
     else:
@@ -58,18 +60,26 @@ def _without_fit(rows: Sequence[AdviceRow], *, everything: bool) -> Sequence[Adv
     return list(nearest.values())
 
 
+def _said(row: AdviceRow) -> str | None:
+    """Return what is to be said of a row that fits; of which one, where it was measured."""
+    measured = row.reason is not None and row.reason.startswith("measured")
+    return f"{_name(row)}: {row.reason}" if measured else row.reason
+
+
 def _name(row: AdviceRow) -> str:
     return f"{row.count} x {row.shape}, {row.strategy}"
 
 
 def _table(rows: Sequence[AdviceRow]) -> RenderableType:
+    images = all(row.batch_tokens is None for row in rows)
+    speed, samples = ("images/s", "images") if images else ("tokens/s", "sequences")
     columns: dict[str, Callable[[AdviceRow], str]] = {
         "machines": lambda row: f"{row.count} x {row.shape}",
         "strategy": lambda row: row.strategy,
         "memory": _memory,
         "at once": lambda row: str(row.micro_batch),
         "step": _step,
-        "tokens/s": lambda row: text.count(row.tokens_per_s),
+        speed: lambda row: text.count(row.samples_per_s if images else row.tokens_per_s),
         "MFU": lambda row: text.UNKNOWN if row.mfu is None else f"{row.mfu:.0%}".replace("%", " %"),
         "$/h": lambda row: _usd(row.hourly_usd),
         "$/epoch": lambda row: _usd(row.usd_per_epoch),
@@ -80,10 +90,10 @@ def _table(rows: Sequence[AdviceRow]) -> RenderableType:
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
         right=[name for name in columns if name not in ("machines", "strategy")],
-        least=("at once", "$/h", "MFU", "memory", "tokens/s", "$/epoch"),
+        least=("at once", "$/h", "MFU", "memory", speed, "$/epoch"),
     )
     note = (
-        "memory: of the fullest rank; at once: sequences of a rank; step: from the best case to the worst; "
+        f"memory: of the fullest rank; at once: {samples} of a rank; step: from the best case to the worst; "
         "list prices, without disks"
     )
     return Group(table, Text(note, "dim"))

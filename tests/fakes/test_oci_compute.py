@@ -63,7 +63,7 @@ def test_instance_goes_from_provisioning_to_terminated(world, subnet, refused):
 
 def test_launch_respects_capacity_of_domain_and_fault_domain(world, subnet, refused):
     world.settings(
-        capacity={"VM.GPU.A10.1": {AD: 2, f"{AD}/FAULT-DOMAIN-1": 0, f"{AD}/FAULT-DOMAIN-2": 1}}, launch_s=0.1
+        capacity={"VM.GPU.A10.1": {AD: 2, f"{AD}/FAULT-DOMAIN-1": 0, f"{AD}/FAULT-DOMAIN-2": 1}}, launch_s=1
     )
     found = refused(500, "InternalError", world.launch, subnet, fault_domain="FAULT-DOMAIN-1")
     assert "Out of host capacity." in found

@@ -19,9 +19,11 @@ from support import begin_run
 
 import gpuctl
 from gpuctl import cli
+from gpuctl.commands import advise as advise_command
 from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
+from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.options import (
     BenchOptions,
     TrainOptions,
@@ -42,9 +44,9 @@ from inventories.machine import Inventory, Machine
 
 ROOT = Path(__file__).parents[2]
 NAMES = """
-up plan cluster clusters results runs version
-Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo Pulled Pushed
-Hang Result RunInfo UpPlan
+up plan cluster clusters results runs advise version
+AdviceRow Cluster BenchResult ClusterStatus ClusterSummary CommandResult DownResult Leftover LogLine MachineInfo
+Pulled Pushed Hang Result RunInfo UpPlan
 GpuctlError Usage Failed Declined Attention Interrupted InventoryError InvalidInput NotFound Locked
 ProvisionError BadCredentials NoCapacity Quota LeftBehind RemoteError PreflightFailed Unreachable
 """
@@ -125,6 +127,7 @@ def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path:
         (up_command, UpOptions, {"no_public_ip": "public_ip", "no_wait": "wait", "dry_run": None}),
         (train_command, TrainOptions, {"words": None, "dry_run": None, "job_file": None}),
         (bench_command, BenchOptions, {"words": None, "plot": None, "job_file": None}),
+        (advise_command, AdviseOptions, {"words": None, "everything": None}),
     ],
 )
 def test_library_has_every_option_of_the_command_line(
@@ -132,8 +135,26 @@ def test_library_has_every_option_of_the_command_line(
 ) -> None:
     names = {param.name for param in command.command.params if isinstance(param, click.Parameter)}
     there = {others.get(name, name) for name in names - GLOBAL_OPTIONS} - {None}
-    only_here = {"project", "allow_large"} if options is not UpOptions else set()
+    only_here = {"project", "allow_large"} if options in (TrainOptions, BenchOptions) else set()
     assert there | only_here == set(options.__annotations__)
+
+
+def test_advice_is_what_json_prints(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    args = ["--model", "gpt-124m"]
+    found = gpuctl.advise(args, shapes=["A10"], counts=[1, 2], tokens="1B", progress=told.append)
+    words = ["--shape", "A10", "--count", "1,2", "--tokens", "1e9", "--no-check", "--json", "--", *args]
+    assert cli.main(["advise", *words]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": [plain(row) for row in found]}
+    assert isinstance(found[0], gpuctl.AdviceRow)
+    assert found[0].fits
+    assert told[-1].startswith("note: an epoch is ")
+    with pytest.raises(gpuctl.Usage, match="'many' is no number of tokens"):
+        gpuctl.advise(args, batch_tokens="many")
+    with pytest.raises(gpuctl.Usage, match="--provider gcp is not possible: give "):
+        gpuctl.advise(args, provider="gcp")
+    with pytest.raises(TypeError, match="args is a list"):
+        gpuctl.advise("--model gpt-124m")
 
 
 def test_up_options_make_the_spec_of_the_command_line() -> None:
@@ -204,9 +225,10 @@ def test_train_refuses_options_that_can_not_be(options: Any, said: str) -> None:
 
 
 def test_options_that_are_not_there_are_refused_as_python_does() -> None:
-    for function in (up_request, train_request, bench_request):
-        options: Any = {"max_costs": 3, "env": {}} if function is up_request else {"pyton": "x"}
-        with pytest.raises(TypeError, match=r"keyword argument '(max_costs|pyton)'; did you mean"):
+    mistyped = {up_request: "max_costs", advise_request: "shape"}
+    for function in (up_request, train_request, bench_request, advise_request):
+        options: Any = {mistyped.get(function, "pyton"): "x"}
+        with pytest.raises(TypeError, match=r"keyword argument '(max_costs|pyton|shape)'; did you mean"):
             function([], options)
 
 

@@ -76,7 +76,9 @@ def run_on(
 @pytest.mark.timeout(1300)
 @pytest.mark.parametrize("mode", ["torchrun", "ray"])
 def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
-    process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *BUILT_IN)
+    strategy = {"torchrun": "ddp", "ray": "fsdp"}[mode]
+    words = [*BUILT_IN, "--strategy", strategy]
+    process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *words)
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=300)
     two_hosts.ok("up", "--provider", "local", "--count", "3")
     second = wait_for(run_on(two_hosts, 3, first, process), what="a run on 3 nodes", deadline_s=300)
@@ -112,6 +114,30 @@ def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) ->
         [begun_at, *_] = [line["step"] for line in lines(metrics(two_hosts, after)) if "step" in line]
         last = [line["step"] for line in lines(metrics(two_hosts, before)) if "step" in line][-1]
         assert 1 < begun_at <= last + 20, "it goes on from where the one before was"
+
+
+@pytest.mark.timeout(900)
+def test_elastic_job_uses_as_many_machines_as_its_strategy_can_divide(two_hosts: Gpuctl) -> None:
+    """A pipeline of two stages on 2, 3, 4, and again 3 machines; one alone is no pipeline."""
+    words = [*BUILT_IN, "--strategy", "fsdp", "--pp", "2", "--batch-size", "64"]
+    process = two_hosts.start("train", "--nnodes", "1:4", "--json", "--", *words)
+    first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=200)
+    two_hosts.ok("up", "--provider", "local", "--count", "3")
+    two_hosts.ok("up", "--provider", "local", "--count", "4")
+    second = wait_for(run_on(two_hosts, 4, first, process), what="a run on 4 nodes", deadline_s=300)
+    two_hosts.kill_host("default-3")
+    third = wait_for(run_on(two_hosts, 2, second, process), what="a run on 2 nodes again", deadline_s=300)
+    two_hosts.kill_host("default-2")
+    two_hosts.kill_host("default-1")
+    out, err = process.communicate(timeout=200)
+
+    assert process.returncode == 1, err
+    assert json.loads(out)["run"] == third
+    assert json.loads(out)["train"]["strategy"] == "fsdp 1 x pp 2"
+    odd = "3 ranks can't be divided by pp 2: start a multiple of 2, or change --pp and --tp."
+    assert f"default-2 can't be used now, and the job runs on 2 machines: {odd}" in err
+    alone = "1 rank can't be divided by pp 2: start a multiple of 2, or change --pp and --tp."
+    assert f"No other run follows {third}, as too few machines can take part. {alone} Once there" in err
 
 
 def metrics(gpuctl: Gpuctl, run: str) -> Path:

@@ -1,11 +1,10 @@
 """Scripts of others, as they are: those of frameworks, and those that their guides have people write."""
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from support import Gpuctl
+from support import Gpuctl, frameworks_python
 
 pytestmark = pytest.mark.slow
 
@@ -15,16 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "others"
 @pytest.fixture(scope="module")
 def python() -> str:
     """The interpreter that has the frameworks."""
-    path = os.environ.get("GPUCTL_FRAMEWORKS_PYTHON", "")
-    if not path:
-        pytest.skip(
-            "there is no $GPUCTL_FRAMEWORKS_PYTHON, an interpreter with what `make test-deep` installs"
-        )
-    frameworks = "import accelerate, lightning, transformers, deepspeed"
-    found = subprocess.run([path, "-c", frameworks], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(f"{path} lacks a framework: {found.stderr.strip().splitlines()[-1]}")
-    return path
+    return frameworks_python("accelerate", "lightning", "transformers")
 
 
 def test_accelerates_own_test_script_passes_on_two_ranks(cluster: Gpuctl, python: str) -> None:
@@ -58,8 +48,9 @@ def test_trainer_meets_on_two_nodes_and_its_losses_are_found(cluster: Gpuctl, py
 
 
 def test_deepspeed_shards_its_optimizer_over_two_nodes(
-    cluster: Gpuctl, python: str, tmp_path_factory: pytest.TempPathFactory
+    cluster: Gpuctl, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    python = frameworks_python("deepspeed")
     example(cluster, "deepspeed_zero1.py")
     built = f"TORCH_EXTENSIONS_DIR={tmp_path_factory.mktemp('built')}"  # its kernels: compiled once for both
     done = cluster.ok(
@@ -74,6 +65,36 @@ def test_deepspeed_shards_its_optimizer_over_two_nodes(
     assert parts == {
         (f"default-{rank}", f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(2)
     }
+
+
+def test_deepspeed_takes_the_built_in_jobs_steps_and_torch_resumes_them(cluster: Gpuctl) -> None:
+    """The configuration is a file here, and its checkpoint lies in parts on both nodes."""
+    python = frameworks_python("deepspeed")
+    (cluster.cwd / "ds.json").write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}')
+    job = (
+        "--model",
+        "mlp",
+        "--dataset",
+        "synthetic",
+        "--synthetic",
+        "256,1,8,8,4",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+    )
+    engine = ("--engine", "deepspeed", "--deepspeed-config", "ds.json")
+    done = cluster.ok("train", "--json", "--python", python, "--", *job, *engine, timeout_s=300).json
+    assert (done["train"]["strategy"], done["world_size"]) == ("deepspeed zero2", 2)
+    refused = cluster("train", "--python", python, "--", *job, *engine, "--global-batch-size", "32")
+    assert refused.status == 2
+    assert "says train_batch_size 64, and --global-batch-size says 32" in " ".join(refused.err.split())
+    exported = cluster.ok("export", done["run"], "-o", "model.pt")
+    assert "wrote model.pt" in exported.out + exported.err
+    options = ("--engine", "torch", "--epochs", "2")
+    again = cluster.ok("train", "--json", "--resume", "--nnodes", "1", "--", *options, timeout_s=300)
+    assert again.json["train"]["strategy"] == "single"
+    assert "with 1 rank instead of 2" in log_of(cluster, again.json)
 
 
 def test_rays_own_examples_run(cluster: Gpuctl) -> None:

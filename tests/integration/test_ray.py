@@ -103,12 +103,11 @@ def content(path: Path) -> bytes:
         return b""
 
 
-def start_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], str]":
+def start_train(gpuctl: Gpuctl, *words: str, strategy: str = "ddp") -> "tuple[subprocess.Popen[str], str]":
     """A run that takes minutes, once its ranks take steps; with its id."""
+    job = ("--epochs", "500", "--checkpoint-every", "1", "--strategy", strategy)
     before = {folder.name for folder in (gpuctl.home / "runs").glob("*")}
-    process = gpuctl.start(
-        "train", "--json", "--mode", "ray", *words, "--", "--epochs", "500", "--checkpoint-every", "1"
-    )
+    process = gpuctl.start("train", "--json", "--mode", "ray", *words, "--", *job)
 
     def at_work() -> str | None:
         for folder in (gpuctl.home / "runs").glob("*"):
@@ -350,7 +349,8 @@ def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
 
 
 def test_ray_run_restarts_from_checkpoint_after_killed_worker(hosts: Gpuctl) -> None:
-    process, run = start_train(hosts, "--max-restarts", "1")
+    """The checkpoint is in parts, of which each node has its own."""
+    process, run = start_train(hosts, "--max-restarts", "1", strategy="fsdp")
     os.kill(rank_pid(hosts, run, 0), signal.SIGKILL)
 
     def second() -> str | None:

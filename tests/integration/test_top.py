@@ -137,7 +137,7 @@ def test_top_and_results_show_gpu_use(gpuctl: Gpuctl, tmp_path: Path) -> None:
     gpuctl.script("busy.py", BUSY)
     result = gpuctl.ok("train", "--json", "busy.py").json
     usage = result["usage"]
-    assert set(usage) == {"gpu_utilization", "cpu_utilization", "nodes"}
+    assert set(usage) == {"gpu_utilization", "cpu_utilization", "nodes", "one_machine"}
     assert usage["gpu_utilization"] == 0.87
     assert [node["node"] for node in usage["nodes"]] == ["default-0", "default-1"]
     [gpu] = usage["nodes"][0]["gpus"]

@@ -9,6 +9,7 @@ from gpuctl.options import App
 from gpuctl.shape_names import find
 from gpuctl.workflow.advice.ask import ask, machines_of_shape
 from gpuctl.workflow.advice.check import compared
+from gpuctl.workflow.advice.measured import measured_runs
 from gpuctl.workflow.training.request import value_of
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import load
@@ -55,17 +56,20 @@ class AdviceRow:
     """By part, GB."""
     step_s: tuple[float, float] | None
     """At best and at worst."""
+    samples_per_s: float | None
     tokens_per_s: float | None
+    """None, too: samples are images."""
     mfu: float | None
     hourly_usd: float | None
     usd_per_epoch: float | None
     usd_total: float | None
+    batch_samples: int | None
     batch_tokens: int | None
     micro_batch: int | None
     """Samples of a rank that are computed at once."""
     gradient_accumulation_steps: int | None
     reason: str | None
-    """Why it does not fit, or what is not known of it."""
+    """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
     command: str | None
     """What rents the machines, and trains on them. None: it does not fit."""
 
@@ -92,10 +96,16 @@ def advise(app: App, request: AdviseRequest) -> Advice:
     machines = [
         machines_of_shape(shape, count, usd) for shape, usd in known for count in request.counts or COUNTS
     ]
-    answer = ask(request.words, machines, batch_tokens=request.batch_tokens, tokens=request.tokens)
+    answer = ask(
+        request.words,
+        machines,
+        batch_tokens=request.batch_tokens,
+        tokens=request.tokens,
+        runs=measured_runs(app.store),
+    )
     for note in answer.notes:
         app.output.say(f"note: {note}")
-    if request.check and answer.rows[0]["fits"]:
+    if request.check and answer.rows[0]["fits"] and answer.vocabulary is not None:
         app.output.say(compared(answer.rows[0], answer.vocabulary))
     return Advice(rows=tuple(_row(row) for row in answer.rows))
 

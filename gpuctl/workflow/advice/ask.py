@@ -21,8 +21,8 @@ class Answer:
     """As `train.advice.rows.Row` has them: what fits by dollars, then what doesn't."""
     notes: Sequence[str]
     """What was assumed."""
-    vocabulary: int
-    """Tokens that there are."""
+    vocabulary: int | None
+    """Tokens that there are. None: it is a network for images."""
 
 
 def machines_of_shape(
@@ -46,9 +46,13 @@ def ask(
     *,
     batch_tokens: float | None = None,
     tokens: float | None = None,
+    runs: Sequence[dict[str, Any]] = (),
 ) -> Answer:
-    """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused."""
-    asked = {"machines": machines, "batch_tokens": batch_tokens, "tokens": tokens}
+    """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused.
+
+    `runs`: earlier ones, the latest last, whose steps count where they were the same.
+    """
+    asked = {"machines": machines, "batch_tokens": batch_tokens, "tokens": tokens, "runs": runs}
     done = ask_built_in(CODE, words, json.dumps(asked))
     if sentence := refusal_of(done):
         raise Usage(sentence)

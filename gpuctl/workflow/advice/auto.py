@@ -44,7 +44,7 @@ def _advised(request: TrainRequest, machines: Sequence[Machine]) -> tuple[tuple[
             f"--strategy auto: the model fits on {where} in no way. The nearest is {best['strategy']}. "
             f"{best['reason']} gpuctl advise says on which machines it fits."
         )
-    at_once = plural(best["micro_batch"], "sequence")
+    at_once = plural(best["micro_batch"], "image" if answer.vocabulary is None else "sequence")
     return (
         tuple(best["words"]),
         f"{best['strategy']}, with {at_once} at a time: {best['memory_gb']:.1f} of {shape.gpu_memory_gb} GB by "

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from remote.python_env.project import Dependencies, LocalProject
     from remote.python_env.requirements import Wanted
 
+ENGINES = {"deepspeed": ("deepspeed>=0.19",)}
+"""What an engine of the built-in job needs beside torch."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToInstall:
@@ -101,7 +104,7 @@ def _packages(
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
-        always=launcher_of(request.mode).requirements,
+        always=(*launcher_of(request.mode).requirements, *ENGINES.get(request.engine or "", ())),
     )
 
 

@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
+from gpuctl.errors import Usage
 from gpuctl.view import View
+from gpuctl.workflow.advice.fitting import most_that_fit, ranks_on
 from gpuctl.workflow.cluster.unprepared_machines import without_setup
 from gpuctl.workflow.connect import connected
 from gpuctl.workflow.training.earlier import aside_of
@@ -64,6 +66,8 @@ class ActiveRun:
     watch: "RunMonitor"
     machines: Sequence[Machine]
     """Those at work."""
+    spare: Sequence[Machine]
+    """Those that are ready, and that the job's strategy can't use."""
     preparation: Preparation
     job: Job
     """Its job, before this run."""
@@ -135,7 +139,7 @@ class ElasticScaler:
                 self._thread.join(LOOK_S)
 
     def _look_out(self, active: ActiveRun) -> None:
-        at_work = list(active.machines)
+        at_work, spare = list(active.machines), list(active.spare)
         while not self._over.wait(LOOK_S):
             try:
                 inventory = self._folder.load()
@@ -144,13 +148,21 @@ class ElasticScaler:
             except (InventoryError, OSError) as error:
                 self._say_once(active, f"no more machines can be looked for: {error}")
                 continue
-            candidates = self._candidates(inventory, at_work, active.job.barred)
-            ready = [machine for machine in candidates if self._try(active, at_work, machine)]
+            there = {_key(machine) for machine in inventory.machines}
+            spare = [machine for machine in spare if _key(machine) in there]
+            candidates = self._candidates(inventory, [*at_work, *spare], active.job.barred)
+            made_ready = [machine for machine in candidates if self._try(active, at_work, machine)]
+            spare += made_ready
+            try:
+                ready = self._usable(active, at_work, spare) if made_ready else []
+            except Usage as error:
+                self._say_once(active, f"no machine can be added: {error}")
+                continue
             if not ready:
                 continue
             names = ", ".join(machine.name for machine in ready)
             if self._request.drives:
-                at_work += ready
+                at_work, spare = [*at_work, *ready], []
                 active.say(f"{names} can be used from here on")
                 continue
             run = active.run.run
@@ -159,6 +171,20 @@ class ElasticScaler:
                 self._ready = ready
                 active.watch.stop_for_resize()
             return
+
+    def _usable(
+        self, active: ActiveRun, at_work: Sequence[Machine], spare: Sequence[Machine]
+    ) -> Sequence[Machine]:
+        """Return those of the spare machines that the next run would use. Says why where it could use none."""
+        together = sorted([*at_work, *spare], key=lambda machine: machine.rank)
+        ranks = [ranks_on(self._request, self._facts[machine.name]) for machine in together]
+        most, why = most_that_fit(self._request, ranks)
+        if most <= len(at_work):
+            names = ", ".join(machine.name for machine in spare)
+            self._say_once(active, f"{names} can't be used until more machines are added: {why}")
+            return []
+        taken = {machine.name for machine in together[:most]}
+        return [machine for machine in spare if machine.name in taken]
 
     def _those_left(self, inventory: Inventory, at_work: Sequence[Machine]) -> list[Machine]:
         """Those at work but for the ones that are gone, and now and then those that say they are not any more.

@@ -74,6 +74,10 @@ class Job:
     """A person pressed Ctrl-C."""
     stopped: bool = False
     """A person stopped it between two runs."""
+    does_not_fit: str = ""
+    """Why its strategy can't divide the ranks of the machines that are left; empty where it can."""
+    way_on: str = ""
+    """Options with which it could; empty where none are known."""
 
     @property
     def last(self) -> Attempt:
@@ -187,6 +191,12 @@ def next_step(job: Job) -> Step:
         return Done()
     if job.stopped:
         return Done(reason=stopped_line(last.run))
+    if job.does_not_fit:
+        other = f" On those that are there: gpuctl train --resume -- {job.way_on}" if job.way_on else ""
+        return GiveUp(
+            reason=f"No other run follows {last.run.run}, as too few machines can take part. {job.does_not_fit} Once "
+            f"there are more: gpuctl train --resume.{other}"
+        )
     step = _step_by_end(job)
     if last.left is None or isinstance(step, Done | GiveUp):
         return step
@@ -319,5 +329,6 @@ def what_failed(result: Result) -> str:
     error = result.first_error
     if error is None:
         return "for no known reason"
-    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}"
+    place = f" ({error.place})" if error.place else ""
+    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
     return ": ".join(filter(None, [who, clean(error.message, 200)]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
+from gpuctl.workflow.advice.fitting import ranks_on
 from gpuctl.workflow.hangs.watch import HangWatch, ask
 from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.request import TrainRequest
@@ -112,8 +113,7 @@ def plan_run(
         machines, request = machines[:1], replace(request, nproc_per_node=1)
     for rank, machine in enumerate(machines):
         fact = facts[machine.name]
-        asked = request.nproc_per_node
-        nproc = asked if isinstance(asked, int) else len(fact.gpus) or 1
+        nproc = ranks_on(request, fact)
         parts.append(
             RunNode(
                 name=machine.name,
@@ -140,9 +140,16 @@ def plan_run(
         started_at=started_at.isoformat(timespec="milliseconds"),
         seconds=rounded(seconds),
         hourly_usd=hourly_usd,
+        shape=_shape(inventory, machines),
         options=options,
         uneven_files=uneven_files,
     )
+
+
+def _shape(inventory: Inventory, machines: Sequence[Machine]) -> str | None:
+    """Return the shape of the machines that take part. None: it is not known, or they have several."""
+    shapes = {machine.shape or inventory.shape for machine in machines}
+    return shapes.pop() if len(shapes) == 1 else None
 
 
 def _price(inventory: Inventory, machines: int) -> float | None:

@@ -16,7 +16,7 @@ from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
-from inventories.run import Run, RunOptions
+from inventories.run import RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
@@ -29,8 +29,7 @@ NONE_VISIBLE = ("", "-1")
 """Its values that hide all GPUs."""
 STRATEGY, AUTO = "--strategy", "auto"
 """The built-in job's option, and the value for which gpuctl puts another one before the ranks get it."""
-STRATEGY_OPTIONS = (STRATEGY, "--tp", "--pp")
-"""Options of the built-in job that not every number of ranks can have."""
+ENGINE = "--engine"
 DATA_OPTIONS = ("--data-dir", "--data")
 """Names of the built-in job's option for where its data is on the nodes."""
 
@@ -109,6 +108,11 @@ class TrainRequest:
         """True: GPUs are not to be used."""
         own = value_of(self.words, "--device") if self.built_in else None
         return "cpu" in (self.device, own) or self.env.get(VISIBLE) in NONE_VISIBLE
+
+    @property
+    def engine(self) -> str | None:
+        """What takes the built-in job's steps; None: not said."""
+        return value_of(self.words, ENGINE) if self.built_in else None
 
     @property
     def job_words(self) -> tuple[str, ...]:
@@ -308,20 +312,6 @@ def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
     if done.returncode != 2 or not said:
         return None
     return said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
-
-
-def check_strategy(request: TrainRequest, run: Run) -> None:
-    """Raises Usage where the built-in job's strategy can't divide these ranks, before any of them starts."""
-    words = request.job_words if request.built_in else ()
-    if not any(word.partition("=")[0] in STRATEGY_OPTIONS for word in words):
-        return
-    code = (
-        "import sys; from train.command_line import parse; from train.strategies.degrees import refusal; "
-        "print(refusal(parse(sys.argv[2:]), [int(n) for n in sys.argv[1].split(',')]) or '')"
-    )
-    ranks = ",".join(str(node.nproc) for node in run.nodes)
-    if sentence := ask_built_in(code, (ranks, *words)).stdout.strip():
-        raise Usage(sentence)
 
 
 def ask_built_in(

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
-from gpuctl.errors import JobStopped, Usage
+from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.advice.auto import with_strategy
+from gpuctl.workflow.advice.fitting import machines_that_fit
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
@@ -33,7 +34,7 @@ from gpuctl.workflow.training.launch import (
 )
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import Project, TrainRequest, check_strategy, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve, what_is_left
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -119,6 +120,8 @@ class _Runs:
             return replace(job, interrupted=True)
         except JobStopped:
             return replace(job, stopped=True)
+        except StrategyDoesNotFit as error:
+            return replace(job, does_not_fit=str(error), way_on=error.way_on)
         except (RemoteError, InventoryError, Usage) as error:
             say(f"{step.why}another could not be started: {error}")
             nodes = error.nodes if isinstance(error, PreflightFailed) else ()
@@ -149,7 +152,9 @@ class _Runs:
                 machines = [machine for machine in machines if machine.name in nodes]
                 aside = aside_of(request, started_at, first=step is None)
                 prepared, service = self._prepare(view, inventory, nodes, project, seconds, aside)
-                run_folder, facts = self._app.store.new_run(started_at), prepared.facts
+                facts, fewer = prepared.facts, request.elastic or step is not None
+                machines, spare = machines_that_fit(request, machines, facts, view.note, fewer=fewer)
+                run_folder = self._app.store.new_run(started_at)
                 self._app.started_runs.add(run_folder.id)
                 with removed_unless_launched(run_folder):
                     uneven = ""
@@ -169,7 +174,6 @@ class _Runs:
                         root=project.tree.root,
                         uneven_files=uneven,
                     )
-                    check_strategy(request, run)
                     try:
                         if point is not None:
                             run = self._place(view, nodes, point, run, step)
@@ -177,14 +181,14 @@ class _Runs:
                             run=run,
                             folder=run_folder,
                             cluster=self._folder,
-                            nodes=nodes,
+                            nodes={machine.name: nodes[machine.name] for machine in machines},
                             commands=self._launches(run, project, prepared, service),
                             began=began,
                         )
                         preparation = Preparation(
                             view=view, project=project, prepared=prepared, service=service
                         )
-                        return self._launch(job, launch, preparation, machines, starting)
+                        return self._launch(job, launch, preparation, (machines, spare), starting)
                     except BaseException:
                         if (
                             not run_folder.run_path.exists()
@@ -268,13 +272,19 @@ class _Runs:
         job: Job,
         launch: Launch,
         preparation: Preparation,
-        machines: Sequence[Machine],
+        machines: tuple[Sequence[Machine], Sequence[Machine]],
         starting: ExitStack,
     ) -> Attempt:
-        """Start the ranks and see the run to its end, looking out for more machines where it is elastic."""
+        """Start the ranks and see the run to its end, looking out for more machines where it is elastic.
+
+        `machines`: those of the run, and those that are ready and left over.
+        """
         request, scaler = self._request, self._scaler
         watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.ends_hung)
-        active = ActiveRun(run=launch.run, watch=watch, machines=machines, preparation=preparation, job=job)
+        at_work, spare = machines
+        active = ActiveRun(
+            run=launch.run, watch=watch, machines=at_work, spare=spare, preparation=preparation, job=job
+        )
         goes_on = f"gpuctl was ended, and the run goes on: gpuctl logs -f {launch.run.run}"
         word = told_if_terminated(goes_on) if self._app.output.owns_process else nullcontext()
         with nullcontext() if scaler is None else scaler.during(active), word:

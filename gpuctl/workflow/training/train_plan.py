@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.advice.auto import with_strategy
+from gpuctl.workflow.advice.division import Division, division_of, lines
+from gpuctl.workflow.advice.fitting import machines_that_fit
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import expected_gpus
-from gpuctl.workflow.training.request import Project, TrainRequest, check_strategy, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
 from remote.launchers import launcher_of
@@ -41,6 +43,8 @@ class PlannedLaunch:
     nodes: Sequence[Mapping[str, Any]]
     """What is started on each: node, argv, env, cwd. A variable that may be a secret is None."""
     findings: "Sequence[Finding]"
+    division: Division | None
+    """How the built-in job's network is divided. None: it is whole on every rank, or a script's own."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `train --dry-run --json`."""
@@ -56,6 +60,7 @@ class PlannedLaunch:
             "bytes": self.project.tree.total_bytes,
             "daemons": [{"node": name, "argv": argv} for name, argv in self.daemons.items()],
             "nodes": self.nodes,
+            "division": self.division,
             "findings": [{key: getattr(finding, key) for key in shown} for finding in self.findings],
         }
 
@@ -73,6 +78,8 @@ class PlannedLaunch:
         yield from install.lines()
         if self.point is not None:
             yield resume_line(self.point, run)
+        if self.division is not None:
+            yield from lines(self.division)
         yield f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)"
         for name, argv in self.daemons.items():
             where = f"unless {launcher_of(run.mode).title} runs there already"
@@ -114,18 +121,20 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    machines, _ = machines_that_fit(request, machines, found, app.output.say, fewer=request.elastic)
+    found = {machine.name: found[machine.name] for machine in machines}
     code = {
         name: folder_in(project.destination.replace("~", fact.home, 1), project.folder)
         for name, fact in found.items()
     }
     now, root = datetime.now(UTC), project.tree.root
     run = plan_run(RUN_ID, inventory, request, project.script, machines, found, now, {}, root=root)
-    check_strategy(request, run)
     service = launcher_of(run.mode).planned(machines, found)
     launches = service.launches(run, project.script, found, code, project.rank_env)
     return PlannedLaunch(
         project=project,
         run=run,
+        division=division_of(request, [node.nproc for node in run.nodes]),
         point=point,
         daemons=service.daemons,
         nodes=[

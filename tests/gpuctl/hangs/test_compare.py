@@ -268,6 +268,25 @@ def test_rank_that_never_came_to_the_process_group_is_named() -> None:
     )
 
 
+PIPELINING = "/env/lib/python3.11/site-packages/torch/distributed/pipelining/schedules.py"
+
+
+@pytest.mark.parametrize(("ago_s", "verdict"), [(240, "hung"), (0.3, "fine")])
+def test_stage_that_works_is_told_from_those_that_wait_for_it_over_gloo(ago_s: float, verdict: str) -> None:
+    """gloo's sends and receives are in no record: since when a stage waits is known by its last collective."""
+    past = [entered(number, ago_s=ago_s + (3 - number) * 0.1) for number in range(1, 4)]
+    at = stack((PIPELINING, 681, "_wait_batch_p2p"), (PIPELINING, 855, "_step_microbatches"), script(88))
+    waiting = [rank(number, *past, stacks=at, place=f"stage {number + 1} of 3") for number in (0, 2)]
+    works = rank(1, *past, stacks=stack(script(41, "load_batch", "data.py")), place="stage 2 of 3")
+    hang = said(waiting[0], works, waiting[1])
+    assert hang.verdict == verdict
+    assert hang.sentence.endswith(
+        "rank 1 on alpha (stage 2 of 3) is not in batch_isend_irecv (train.py:88), in which the other 2 wait; it is "
+        "in load_batch, data.py:41."
+    )
+    assert [(one.rank, one.place) for one in hang.culprits] == [(1, "stage 2 of 3")]
+
+
 def test_ranks_that_all_do_nothing_for_long_hang() -> None:
     def at(number: int, **more: Any) -> Rank:
         return rank(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support import a_result
 
 from gpuctl.run_results.advice import advice_on
 from inventories.disk.store import Store
@@ -12,6 +13,12 @@ from inventories.hang import Hang
 from inventories.run import FirstError, Result, Run, Seconds, TrainSummary
 
 UNEVEN = "a.pt is on gpu-0 alone, from an earlier run: if the script loads it, add --fresh (begin without it)"
+SMALLER = "More --gradient-accumulation-steps compute the same batch in smaller parts"
+FSDP = "with --strategy fsdp each rank keeps a part of the model, and it resumes these checkpoints, too"
+AGAIN = "--activation-checkpointing keeps less of the forward pass of repeated blocks"
+MORE = "with more machines each rank keeps less of the model"
+LARGER = "with more machines, and a larger --pp or --tp, each rank keeps less of the model"
+ZERO3 = '{"zero_optimization": {"stage": 3}} in --deepspeed-config divides the weights, too'
 MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a.pt'"
 
 
@@ -51,3 +58,55 @@ def test_files_that_differed_are_told_where_they_explain_the_end(
         train=TrainSummary(), ranks=(), first_error=error, cost_usd=None, dir=str(folder.path), hang=hang,
     )  # fmt: skip
     assert advice_on(result) == (f"The nodes' files differed: {UNEVEN}." if advised else "")
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "ranks", "args", "advised"),
+    [
+        ("cnn", "ddp", 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
+        ("cnn", "hsdp", 2, ("--activation-checkpointing",), f"{SMALLER}; {FSDP}."),
+        ("cnn", None, 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
+        ("cnn", "single", 1, (), f"{SMALLER}; {AGAIN}; {FSDP.replace('fsdp', 'fsdp on several ranks')}."),
+        (
+            "cnn", "ddp", 2, ("--compile", "--bucket-mb=8"),
+            f"{SMALLER}; {AGAIN}; {FSDP.replace('fsdp', 'fsdp and without --compile and --bucket-mb')}.",
+        ),
+        ("cnn", "pp 2 x ddp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
+        ("cnn", "ddp 2 x tp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
+        ("cnn", "deepspeed", 2, (), f"{SMALLER}; {AGAIN}; {ZERO3}."),
+        ("cnn", "deepspeed zero2", 1, (), f"{SMALLER}; {AGAIN}; {ZERO3} on several ranks."),
+        ("cnn", "deepspeed zero3", 2, (), f"{SMALLER}; {AGAIN}; {MORE}."),
+        (
+            "gpt-1b", "fsdp 4 x tp 2", 8, (),
+            f"{SMALLER}; {AGAIN}; {MORE}. gpuctl advise -- --model gpt-1b says what fits.",
+        ),
+    ],
+)  # fmt: skip
+def test_rank_of_the_built_in_job_without_memory_gets_what_its_strategy_can_do(
+    tmp_path: Path, model: str, strategy: str | None, ranks: int, args: tuple[str, ...], advised: str
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    folder.save_run(
+        Run(
+            run=folder.id, cluster="n", mode="torchrun", script="built-in", args=args, nodes=(), master_addr="h",
+            master_port=1, started_at="2026-01-01T00:00:00+00:00",
+        )
+    )  # fmt: skip
+    assert advice_on(without_memory("built-in", model, strategy, ranks, folder.path)) == advised
+
+
+def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Path) -> None:
+    assert advice_on(without_memory("my.py", "cnn", "ddp", 2, tmp_path)) == ""
+
+
+def test_run_whose_record_is_gone_gets_the_advice_as_well(tmp_path: Path) -> None:
+    found = advice_on(without_memory("built-in", "cnn", "ddp", 2, tmp_path / "gone"))
+    assert found == f"{SMALLER}; {AGAIN}; {FSDP}."
+
+
+def without_memory(script: str, model: str, strategy: str | None, ranks: int, folder: Path) -> Result:
+    error = FirstError(rank=1, node="gpu-1", message="so", reason=Reason.OUT_OF_MEMORY)
+    summary = TrainSummary(model=model, strategy=strategy)
+    return a_result(
+        script=script, status="failed", first_error=error, train=summary, world_size=ranks, dir=str(folder)
+    )

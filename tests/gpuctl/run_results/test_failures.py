@@ -243,6 +243,20 @@ def test_first_failure_blames_killed_rank_not_its_peer() -> None:
     )
 
 
+def test_first_failure_says_which_stage_the_rank_is() -> None:
+    """Of a pipeline whose middle stage was killed: those beside it lost their peer a moment before its end."""
+    ranks = {
+        f"node-{rank}": [ended(rank, code, at)]
+        for rank, code, at in ((0, 1, 9.9), (1, -9, 10.0), (2, 1, 9.8))
+    }
+    told = {rank: [{"event": "start", "place": f"stage {rank + 1} of 3\x1b[2J"}] for rank in range(3)}
+    nodes = [node(number) for number in range(3)]
+    found = first_failure(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, told)
+    assert found is not None
+    assert (found.error.rank, found.error.place) == (1, "stage 2 of 3")
+    assert failed_first(found.error) == "rank 1 on node-1 (stage 2 of 3) failed first"
+
+
 def test_first_failure_counts_unrequested_sigterm() -> None:
     assert first(ended(0, 1, 10.1), ended(1, -15, 10.0), nodes=(node(0), node(1))) == (
         1,

@@ -2,6 +2,8 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -103,3 +105,19 @@ def test_new_checkpoint_is_whole_once_it_has_settled(
     """A look every 10 s."""
     checkpoint = NewCheckpoint(first, settle_s=settle_s)
     assert [checkpoint.is_whole(newest, 10.0 * at) for at, newest in enumerate(looks)] == whole
+
+
+def test_scaler_waits_for_as_many_machines_as_the_strategy_needs(tmp_path: Path) -> None:
+    request = TrainRequest(words=("--pp", "2"), min_nodes=1, nnodes=9, nproc_per_node=1)
+    scaler = ElasticScaler(ClusterFolder(tmp_path / "default"), request)
+    scaler._facts = cast("Any", {f"gpu-{number}": None for number in range(4)})
+    said: list[str] = []
+    active = cast("Any", SimpleNamespace(say=said.append))
+    at_work = [machine(0), machine(3)]
+    for _ in range(2):
+        assert scaler._usable(active, at_work, [machine(1)]) == []
+    assert said == [
+        "gpu-1 can't be used until more machines are added: 3 ranks can't be divided by pp 2: start a multiple of 2, "
+        "or change --pp and --tp."
+    ]
+    assert scaler._usable(active, at_work, [machine(2), machine(1)]) == [machine(2), machine(1)]

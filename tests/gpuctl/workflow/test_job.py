@@ -270,6 +270,18 @@ def test_next_step_gives_up_with_too_few_machines() -> None:
     )
 
 
+def test_next_step_gives_up_where_the_strategy_does_not_fit_the_machines_that_are_left() -> None:
+    why = "1 rank can't be divided by pp 2: start 2."
+    told = f"No other run follows {RUN.run}, as too few machines can take part. {why} Once there are more: "
+    step = next_step(job(ELASTIC, LOST_ONE, does_not_fit=why, way_on="--strategy fsdp"))
+    assert step == GiveUp(
+        reason=f"{told}gpuctl train --resume. On those that are there: gpuctl train --resume -- --strategy fsdp"
+    )
+    assert next_step(job(ELASTIC, LOST_ONE, does_not_fit=why)) == GiveUp(
+        reason=f"{told}gpuctl train --resume."
+    )
+
+
 def test_next_step_gives_up_after_wrong_options() -> None:
     for request in (ONCE, ELASTIC):
         step = next_step(job(request, ended(exit_code=2)))

@@ -10,12 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from node_facts import facts
 from node_here import NodeHere
 from support import a_run
 
 from gpuctl.errors import Failed
-from gpuctl.workflow.training.launch import Launch, see_through
+from gpuctl.workflow.training.launch import Launch, plan_run, see_through
+from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import Store
+from inventories.machine import Inventory, Machine
+from remote.launchers.rank_command import built_in
 
 RUN = a_run()
 
@@ -70,3 +74,31 @@ def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Pat
         Failed, match=r"rank-0\.json'.*If it has not ended, it continues\. .*gpuctl logs -f 20261121-"
     ):
         see_through(Quiet(), launch, launch.watch(Quiet()))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "shapes", "recorded"),
+    [
+        ("VM.GPU.A10.2", (None, None), "VM.GPU.A10.2"),
+        (None, ("g5.xlarge", "g5.xlarge"), "g5.xlarge"),
+        ("VM.GPU.A10.2", (None, "VM.GPU.A10.1"), None),
+        (None, (None, None), None),
+    ],
+)
+def test_record_of_a_run_has_the_one_shape_of_its_machines(
+    cluster: str | None, shapes: tuple[str | None, ...], recorded: str | None
+) -> None:
+    machines = tuple(
+        Machine(
+            name=f"n-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=1,
+            id=f"i-{rank}", shape=shape,
+        )
+        for rank, shape in enumerate(shapes)
+    )  # fmt: skip
+    inventory = Inventory(
+        cluster="c", provider="oci", shape=cluster, created_at="2026-11-21T05:46:25+00:00", machines=machines
+    )
+    known = {machine.name: facts() for machine in machines}
+    began = datetime(2026, 11, 21, tzinfo=UTC)
+    run = plan_run("r", inventory, TrainRequest(), built_in(()), machines, known, began, {})
+    assert run.shape == recorded

@@ -9,6 +9,7 @@ from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_insta
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.machine import Machine
 from remote.files.tree import tree_of
+from remote.launchers.rank_command import built_in_tree
 
 PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "mine"\ndependencies = ["torch"]\n'
 MACHINE = Machine(
@@ -66,3 +67,16 @@ def test_dry_run_tells_of_the_project_and_of_the_names_of_indexes(
         "the project mine is installed, editable, with what it needs and is not there; that Python stays as it is",
         "what installs there is given this computer's UV_DEFAULT_INDEX",
     ]
+
+
+def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
+    def wanted(*words: str) -> tuple[str, ...]:
+        install = what_to_install(
+            TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
+        )
+        assert install.wanted is not None
+        return install.wanted.always
+
+    assert wanted("--epochs", "1") == ("torch",)
+    assert wanted("--engine", "torch") == ("torch",)
+    assert wanted("--engine=deepspeed") == ("torch", "deepspeed>=0.19")

@@ -101,7 +101,7 @@ def test_from_json_reads_first_error_of_older_version():
     document = {"rank": 1, "node": "n0", "message": "boom"}
     read = codec.from_json(FirstError, document, "file")
     assert read == FirstError(rank=1, node="n0", message="boom", reason=Reason.TOLD)
-    assert list(codec.to_json(read)) == [*document, "reason", "ranks", "detail", "cause"]
+    assert list(codec.to_json(read)) == [*document, "reason", "ranks", "detail", "cause", "place"]
 
 
 def test_dump_writes_nan_and_infinity_as_null():

@@ -1,0 +1,190 @@
+"""Strategies on real hosts: a job that changes its launcher and its strategy, and ranks of a pipeline that fail."""
+
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Gpuctl, processes_with, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+JOB = (
+    *(
+        "--dataset",
+        "synthetic",
+        "--synthetic",
+        "336,3,12,12,4",
+        "--model",
+        "cnn",
+        "--global-batch-size",
+        "64",
+    ),
+    *("--precision", "fp64", "--log-every", "1", "--threads", "1", "--no-tensorboard", "--wrap", "size:500"),
+)
+CHAIN = (
+    ("torchrun", 2, "--strategy fsdp --tp 2"),
+    ("ray", 2, "--strategy pp --tp 1"),
+    ("torchrun", 1, "--strategy zero1"),
+    ("ray", 2, "--strategy zero3"),
+)
+"""Launcher, ranks on each of two hosts, and options; each takes one more epoch."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of a cluster of two local hosts, on which Ray is kept."""
+    command = Gpuctl(home=tmp_path_factory.mktemp("home"), cwd=tmp_path_factory.mktemp("start"))
+    command.ok("up", "--provider", "local", "--count", "2")
+    yield command.home
+    command.ok("down", "--yes")
+    assert not processes_with(str(command.home)), "processes were left behind"
+
+
+@pytest.fixture
+def hosts(home: Path, tmp_path: Path) -> Gpuctl:
+    """gpuctl with that cluster, in an empty project."""
+    return Gpuctl(home=home, cwd=tmp_path)
+
+
+def losses(gpuctl: Gpuctl, run: str) -> list[float]:
+    """The mean loss of all ranks at each step."""
+    steps: dict[int, list[float]] = {}
+    for path in (gpuctl.run_folder(run) / "metrics").glob("rank-*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            if "step" in line:
+                steps.setdefault(line["step"], []).append(line["loss"])
+    return [statistics.fmean(steps[step]) for step in sorted(steps)]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="local hosts have no address of their own for Ray but on Linux"
+)
+def test_job_goes_on_from_torchrun_to_ray_and_back_with_other_strategies(hosts: Gpuctl) -> None:
+    alone = ("train", "--json", "--nnodes", "1", "--nproc-per-node", "1", "--", *JOB, "--epochs", "4")
+    whole = losses(hosts, hosts.ok(*alone).json["run"])
+    found: list[float] = []
+    before: str | None = None
+    for epochs, (mode, ranks, strategy) in enumerate(CHAIN, 1):
+        options = ("--mode", mode, "--nnodes", "2", "--nproc-per-node", str(ranks))
+        resume = () if before is None else ("--resume-from", before)
+        words = (*(JOB if before is None else ()), *strategy.split(), "--epochs", str(epochs))
+        result = hosts.ok("train", "--json", *options, *resume, "--", *words, timeout_s=240).json
+        assert (result["mode"], result["world_size"], result["resumed_from"]) == (mode, 2 * ranks, before)
+        assert result["train"]["epochs_before"] == epochs - 1
+        before = result["run"]
+        found += losses(hosts, result["run"])
+    assert found == pytest.approx(whole, rel=1e-6)
+    assert len(found) == 24
+    hosts.ok("export", str(before), "-o", "model.pt")
+
+
+def start_job(gpuctl: Gpuctl, ranks: int, *words: str) -> "tuple[subprocess.Popen[str], str]":
+    """`gpuctl train` of a job without end on two hosts, once all ranks take steps; with the run's id."""
+    endless = ("--epochs", "100000", "--checkpoint-every", "0", "--no-save", *words)
+    process = gpuctl.start("train", "--json", "--nproc-per-node", str(ranks // 2), "--", *JOB, *endless)
+    before = {folder.name for folder in (gpuctl.home / "runs").glob("*")}
+
+    def at_work() -> str | None:
+        assert process.poll() is None, process.communicate()
+        for folder in (gpuctl.home / "runs").glob("*"):
+            files = [folder / "metrics" / f"rank-{rank}.jsonl" for rank in range(ranks)]
+            if folder.name not in before and all(
+                file.exists() and '"step"' in file.read_text() for file in files
+            ):
+                return folder.name
+        return None
+
+    return process, wait_for(at_work, what="steps of all ranks", deadline_s=150)
+
+
+def pid_of(gpuctl: Gpuctl, run: str, rank: int) -> int:
+    return int(json.loads((gpuctl.run_folder(run) / "ranks" / f"rank-{rank}.json").read_text())["pid"])
+
+
+def test_rank_of_a_middle_stage_is_named_with_its_stage(hosts: Gpuctl) -> None:
+    """While it is stopped, and when it was killed: the stages beside it only lose a peer."""
+    process, run = start_job(hosts, 4, "--strategy", "pp", "--pp", "4")
+    pid = pid_of(hosts, run, 1)
+    os.kill(pid, signal.SIGSTOP)
+    hang = hosts("why", "--json", run).json
+    assert hang["sentence"].startswith(
+        "The run hangs: rank 1 on default-0 (stage 2 of 4) is stopped (state T"
+    )
+    assert [(one["rank"], one["place"]) for one in hang["culprits"]] == [(1, "stage 2 of 4")]
+    os.kill(pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert (error["rank"], error["reason"], error["place"]) == (1, "signal", "stage 2 of 4")
+    shown = hosts.ok("results", run).out
+    assert "rank 1 on default-0 (stage 2 of 4) failed first: killed by SIGKILL" in shown
+    assert not processes_with(str(hosts.home / "runs" / run))
+
+
+def test_rank_without_memory_is_named_with_what_helps(hosts: Gpuctl) -> None:
+    large = ("--synthetic", "512,3,64,64,4", "--global-batch-size", "256", "--precision", "fp32")
+    process, run = start_job(hosts, 2, *large)
+    # Of what the rank has by now nothing is taken; what it asks the kernel for from here on it does not get.
+    resource.prlimit(pid_of(hosts, run, 1), resource.RLIMIT_AS, (1 << 29, 1 << 29))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    error = json.loads(out)["first_error"]
+    assert (error["rank"], error["node"], error["reason"]) == (1, "default-1", "out_of_memory"), error
+    assert "DefaultCPUAllocator: can't allocate memory" in error["message"]
+    shown = " ".join(hosts.ok("results", run).out.split())
+    assert (
+        "More --gradient-accumulation-steps compute the same batch in smaller parts; with --strategy fsdp"
+        in shown
+    )
+
+
+STUCK = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+class Layer(nn.Linear):
+    calls = 0
+
+    def forward(self, value):
+        Layer.calls += 1
+        if dist.get_rank() == 1 and Layer.calls > 20:
+            load_batch()
+        return super().forward(value)
+
+def load_batch():
+    print("stuck", flush=True)
+    time.sleep(600)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+stage = PipelineStage(Layer(4, 4), rank, 2, torch.device("cpu"))
+schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)
+for step in range(100):
+    dist.all_reduce(torch.ones(1))
+    schedule.step(*([torch.ones(8, 4)] if rank == 0 else []), target=torch.ones(8, 4) if rank else None)
+"""
+
+
+def test_stuck_stage_of_a_script_is_told_from_the_stages_that_wait_for_it(hosts: Gpuctl) -> None:
+    hosts.script("stuck.py", STUCK)
+    run = str(hosts.ok("train", "--detach", "--json", "stuck.py").json["run"])
+    wait_for(lambda: "stuck" in hosts.ok("logs", run).out, what="rank 1 in its hang", deadline_s=90)
+
+    def told() -> str | None:
+        sentence = str(hosts("why", "--json", run).json["sentence"])
+        return sentence if sentence.startswith("The run hangs: ") else None
+
+    sentence = wait_for(told, what="a hang that is long enough", deadline_s=60)
+    hosts.ok("stop", run)
+    assert "rank 1 on default-1 is not in batch_isend_irecv (stuck.py:" in sentence
+    assert "in which rank 0 waits; it is in load_batch, stuck.py:19" in sentence
