@@ -82,12 +82,13 @@ def test_train_checks_built_in_options_before_launching(cluster: Gpuctl) -> None
 
 
 def test_dry_run_tells_how_the_network_is_divided_or_that_it_can_not_be(cluster: Gpuctl) -> None:
-    words = ("train", "--dry-run", "--json", "--", "--model", "gpt-10m", "--strategy")
-    planned = cluster.ok(*words, "pp")
+    options = ("--", "--model", "gpt-10m", "--strategy")
+    planned = cluster.ok("train", "--dry-run", "--json", *options, "pp")
     first, last = planned.json["division"]["stages"]
     assert (first["ranks"], last["ranks"], last["layers"][-1]) == ([0], [1], "head")
     assert "stage 1 of 2 (rank 0): embedding to block" in planned.err
-    refused(cluster, *words, "fsdp", "--wrap", "Blok", said=("--wrap Blok: the network has no such part",))
+    said = ("--wrap Blok: the network has no such part",)
+    refused(cluster, "train", "--dry-run", *options, "fsdp", "--wrap", "Blok", said=said)
     assert cluster.ok("train", "--dry-run", "--json").json["division"] is None
 
 
