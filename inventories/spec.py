@@ -17,7 +17,7 @@ class Spec:
     cluster: str = DEFAULT_CLUSTER
     """Name of the cluster: 1 to 40 of a-z, 0-9 and `-`. Default: `default`."""
     provider: str | None = None
-    """`local`, `hosts`, `oci` or `aws`. Default: inferred from `shape` or `hosts`."""
+    """`local`, `hosts`, `oci`, `aws` or `kubernetes`. Default: inferred from `shape`, `hosts` or `context`."""
     shape: str | None = None
     """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
     count: int | None = None
@@ -28,8 +28,11 @@ class Spec:
     """OCI: OCID of the compartment. Default: the root compartment."""
     profile: str | None = None
     """Profile in the SDK's own configuration file."""
+    context: str | None = None
+    """Kubernetes: context of the kubeconfig. Default: the current one."""
     image: str | None = None
-    """Name or id of the image, an SSM parameter (AWS), or `marketplace:NAME` (OCI). Default: with a GPU driver."""
+    """Name or id of the image, an SSM parameter (AWS), or `marketplace:NAME` (OCI). Default: with a GPU driver.
+    Kubernetes: the containers' image. Default: Ray's."""
     driver: str | None = None
     """NVIDIA driver: `auto`, `none`, or a release branch such as `580`. Default: `auto` for rented machines."""
     accept_terms: bool = False

@@ -249,6 +249,7 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "region": ("region", _text),
     "compartment": ("compartment", _word),
     "profile": ("profile", _text),
+    "context": ("context", _text),
     "image": ("image", _text),
     "driver": ("driver", check_driver),
     "disk_gb": ("disk_gb", check_disk_gb),

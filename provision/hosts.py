@@ -10,7 +10,7 @@ from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.records import PlannedRequest, PlannedResource
+from provision.cloud.records import Finding, PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported_options import refuse_unsupported
@@ -30,6 +30,7 @@ class HostsProvider:
 
     name = "hosts"
     billed = False
+    ends_machines = False
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder
@@ -127,6 +128,10 @@ class HostsProvider:
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
         """Whoever runs the machines has it, if there is one."""
         return None
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002
+        """Nothing that could be asked."""
+        return ()
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:  # noqa: ARG002
         """Nothing of it is ours to remove."""

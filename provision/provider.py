@@ -8,7 +8,7 @@ from inventories.disk.store import Journal
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.records import PlannedRequest, PlannedResource, Terms
+from provision.cloud.records import Finding, PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
 
 DAY_S = 86_400.0
@@ -114,6 +114,8 @@ class Provider(Protocol):
     name: str
     billed: bool
     """False: machines of this provider never cost money."""
+    ends_machines: bool
+    """Whether a machine that leaves the cluster is no more, or may be at work still."""
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """Compare what is asked for with what there is. Read-only.
@@ -141,6 +143,9 @@ class Provider(Protocol):
         None: the provider has no consoles, or this one shows nothing yet. Takes a minute or so at most.
         Raises ProvisionError where the provider does not give it out.
         """
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:
+        """Look for what would make `up` fail; empty: nothing can. Read-only."""
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """Remove everything of the cluster, in dependency order, polling to a deadline.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PROVIDERS: dict[str, tuple[str, str]] = {
     "local": ("provision.local.provider", "hosts on this machine, free, for trying things out"),
     "hosts": ("provision.hosts", "machines that you have already, from an inventory file"),
+    "kubernetes": ("provision.kubernetes.provider", "pods in a cluster of Kubernetes that has KubeRay"),
 }
 """Name → a module with `provider(folder) -> Provider`, and what it offers."""
 
@@ -52,6 +53,11 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
         from provision.cloud.provider import CloudProvider
 
         return CloudProvider(name, folder)
+    if name == "kubernetes" and importlib.util.find_spec("kubernetes") is None:
+        raise UnknownProvider(
+            "Provider kubernetes needs the Python package 'kubernetes'. Install it beside gpuctl: "
+            "`pip install kubernetes`."
+        )
     module = importlib.import_module(PROVIDERS[name][0])
     made: Provider = module.provider(folder)
     return made
@@ -76,6 +82,8 @@ def infer(spec: Spec) -> str:
         return spec.provider
     if spec.hosts is not None:
         return "hosts"
+    if spec.context is not None:
+        return "kubernetes"
     if spec.shape is None:
         raise InvalidInput(
             "Nothing says where the machines come from. Give `--provider local` for hosts on this machine, "

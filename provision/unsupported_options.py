@@ -10,6 +10,7 @@ OPTIONS = {
     "region": "--region",
     "compartment": "--compartment",
     "profile": "--profile",
+    "context": "--context",
     "image": "--image",
     "driver": "--driver",
     "accept_terms": "--accept-terms",

@@ -15,7 +15,7 @@ from gpuctl.options import App, common_options
 @click.option(
     "--provider",
     metavar="P",
-    help="oci or aws (default: inferred from --shape, or the cluster's).",
+    help="oci, aws or kubernetes (default: inferred from --shape or --context, or the cluster's).",
     shell_complete=completions.clouds,
 )
 @click.option(
@@ -30,6 +30,7 @@ from gpuctl.options import App, common_options
 @click.option("--spot", is_flag=True, help="Spot machines.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment.")
+@click.option("--context", metavar="NAME", help="Kubernetes: context of the kubeconfig.")
 @click.pass_context
 def command(context: click.Context, /, app: App, spot: bool, **asked: str | int | None) -> int:
     """Check what `up` and `train` need: keys, credentials, permissions, quota, clock, versions.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option(
     "--provider",
     metavar="P",
-    help="local, hosts, oci or aws (default: inferred from --shape or --hosts).",
+    help="local, hosts, oci, aws or kubernetes (default: inferred from --shape, --hosts or --context).",
     shell_complete=completions.providers,
 )
 @click.option(
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @click.option("--compartment", metavar="OCID", help="Compartment of the machines. (oci)")
 @click.option("--profile", metavar="NAME", help="Profile in the SDK's own configuration. (clouds)")
 @click.option(
+    "--context", metavar="NAME", help="Context of the kubeconfig (default: the current one). (kubernetes)"
+)
+@click.option(
     "-f",
     "--file",
     "file",
@@ -46,7 +49,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Inventory file of machines that you have.",
 )
-@click.option("--image", metavar="I", help="Image name or id. (clouds)")
+@click.option(
+    "--image", metavar="I", help="Image name or id; on kubernetes of the containers. (clouds, kubernetes)"
+)
 @click.option(
     "--driver",
     metavar="auto|none|VERSION",
@@ -121,6 +126,7 @@ def command(
     gpuctl up --provider local --count 2       two hosts on this machine, no account
     gpuctl up --hosts inventory.yaml           machines that you have
     gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, with a time limit of four hours
+    gpuctl up --provider kubernetes --count 2  pods in the cluster of your kubeconfig's current context
     gpuctl up --count 3                        one more
     gpuctl up --count 3 --dry-run              show the plan and its price
 
@@ -133,7 +139,7 @@ def command(
     from gpuctl.library.options import up_request
 
     named = file is None or _names_a_cluster(click.get_current_context())
-    if not any((file, asked["provider"], asked["shape"], asked["hosts"])):
+    if not any((file, asked["provider"], asked["shape"], asked["hosts"], asked["context"])):
         file = file_with_cluster(app)
     request = up_request(
         app.options.cluster if named else None,

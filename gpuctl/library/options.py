@@ -39,6 +39,7 @@ class UpOptions(TypedDict, total=False):
     region: str | None
     compartment: str | None
     profile: str | None
+    context: str | None
     """Account in the SDK's own configuration."""
     file: File | None
     """Spec file; other options win over it."""
@@ -158,8 +159,8 @@ class UpRequest:
 
 
 SPEC_FIELDS = (
-    "provider", "shape", "count", "region", "compartment", "profile", "hosts", "image", "driver", "disk_gb",
-    "ssh_cidr", "subnet_id", "bastion", "python",
+    "provider", "shape", "count", "region", "compartment", "profile", "context", "hosts", "image", "driver",
+    "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
 )  # fmt: skip
 """Options that are fields of the spec, by the same name."""
 

@@ -57,6 +57,7 @@ class CloudProvider:
     """The machines of one cluster in one region of a cloud."""
 
     billed = True
+    ends_machines = True
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
-from provision.cloud.records import PlannedRequest, PlannedResource
+from provision.cloud.records import Finding, PlannedRequest, PlannedResource
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local import processes, start, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
@@ -49,6 +49,7 @@ class LocalProvider:
 
     name = "local"
     billed = False
+    ends_machines = False
 
     def __init__(
         self, folder: ClusterFolder, *, python: str = sys.executable, ready_timeout_s: float = 10.0
@@ -140,6 +141,10 @@ class LocalProvider:
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
         """A process has no console."""
         return None
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:  # noqa: ARG002
+        """Nothing that could be asked."""
+        return ()
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """End every process of the cluster's hosts, then remove their homes. Needs no file of ours."""

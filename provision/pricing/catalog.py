@@ -22,6 +22,12 @@ def nvidia_by_name(name: str) -> bool:
     return any(re.fullmatch(cloud.nvidia_shape_pattern, name) for cloud in descriptions())
 
 
+def gpus_of(shape: str) -> int | None:
+    """Return the GPUs of a machine of that shape; None: the catalog does not have it."""
+    known = SHAPES.get(shape)
+    return known.gpus if known else None
+
+
 def nearest_shapes(name: str) -> list[str]:
     """The names most like `name`, best first, `local` among them; none where nothing is like it."""
     return nearest(name, ["local", *SHAPES])

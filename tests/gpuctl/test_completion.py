@@ -127,7 +127,7 @@ def test_completion_offers_the_tasks_of_the_fabfile_and_runs_none(
 
 def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl up --provider ", tmp_path)
-    assert offered == ["local", "hosts", "oci", "aws"]
+    assert offered == ["local", "hosts", "kubernetes", "oci", "aws"]
     for command in ("doctor", "reap"):
         assert complete(f"gpuctl {command} --provider ", tmp_path)[0] == ["oci", "aws"]
     shapes, more = complete("gpuctl up --shape VM.GPU.A10", tmp_path)

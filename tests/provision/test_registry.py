@@ -82,7 +82,9 @@ def test_load_returns_each_cloud_provider_with_no_machines(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["azure", "locl", ""])
 def test_load_refuses_an_unknown_provider(name, tmp_path):
-    with pytest.raises(ProvisionError, match=f"no provider '{name}'.*local or hosts or oci or aws"):
+    with pytest.raises(
+        ProvisionError, match=f"no provider '{name}'.*local or hosts or kubernetes or oci or aws"
+    ):
         load(name, Store(tmp_path).cluster("default"))
 
 

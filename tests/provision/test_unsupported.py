@@ -13,7 +13,6 @@ from provision.unsupported_options import OPTIONS, refuse_unsupported
 
 CLOUDS_ONLY = [
     ({"region": "eu-west-1"}, "--region"),
-    ({"image": "ubuntu"}, "--image"),
     ({"disk_gb": 100}, "--disk-gb"),
     ({"spot": True}, "--spot"),
     ({"ssh_cidr": "10.0.0.0/8"}, "--ssh-cidr"),
@@ -40,6 +39,9 @@ def test_free_providers_refuse_cloud_only_options(tmp_path, name, asked, option)
         (Spec(provider="local", hosts=Path("hosts.yaml")), "local has no --hosts: "),
         (Spec(provider="local", bastion="a@b"), "local has no --bastion: "),
         (Spec(provider="hosts", shape="g5.xlarge"), "hosts has no --shape: "),
+        (Spec(provider="local", image="ubuntu"), "local has no --image: "),
+        (Spec(provider="hosts", image="ubuntu"), "hosts has no --image: "),
+        (Spec(provider="hosts", context="mine"), "hosts has no --context: "),
         (Spec(provider="local", ttl_s=1.0, spot=True), "local has no --spot, --ttl: "),
     ],
 )

@@ -48,7 +48,7 @@ def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
     from provision.provider_registry import check_name, infer, load
 
     had = provider_name(folder)
-    if had is not None and spec.provider is None and spec.shape is None and spec.hosts is None:
+    if had is not None and spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
         spec = replace(spec, provider=had)
     name = infer(spec)
     check_name(name)
@@ -77,7 +77,7 @@ def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder
     from provision.provider_registry import infer, names
 
     had = provider_name(folder)
-    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None):
+    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
         return folder
     wanted = infer(spec)
     if wanted == had or wanted not in names():

@@ -257,7 +257,7 @@ def _create(
         _trust(folder, inventory.machines)
     if boot_timeout_s is None:
         _tell_what_waits(app, plan, setup)
-        return _keep(app, folder, before, inventory, ended=provider.billed), [], ""
+        return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
     boot = Boot(
         timeout_s=boot_timeout_s,
         console=provider.console,
@@ -277,7 +277,7 @@ def _create(
         if before is not None and not ours:
             _trust(folder, before.machines)
         raise
-    kept = _keep(app, folder, before, inventory, ended=provider.billed)
+    kept = _keep(app, folder, before, inventory, ended=provider.ends_machines)
     return kept, *_set_up(app, folder, kept, reached, setup, billed=provider.billed)
 
 

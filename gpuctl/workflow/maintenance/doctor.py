@@ -5,6 +5,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,9 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
     from gpuctl.workflow.cluster.choose_provider import choose_provider, taken
-    from provision.cloud.provider import CloudProvider
     from provision.provider_registry import check_name, infer, load
 
-    if spec.provider is None and spec.shape is None and not folder.exists():
+    if spec == replace(spec, provider=None, shape=None, context=None) and not folder.exists():
         yield Finding(
             what="cloud",
             ok=None,
@@ -93,13 +93,12 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     spec = taken(spec)
     # Machines that are named are asked about for their own sake, whatever this cluster is. A name that nobody has is
     # no finding, but wrong input.
-    named = infer(spec) if spec.provider is not None or spec.shape is not None else None
+    named = infer(spec) if spec != replace(spec, provider=None, shape=None, context=None) else None
     if named is not None:
         check_name(named)
     try:
         provider = load(named, _folder_for(named, folder)) if named else choose_provider(folder, spec)
-        if isinstance(provider, CloudProvider):
-            yield from provider.check(spec)
+        yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:
         what, _, fix = str(error).partition(". ")
         yield Finding(what="cloud", ok=False, detail=what.rstrip("."), fix=fix)

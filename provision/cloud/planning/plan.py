@@ -1,8 +1,6 @@
 """The plan of `up` for rented machines: decides what is created, kept and ended, and shows it. Changes nothing."""
 
-import getpass
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +29,7 @@ from provision.cloud.records import CloudCluster, Instance, Offer, Resource, Tar
 from provision.cloud.state import CloudState
 from provision.cloud.tags import CLUSTER, OWNER
 from provision.errors import BadCredentials, CloudError
+from provision.owner import owner
 from provision.pricing.catalog import nvidia_by_name
 from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
@@ -195,7 +194,7 @@ def wanted_cluster(
     fresh = CloudCluster(
         name=name,
         id=record.id if record else secrets.token_hex(8),
-        owner=_owner(),
+        owner=owner(),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         target=record.target if record else target,
         shape="",
@@ -279,11 +278,3 @@ def _others(cloud: Cloud, name: str) -> list[str]:
         f"another cluster named {name} is there, with {len(others)} machines, made by {owners}: it is not in the "
         "files here, and `gpuctl reap --dry-run` shows it"
     ]
-
-
-def _owner() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"[:100]

@@ -1,0 +1,1 @@
+"""Machines that are pods: a RayCluster of KubeRay in a Kubernetes cluster."""

@@ -1,0 +1,203 @@
+"""An API server: objects as plain JSON, refusals as errors of this package.
+
+Every call may be made again: objects are applied by the server itself, under the field manager `gpuctl`.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+import urllib3.exceptions
+from kubernetes import client, config
+
+from provision.clock import Clock, SystemClock
+from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
+from provision.retry import Retry
+
+FIELD_MANAGER = "gpuctl"
+TIMEOUT_S = 20.0
+UNCLEAR_FOR_S = 30.0
+"""A server that does not answer for so long is told as such."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of objects, and where the server has them."""
+
+    version: str
+    """`v1`, or the group and the version: `ray.io/v1`."""
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        """The API group; empty: the core one."""
+        return self.version.partition("/")[0] if "/" in self.version else ""
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """Return the path of one object, or of all; `namespace` None: in all namespaces."""
+        parts = [f"/{'apis' if self.group else 'api'}/{self.version}"]
+        parts += ["namespaces", namespace] if self.namespaced and namespace else []
+        return "/".join([*parts, self.plural, *([name] if name else [])])
+
+
+NAMESPACE = Kind("v1", "namespaces", namespaced=False)
+NODE = Kind("v1", "nodes", namespaced=False)
+POD = Kind("v1", "pods")
+SECRET = Kind("v1", "secrets")
+EVENT = Kind("v1", "events")
+RAY_CLUSTER = Kind("ray.io/v1", "rayclusters")
+CRD = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
+ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+
+
+class Api:
+    """The API server that a context of a kubeconfig names."""
+
+    def __init__(self, made: "client.ApiClient", context: str, clock: Clock | None = None) -> None:
+        self._client = made
+        self._settings = made.configuration
+        self.context = context
+        self.server = str(self._settings.host)
+        self.verified = bool(self._settings.verify_ssl)
+        """Whether the server has to show a certificate that is known here."""
+        self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """Return the object; None: there is none."""
+        try:
+            return self._call("GET", kind.path(namespace, name))
+        except Gone:
+            return None
+
+    def list(self, kind: Kind, namespace: str | None = None, **query: str) -> list[dict[str, Any]]:
+        """Return all objects; `query`: `labelSelector`, `fieldSelector`. Raises Gone where the kind is not known."""
+        path = kind.path(namespace) + (f"?{urlencode(query)}" if query else "")
+        return list(self._call("GET", path).get("items") or ())
+
+    def apply(self, kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the object, or bring the fields that are stated to what they are to be."""
+        of = document["metadata"]
+        path = kind.path(of.get("namespace"), of["name"])
+        return self._call(
+            "PATCH",
+            f"{path}?fieldManager={FIELD_MANAGER}&force=true",
+            document,
+            media_type="application/apply-patch+yaml",
+        )
+
+    def label(self, kind: Kind, name: str, namespace: str, labels: Mapping[str, str | None]) -> None:
+        """Set labels of an object that is somebody else's to make; None removes one. Raises Gone."""
+        document = {"metadata": {"labels": dict(labels)}}
+        self._call("PATCH", kind.path(namespace, name), document, media_type="application/merge-patch+json")
+
+    def create(self, kind: Kind, document: Mapping[str, Any], namespace: str | None = None) -> dict[str, Any]:
+        """Send an object that is a question, such as an access review; return it with the answer."""
+        return self._call("POST", kind.path(namespace), document)
+
+    def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
+        """Have the object removed, if it is there; what it owns goes with it."""
+        with suppress(Gone):
+            self._call("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _call(
+        self, method: str, path: str, body: object = None, *, media_type: str = "application/json"
+    ) -> dict[str, Any]:
+        return self._retry.call(lambda: self._once(method, path, body, media_type), again=True)
+
+    def _once(self, method: str, path: str, body: object, media_type: str) -> dict[str, Any]:
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": media_type,
+            # Credentials that a program gives out are renewed here.
+            **{
+                one["key"]: one["value"]
+                for one in self._settings.auth_settings().values()
+                if one["in"] == "header"
+            },
+        }
+        try:
+            answer = self._client.rest_client.pool_manager.request(
+                method,
+                self.server + path,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=TIMEOUT_S,
+                retries=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise Unclear(
+                f"The API server {self.server} (context {self.context}) does not answer: {_plain(error)}.",
+                operation=f"{method} {path}",
+            ) from error
+        try:
+            document = json.loads(answer.data or b"{}")
+        except ValueError:
+            document = {}
+        if not isinstance(document, dict):
+            document = {}
+        if answer.status < 400:
+            return document
+        raise refused(answer.status, document, self.context, operation=f"{method} {path}")
+
+
+def refused(status: int, document: Mapping[str, Any], context: str, *, operation: str) -> CloudError:
+    """Return the error for an answer of the server. Its own sentence names the verb and the kind."""
+    said = str(document.get("message") or f"status {status}")
+    reason = str(document.get("reason") or status)
+    if status == 401:
+        return BadCredentials(
+            f"The cluster of context {context} does not take the credentials of your kubeconfig: {said}. Log in "
+            "again, or name another context with --context.",
+            operation=operation,
+            code=reason,
+        )
+    kinds: dict[int, type[CloudError]] = {403: Denied, 404: Gone, 429: Throttled}
+    error = kinds.get(status, Unclear if status >= 500 else CloudError)
+    return error(f"The API server of context {context} refuses: {said}.", operation=operation, code=reason)
+
+
+def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock | None = None) -> Api:
+    """Connect to the cluster of a context; None: the current one. Asks nothing yet.
+
+    `kubeconfig`: the file; None: those that $KUBECONFIG names, or `~/.kube/config`. Raises UnknownProfile where there
+    is no such context, and BadCredentials where it can't be used.
+    """
+    files = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
+    settings = client.Configuration()
+    settings.retries = False
+    try:
+        contexts, current = config.list_kube_config_contexts(files)
+    except config.ConfigException as error:
+        raise BadCredentials(
+            f"No cluster of Kubernetes is known here: {error}. Have its provider write a kubeconfig "
+            "(aws eks update-kubeconfig, oci ce cluster create-kubeconfig), or name the file in KUBECONFIG."
+        ) from error
+    name = context or str(current["name"])
+    known = [str(one["name"]) for one in contexts]
+    if name not in known:
+        raise UnknownProfile(f"Your kubeconfig has no context '{name}'. It has {', '.join(known)}.")
+    try:
+        made = config.new_client_from_config(files, context=name, client_configuration=settings)
+    except config.ConfigException as error:
+        raise BadCredentials(f"The context {name} of your kubeconfig can't be used: {error}.") from error
+    if not settings.verify_ssl:
+        # The kubeconfig says so; a warning a request does not help whoever wrote it.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    return Api(made, name, clock)
+
+
+def _plain(error: Exception) -> str:
+    """Return what went wrong, without the names of Python's objects."""
+    reason = getattr(error, "reason", None) or error
+    return str(reason).rpartition(">: ")[2].rstrip(".") or type(error).__name__

@@ -1,0 +1,219 @@
+"""A cluster's RayCluster in a Kubernetes cluster, and its worker pods: what is made, waited for and removed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inventories.machine import Machine, MachineState
+from provision.clock import Clock
+from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
+from provision.kubernetes import objects, waiting
+from provision.kubernetes.api import EVENT, NAMESPACE, POD, RAY_CLUSTER, SECRET, Api
+from provision.kubernetes.record import KubernetesCluster
+from provision.kubernetes.waiting import DEADLINES_S, Waiting
+from provision.progress import Progress
+from provision.provider import Leftover, Say
+from provision.retry import PollWaits
+
+GONE_DEADLINE_S = 300.0
+MOST_EVENTS = 5
+"""In an error: the last ones of a pod."""
+
+
+@dataclass(frozen=True)
+class Pods:
+    """The objects of one cluster."""
+
+    api: Api
+    cluster: KubernetesCluster
+    clock: Clock
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the worker pods that are not on their way out, those with a rank first."""
+        return sorted((pod for pod in self._pods(objects.WORKERS) if not _going(pod)), key=_order)
+
+    def apply(self, count: int, token: str) -> None:
+        """Make the namespace, the token and the RayCluster with so many workers, or bring them to that."""
+        self.api.apply(NAMESPACE, objects.namespace(self.cluster))
+        self.api.apply(SECRET, objects.secret(self.cluster, token))
+        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count))
+
+    def wait(self, count: int, say: Say) -> list[dict[str, Any]]:
+        """Wait until so many workers and the head are ready; tell what they wait for. Returns the workers.
+
+        Raises NoCapacity where no node has room, and CreateFailed where a pod can't start or takes too long.
+        """
+        progress, waits = Progress(self.clock, say), PollWaits(longest_s=3.0)
+        since: dict[str, tuple[waiting.Stage, float]] = {}
+        told: set[str] = set()
+        while True:
+            now = self.clock.now()
+            pods = [pod for pod in self._pods(objects.PODS) if not _going(pod)]
+            workers = sorted((pod for pod in pods if not _is_head(pod)), key=_order)
+            stages = {pod["metadata"]["name"]: self._stage(pod) for pod in pods}
+            if len(pods) == count + 1 and all(one.stage == "ready" for one in stages.values()):
+                return workers
+            for name, one in stages.items():
+                if since.get(name, (None, 0.0))[0] != one.stage:
+                    since[name] = (one.stage, now)
+                if one.words not in told and one.stage != "ready":
+                    told.add(one.words)
+                    say(f"{name} waits for {one.words}")
+                if one.fatal or now - since[name][1] > DEADLINES_S[one.stage] > 0:
+                    raise self._failure(name, one, now - since[name][1])
+            missing = count + 1 - len(pods)
+            if missing > 0:
+                since.setdefault("", ("start", now))
+                if now - since[""][1] > DEADLINES_S["start"]:
+                    raise CreateFailed(
+                        f"KubeRay has not made {missing} of {count + 1} pods within {DEADLINES_S['start']:.0f} s. "
+                        f"Is its operator at work? `kubectl --context {self.api.context} describe raycluster "
+                        f"{objects.RAY_CLUSTER_NAME} -n {self.cluster.namespace}` shows what it says."
+                    )
+            ready = sum(one.stage == "ready" for one in stages.values())
+            progress.tell(f"waiting for the pods: {ready} of {count + 1} are ready")
+            self.clock.sleep(waits.next())
+
+    def rank(self, workers: Sequence[Mapping[str, Any]], count: int) -> None:
+        """Give each worker without a rank a free one, by a label: it is the truth about which machine is which."""
+        taken = {rank for pod in workers if (rank := rank_of(pod)) is not None and rank < count}
+        free = iter(sorted(set(range(count)) - taken))
+        for pod in workers:
+            if rank_of(pod) is None:
+                name = pod["metadata"]["name"]
+                self.api.label(POD, name, self.cluster.namespace, {objects.RANK: str(next(free))})
+
+    def remove(self, say: Say) -> tuple[Leftover, ...]:
+        """Remove the namespace and all that is in it; what is left at the deadline, with the server's reason."""
+        name = self.cluster.namespace
+        found = self.api.get(NAMESPACE, name)
+        if found is None:
+            return ()
+        if not objects.is_of(found, self.cluster):
+            return ()
+        try:
+            self.api.delete(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, name)
+            self.api.delete(NAMESPACE, name)
+        except Denied as error:
+            return (Leftover(kind="namespace", id=name, reason=str(error)),)
+        progress, waits = Progress(self.clock, say), PollWaits(longest_s=3.0)
+        limit = self.clock.now() + GONE_DEADLINE_S
+        while (found := self.api.get(NAMESPACE, name)) is not None:
+            if self.clock.now() > limit:
+                return (Leftover(kind="namespace", id=name, reason=blocked_by(found)),)
+            progress.tell(f"waiting for the namespace {name} to go")
+            self.clock.sleep(waits.next())
+        return ()
+
+    def machine(self, pod: Mapping[str, Any], *, python: str | None = None) -> Machine:
+        """Return a worker pod as a machine; it needs a rank."""
+        name, rank = pod["metadata"]["name"], rank_of(pod)
+        assert rank is not None
+        return Machine(
+            name=f"{self.cluster.name}-{rank}",
+            rank=rank,
+            state=state_of(pod),
+            host=name,
+            user="ray",
+            transport="pod",
+            context=self.api.context,
+            private_ip=str(pod["status"].get("podIP", "")),
+            gpus=self.cluster.gpus,
+            id=f"{self.cluster.namespace}/{name}",
+            shape=self.cluster.shape,
+            python=python,
+            launched_at=pod["metadata"].get("creationTimestamp"),
+        )
+
+    def _pods(self, selector: str) -> list[dict[str, Any]]:
+        return self.api.list(POD, self.cluster.namespace, labelSelector=selector)
+
+    def _stage(self, pod: Mapping[str, Any]) -> Waiting:
+        found = waiting.of(pod)
+        # Events cost a request: they tell only of pods that wait for a container.
+        return (
+            waiting.of(pod, self._events(pod))
+            if found.stage in ("init", "start") and not found.fatal
+            else found
+        )
+
+    def _events(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+        of = f"involvedObject.name={pod['metadata']['name']}"
+        try:
+            found = self.api.list(EVENT, self.cluster.namespace, fieldSelector=of)
+        except Denied:
+            return []
+        return sorted(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+
+    def _failure(self, name: str, found: Waiting, seconds: float) -> ProvisionError:
+        """Return the error for a pod that waits in vain, with its last events."""
+        pod = self.api.get(POD, name, self.cluster.namespace)
+        events = self._events(pod)[-MOST_EVENTS:] if pod else []
+        lines = [f"  {one.get('reason')}: {one.get('message')}" for one in events]
+        if found.stage == "node":
+            head = f"No node has room for {name} within {seconds:.0f} s: it waits for {found.words}."
+            return NoCapacity("\n".join([head, *lines]))
+        how = "can't start" if found.fatal else f"is not ready after {seconds:.0f} s"
+        return CreateFailed("\n".join([f"The pod {name} {how}: it waits for {found.words}.", *lines]))
+
+
+def undo(pods: Pods, error: BaseException, before: int, token: str, say: Say) -> None:
+    """Bring a cluster back to what it was before `error`: so many machines, or nothing.
+
+    Raises LeftBehind where that does not work either.
+    """
+    say("removing what was begun …")
+    try:
+        if before:
+            pods.apply(before, token)
+            return
+        leftovers = pods.remove(say)
+    except ProvisionError as second:
+        leftovers = (Leftover(kind="namespace", id=pods.cluster.namespace, reason=str(second)),)
+    if leftovers:
+        listed = "; ".join(f"{one.kind} {one.id}: {one.reason}" for one in leftovers)
+        raise LeftBehind(
+            f"{error} What was begun is still there: {listed} `gpuctl down` removes it."
+        ) from error
+
+
+def rank_of(pod: Mapping[str, Any]) -> int | None:
+    """Return the node rank that the pod's label tells."""
+    text = (pod["metadata"].get("labels") or {}).get(objects.RANK, "")
+    return int(text) if text.isdecimal() else None
+
+
+def state_of(pod: Mapping[str, Any]) -> MachineState:
+    """Return the machine's state."""
+    phase = (pod.get("status") or {}).get("phase")
+    if _going(pod) or phase in ("Failed", "Succeeded"):
+        return "gone"
+    return {"Running": "running", "Pending": "pending"}.get(str(phase), "unknown")  # type: ignore[return-value]
+
+
+def blocked_by(namespace: Mapping[str, Any]) -> str:
+    """Return what keeps a namespace from going, as the server tells."""
+    conditions = (namespace.get("status") or {}).get("conditions") or ()
+    said = [
+        str(one["message"])
+        for one in conditions
+        if one.get("status") == "True"
+        and one["type"] in ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")
+    ]
+    return (
+        " ".join(said) or f"It is still there after {GONE_DEADLINE_S:.0f} s, and the server does not say why."
+    )
+
+
+def _going(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_head(pod: Mapping[str, Any]) -> bool:
+    return bool((pod["metadata"].get("labels") or {}).get("ray.io/node-type") == "head")
+
+
+def _order(pod: Mapping[str, Any]) -> tuple[bool, int, str, str]:
+    rank = rank_of(pod)
+    made = str(pod["metadata"].get("creationTimestamp") or "")
+    return rank is None, rank or 0, made, pod["metadata"]["name"]

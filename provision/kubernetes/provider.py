@@ -1,0 +1,297 @@
+"""Provider `kubernetes`: pods in a cluster of Kubernetes that exists already, with KubeRay."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from inventories.disk.store import ClusterFolder, Journal
+from inventories.errors import InvalidInput
+from inventories.gpu_driver import NO_DRIVER
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.clock import Clock, SystemClock
+from provision.cloud.records import Finding, PlannedRequest, PlannedResource, ResourceAction
+from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
+from provision.kubernetes import checks, objects
+from provision.kubernetes.api import POD, Api, connect
+from provision.kubernetes.capacity import gpus_each, with_room
+from provision.kubernetes.pods import Pods, rank_of, state_of, undo
+from provision.kubernetes.record import KubernetesCluster, load, save
+from provision.owner import owner
+from provision.pricing.catalog import gpus_of
+from provision.pricing.plan_price import FREE, PlanPrice
+from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
+from provision.unsupported_options import refuse_unsupported
+
+CPU_NOTE = (
+    "no node of the cluster has a GPU that Kubernetes knows (nvidia.com/gpu): the machines train on CPUs"
+)
+NOBODYS_PRICE = PlanPrice(machines_usd=None)
+
+
+def provider(folder: ClusterFolder) -> "KubernetesProvider":
+    """Return the provider for one cluster."""
+    return KubernetesProvider(folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What `create` needs beside the plan."""
+
+    cluster: KubernetesCluster
+    count: int
+
+
+class KubernetesProvider:
+    """The pods of one cluster, in a namespace of their own."""
+
+    name = "kubernetes"
+    billed = False
+    ends_machines = True
+
+    def __init__(
+        self,
+        folder: ClusterFolder,
+        *,
+        clock: Clock | None = None,
+        connect: Callable[[str | None], Api] = connect,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock or SystemClock()
+        self._connect = connect
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """As the protocol says. Raises Denied, NoCapacity and RefusedPlan before anything is made."""
+        refuse_unsupported(
+            spec,
+            self.name,
+            honoured={"shape", "image", "context"},
+            because="its machines are pods on nodes that are somebody's",
+        )
+        record = load(self._folder)
+        if record is not None:
+            _refuse_elsewhere(record, spec)
+        api = self._api(record, spec)
+        kept = self._found(record, api)
+        count = spec.count if spec.count is not None else max(len(kept), record.count if record else 0, 1)
+        had = max(len(kept), record.count if record else 0)
+        if count < had:
+            raise RefusedPlan(
+                f"Cluster '{self._folder.name}' has {had} machines, and `up` does not end any of them. To have "
+                f"{count}, remove it with `gpuctl down --cluster {self._folder.name}` first."
+            )
+        python = spec.python or (current.machines[0].python if current and current.machines else None)
+        keep = tuple(replace(machine, python=python) for machine in kept if machine.rank < count)
+        missing = sorted(set(range(count)) - {machine.rank for machine in keep})
+        cluster, notes = record, list[str]()
+        free = True
+        if missing or cluster is None:
+            cluster, free, notes = self._asked(api, record, spec, len(missing))
+        names = {machine.rank: machine.id for machine in (current.machines if current else ())}
+        create = tuple(
+            PlannedMachine(
+                name=f"{cluster.name}-{rank}", rank=rank, shape=cluster.shape, replaces=names.get(rank)
+            )
+            for rank in missing
+        )
+        return Plan(
+            spec=replace(spec, shape=cluster.shape),
+            provider=self.name,
+            region=None,
+            create=create,
+            keep=keep,
+            price=FREE if free else NOBODYS_PRICE,
+            free=free,
+            requests=_requests(cluster, count) if create else (),
+            resources=tuple(_resources(cluster, create, keep, fresh=record is None)),
+            driver=NO_DRIVER,
+            notes=tuple(notes),
+            details=Details(cluster=cluster, count=count),
+        )
+
+    def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
+        """As the protocol says. Goes on where an interrupted one stopped."""
+        assert isinstance(plan.details, Details)
+        cluster, count = plan.details.cluster, plan.details.count
+        if not plan.create:
+            return plan.keep
+        before = load(self._folder)
+        save(self._folder, cluster if before is None else replace(cluster, count=before.count))
+        journal.append("kubernetes objects", namespace=cluster.namespace, count=count)
+        token = self._folder.ray_token()
+        api = self._connect(cluster.context)
+        pods = Pods(api, cluster, self._clock)
+        try:
+            pods.apply(count, token)
+            workers = pods.wait(count, say)
+            pods.rank(workers, count)
+        except ProvisionError as error:
+            undo(pods, error, before.count if before else 0, token, say)
+            raise
+        save(self._folder, replace(cluster, count=count))
+        return tuple(pods.machine(pod, python=_python(plan)) for pod in pods.workers())
+
+    def find(self) -> tuple[Machine, ...]:
+        """The worker pods that have a rank, whatever our inventory says."""
+        record = load(self._folder)
+        return () if record is None else tuple(self._found(record, self._api_of(record)))
+
+    def refresh(self, machine: Machine) -> Machine:
+        """As the protocol says."""
+        record = load(self._folder)
+        if record is None:
+            return replace(machine, state="unknown")
+        pod = self._api_of(record).get(POD, machine.host, record.namespace)
+        return replace(machine, state="gone" if pod is None else state_of(pod))
+
+    def console(self, machine: Machine) -> str | None:  # noqa: ARG002
+        """A pod has no console."""
+        return None
+
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
+        """Remove the namespace: everything is in it."""
+        record = load(self._folder)
+        if record is None:
+            return ()
+        return Pods(self._api_of(record), record, self._clock).remove(say)
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:
+        """What would make `up` fail. Read-only."""
+        record = load(self._folder)
+        api = self._api(record, spec)
+        return tuple(checks.findings(api, record.namespace if record else f"gpuctl-{self._folder.name}"))
+
+    def _found(self, record: KubernetesCluster | None, api: Api) -> list[Machine]:
+        if record is None:
+            return []
+        pods = Pods(api, record, self._clock)
+        return [pods.machine(pod) for pod in pods.workers() if rank_of(pod) is not None]
+
+    def _asked(
+        self, api: Api, record: KubernetesCluster | None, spec: Spec, missing: int
+    ) -> tuple[KubernetesCluster, bool, list[str]]:
+        """Return the cluster as it is asked for, whether nothing of it can cost money, and notes.
+
+        Raises Denied, RefusedPlan, NoCapacity and InvalidInput where it can't be made.
+        """
+        fresh = record or KubernetesCluster(
+            name=self._folder.name,
+            id=secrets.token_hex(3),
+            owner=owner(),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            context=api.context,
+            server=api.server,
+            image="",
+        )
+        lacking = checks.missing_permissions(api, fresh.namespace)
+        if lacking:
+            raise Denied(
+                f"In the cluster of context {api.context} you may not {lacking}. Have its administrator "
+                "allow that by a ClusterRole. Nothing was made."
+            )
+        if problem := checks.kuberay_problem(api):
+            raise RefusedPlan(f"{problem} Nothing was made.")
+        shape = spec.shape or fresh.shape
+        rooms = checks.nodes(api)
+        of_shape = gpus_of(shape) if shape else None
+        if rooms is None:
+            if shape is None and record is None:
+                raise InvalidInput(
+                    "You may not list the cluster's nodes, so their GPUs are not known. Name their instance type "
+                    "with --shape, such as g5.12xlarge."
+                )
+            gpus, notes, free = (
+                of_shape or 0,
+                ["you may not list nodes: whether there is room is not known"],
+                False,
+            )
+        else:
+            gpus = fresh.gpus if record else gpus_each(rooms, shape, of_shape=of_shape)
+            fitting, ready = with_room(rooms, shape, gpus)
+            room = fitting if ready is None else ready
+            free, notes = True, [] if gpus else [CPU_NOTE]
+            if room < missing:
+                if not checks.adds_nodes(api):
+                    raise NoCapacity(_no_room(api, missing, gpus, shape, fitting, ready))
+                free = False
+                notes.append(
+                    "Karpenter makes the nodes that are missing, which are billed; their price is not known here"
+                )
+        image = spec.image or (fresh.image or objects.default_image(gpus))
+        return replace(fresh, shape=shape, gpus=gpus, image=image), free, notes
+
+    def _api(self, record: KubernetesCluster | None, spec: Spec) -> Api:
+        return self._api_of(record) if record is not None else self._connect(spec.context)
+
+    def _api_of(self, record: KubernetesCluster) -> Api:
+        """Raises OtherAccount where the context means another cluster than it did."""
+        api = self._connect(record.context)
+        if api.server != record.server:
+            raise OtherAccount(
+                f"Cluster '{record.name}' is at {record.server}, and the context {record.context} is now of "
+                f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your kubeconfig."
+            )
+        return api
+
+
+def _python(plan: Plan) -> str | None:
+    return plan.spec.python or next((machine.python for machine in plan.keep), None)
+
+
+def _refuse_elsewhere(record: KubernetesCluster, spec: Spec) -> None:
+    for option, had, asked in (
+        ("--context", record.context, spec.context),
+        ("--shape", record.shape, spec.shape),
+        ("--image", record.image, spec.image),
+    ):
+        if asked is not None and asked != had:
+            raise RefusedPlan(
+                f"Cluster '{record.name}' has {option} {had or '(none)'}, not {asked}. Leave {option} out, or make "
+                "another cluster with --cluster NAME."
+            )
+
+
+def _no_room(api: Api, missing: int, gpus: int, shape: str | None, fitting: int, ready: int | None) -> str:
+    each = f" with {gpus} GPUs each" if gpus else ""
+    of = f" of instance type {shape}" if shape else ""
+    busy = (
+        ""
+        if ready is None or ready == fitting
+        else f", and {ready} of them {'has' if ready == 1 else 'have'} all free"
+    )
+    return (
+        f"{missing} new machines{each} are asked for, one a node, and the cluster of context {api.context} has "
+        f"{fitting} nodes{of} that fit{busy}. Nothing was made. Ask for fewer, wait, or have its administrator add "
+        "nodes."
+    )
+
+
+def _requests(cluster: KubernetesCluster, count: int) -> tuple[PlannedRequest, ...]:
+    hidden = objects.secret(cluster, "") | {"data": {"auth_token": "<token>"}}
+    made = (objects.namespace(cluster), hidden, objects.ray_cluster(cluster, count))
+    return tuple(PlannedRequest(operation=f"Apply{one['kind']}", body=one) for one in made)
+
+
+def _resources(
+    cluster: KubernetesCluster, create: tuple[PlannedMachine, ...], keep: tuple[Machine, ...], *, fresh: bool
+) -> list[PlannedResource]:
+    found = []
+    if create:
+        action: ResourceAction = "create" if fresh else "use"
+        found.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace))
+        found.append(
+            PlannedResource(
+                action=action,
+                kind="raycluster",
+                name=objects.RAY_CLUSTER_NAME,
+                detail=f"{cluster.image}, a head beside the pods",
+            )
+        )
+        what = f"{cluster.gpus} GPUs each" if cluster.gpus else "on CPUs"
+        on = f", on {cluster.shape}" if cluster.shape else ""
+        found.append(
+            PlannedResource(action="create", kind="pod", count=len(create), detail=f"{what}{on}, one a node")
+        )
+    found += [PlannedResource(action="use", kind="pod", name=one.name, id=one.id) for one in keep]
+    return found
