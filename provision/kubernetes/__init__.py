@@ -1,0 +1,1 @@
+"""Pods as machines: a Kubernetes cluster that is there already, with KubeRay."""
