@@ -50,7 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         archive = git(checkout, "archive", tag, *PARTS)
-        tarfile.open(fileobj=BytesIO(archive)).extractall(source, filter="data")
+        with tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(source, filter="data")
         objects = rendered(source)
         (FOLDER / "LICENSE").write_bytes((source / "LICENSE").read_bytes())
     text = json.dumps(objects, separators=(",", ":"), sort_keys=True).encode()

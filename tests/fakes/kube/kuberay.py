@@ -63,7 +63,9 @@ def check_played(cluster: Document) -> None:
     for group in (spec["headGroupSpec"], *spec.get("workerGroupSpecs", [])):
         assert group.keys() <= PLAYED_OF_GROUPS, f"not played here: {group.keys() - PLAYED_OF_GROUPS}"
     auth = spec.get("authOptions") or {}
-    assert auth.get("mode", "disabled") == "disabled" or auth.get("secretName"), "not played: KubeRay's Secret"
+    assert auth.get("mode", "disabled") == "disabled" or auth.get("secretName"), (
+        "not played: KubeRay's Secret"
+    )
 
 
 def head_address(cluster: Document) -> str:
@@ -74,7 +76,13 @@ def head_address(cluster: Document) -> str:
 
 def head_service(cluster: Document) -> Document:
     """The service by which workers find the head; without an address of its own, as KubeRay makes it."""
-    ports = {"client": 10001, "dashboard": 8265, "gcs-server": GCS_PORT, "metrics": METRICS_PORT, "serve": 8000}
+    ports = {
+        "client": 10001,
+        "dashboard": 8265,
+        "gcs-server": GCS_PORT,
+        "metrics": METRICS_PORT,
+        "serve": 8000,
+    }
     name = cluster["metadata"]["name"]
     selector = {
         "ray.io/cluster": name,

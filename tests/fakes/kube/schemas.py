@@ -20,14 +20,19 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "float": (int, float),
     "datetime": str,
+    "bytes": str,
     "object": object,
 }
+
+MODELS = {"Event": "CoreV1Event"}
+"""Kinds whose model is not named for them."""
 
 
 def problems(document: Document, definition: Document | None) -> list[str]:
     """What an API server would refuse in an object; `definition` is that of a custom resource."""
     if definition is None:
-        return list(_in_model(f"V1{document['kind']}", document, document["kind"]))
+        kind = document["kind"]
+        return list(_in_model(MODELS.get(kind, f"V1{kind}"), document, kind))
     metadata = list(_in_model("V1ObjectMeta", document.get("metadata", {}), "metadata"))
     version = document["apiVersion"].rpartition("/")[2]
     (schema,) = (
@@ -93,16 +98,16 @@ def _in_model(name: str, document: Any, where: str) -> Iterator[str]:
 
 
 def _in_type(kind: str, value: Any, where: str) -> Iterator[str]:
-    if found := re.fullmatch(r"list\[(.+)\]", kind):
+    if found := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
         if isinstance(value, list):
             for index, one in enumerate(value):
                 yield from _in_type(found[1], one, f"{where}[{index}]")
         else:
             yield f"{where}: it is not a list"
-    elif found := re.fullmatch(r"dict\(\w+, (.+)\)", kind):
+    elif found := re.fullmatch(r"dict\(\w+, (.+)\)|Dict\[\w+, (.+)\]", kind):
         if isinstance(value, dict):
             for key, one in value.items():
-                yield from _in_type(found[1], one, f"{where}.{key}")
+                yield from _in_type(found[1] or found[2], one, f"{where}.{key}")
         else:
             yield f"{where}: it is not an object"
     elif kind not in PLAIN:
