@@ -1,23 +1,31 @@
-"""The API server: pods that are listed here, and `exec` in them."""
+"""The API server: a cluster's objects over HTTP, checked against the published schemas, and `exec` in its pods.
+
+`with kube_api() as api:` gives an empty cluster; `api.world` adds nodes and KubeRay, and says what images come to.
+`api.kubeconfig(path)` writes the file that clients read. Objects are served as a real API server serves them, but for
+`watch`, which is refused.
+"""
 
 import json
+import os
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import RLock, Thread
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from tests.fakes.kube.websocket_server import WebSocketServer
+from tests.fakes.kube.exec import end, failure, serve_exec
+from tests.fakes.kube.requests import Request, answer, read_request
+from tests.fakes.kube.store import Document, Refused
+from tests.fakes.kube.world import World
 
 TOKEN = "a-token-of-the-tests"
-PROTOCOLS = ("v4.channel.k8s.io",)
-"""Those of a server of 1.29 and older; newer ones also have a version 5, which can close one channel."""
 
 
 @dataclass(kw_only=True)
@@ -30,63 +38,129 @@ class Pod:
     phase: str = "Running"
 
 
+def here(pod: Document) -> Pod:
+    """A pod whose commands are processes of this machine, as they are."""
+    return Pod(env=os.environ)
+
+
 @dataclass(kw_only=True)
 class KubeApi:
-    """A server on loopback."""
+    """A server on loopback, and its cluster."""
 
+    world: World = field(default_factory=World)
     pods: dict[str, Pod] = field(default_factory=dict)
-    """By `namespace/name`."""
+    """By `namespace/name`: those that tests have put there."""
+    runtime: Callable[[Document], Pod] = here
+    """How commands are started in all other pods."""
+    denied: set[tuple[str, str]] = field(default_factory=set)
+    """What the user may not: `("create", "rayclusters.ray.io")`, `("create", "pods/exec")`, `("*", "nodes")`."""
+    version: str = "v1.33.1"
+    faults: dict[int, Literal["before", "after"]] = field(default_factory=dict)
+    """By the number of a writing call, from 0: whether its connection breaks before it is carried out, or after."""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    """All writing calls: method and path."""
+    lock: RLock = field(default_factory=RLock)
     port: int = 0
     running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     links: list[Any] = field(default_factory=list)
 
-    def kubeconfig(self, path: Path, *, token: str = TOKEN) -> Path:
-        """A file with one context, `test`."""
+    def kubeconfig(self, path: Path, *, token: str = TOKEN, user: Document | None = None) -> Path:
+        """Write a file with one context, `test`; `user`: how it logs in, where that is not by a token."""
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-            "users": [{"name": "me", "user": {"token": token}}],
+            "users": [{"name": "me", "user": user or {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "me"}}],
             "current-context": "test",
         }
         path.write_text(yaml.safe_dump(document))
         return path
 
+    def objects(self, plural: str, namespace: str | None = None) -> list[Document]:
+        """What is there of a kind."""
+        with self.lock:
+            self.world.settle()
+            return self.world.store.listed(plural, namespace)
+
     def break_links(self) -> None:
         """Break every connection of `exec`, as a network does."""
-        import socket
-
         for link in self.links:
             with suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
 
+    def pod(self, namespace: str, name: str) -> Pod:
+        """How commands are started in a pod. Raises Refused."""
+        document = self.world.store.get("pods", namespace, name)
+        return self.pods.get(f"{namespace}/{name}") or self.runtime(document)
+
+    def _put(self, pods: Mapping[str, Pod]) -> None:
+        for where, pod in pods.items():
+            namespace, _, name = where.partition("/")
+            if ("namespaces", None, namespace) not in self.world.store.objects:
+                home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+                self.world.add(home)
+            document = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"containers": [{"name": "ray", "image": "an-image"}]},
+                "status": {"phase": pod.phase},
+            }
+            self.world.fixed.add(self.world.add(document)["metadata"]["uid"])
+            self.pods[where] = pod
+
 
 @contextmanager
-def kube_api(pods: Mapping[str, Pod]) -> Iterator[KubeApi]:
+def kube_api(pods: Mapping[str, Pod] | None = None) -> Iterator[KubeApi]:
     """Serve, until the body ends; then end what was started."""
-    api = KubeApi(pods=dict(pods))
+    api = KubeApi()
+    for name in ("default", "kube-system"):
+        api.world.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    api._put(pods or {})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            path = urlsplit(self.path)
-            words = path.path.strip("/").split("/")
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                return self._answer(401, _failure(401, "Unauthorized"))
-            match words:
-                case ["api", "v1", "namespaces", namespace, "pods", name, *rest]:
-                    pod = api.pods.get(f"{namespace}/{name}")
-                    if pod is None:
-                        return self._answer(404, _failure(404, f'pods "{name}" not found'))
-                    if rest == ["exec"]:
-                        return self._exec(pod, parse_qs(path.query))
-                    return self._answer(200, _pod(namespace, name, pod))
-            return self._answer(404, _failure(404, "the server could not find the requested resource"))
-
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
+
+        def _serve(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size)
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                return self._answer(401, failure(401, "Unauthorized", "Unauthorized"))
+            path = urlsplit(self.path)
+            kind = self.headers.get("Content-Type", "").partition(";")[0]
+            broken = self._fault()
+            if broken == "before":
+                return self._hang_up()
+            try:
+                request = read_request(self.command, path.path, parse_qs(path.query), body, kind)
+                with api.lock:
+                    api.world.settle()
+                    document = answer(api, request)
+                    api.world.settle()
+                if request.subresource == "exec":
+                    return self._exec(request)
+            except Refused as error:
+                return self._answer(error.code, failure(error.code, error.message, error.reason))
+            if broken == "after":
+                return self._hang_up()
+            return self._answer(201 if self.command == "POST" else 200, document)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
+
+        def _fault(self) -> str | None:
+            if self.command == "GET":
+                return None
+            with api.lock:
+                api.calls.append((self.command, urlsplit(self.path).path))
+                return api.faults.get(len(api.calls) - 1)
+
+        def _hang_up(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
 
         def _answer(self, status: int, document: dict[str, Any]) -> None:
             body = json.dumps(document).encode()
@@ -96,38 +170,15 @@ def kube_api(pods: Mapping[str, Pod]) -> Iterator[KubeApi]:
             self.end_headers()
             self.wfile.write(body)
 
-        def _exec(self, pod: Pod, query: dict[str, list[str]]) -> None:
+        def _exec(self, request: Request) -> None:
+            query = request.query
             assert query["stdin"] == query["stdout"] == query["stderr"] == ["true"]
-            link = WebSocketServer(self, PROTOCOLS)
-            self.close_connection = True
+            assert request.namespace is not None
+            assert request.name is not None
+            with api.lock:
+                pod = api.pod(request.namespace, request.name)
             api.links.append(self.connection)
-            try:
-                process = subprocess.Popen(
-                    [*pod.argv, *query["command"]],
-                    env=dict(pod.env),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                # As a runtime says that there is no such program: no exit status.
-                link.send(b"\x03" + json.dumps(_failure(500, str(error))).encode())
-                return
-            api.running.append(process)
-            readers = [
-                Thread(target=_copy, args=(process.stdout, link, 1)),
-                Thread(target=_copy, args=(process.stderr, link, 2)),
-            ]
-            feeder = Thread(target=_feed, args=(link, process), daemon=True)
-            for thread in (*readers, feeder):
-                thread.start()
-            for thread in readers:
-                thread.join()
-            with suppress(OSError):
-                link.send(b"\x03" + json.dumps(_ended(process.wait())).encode())
-                link.send(b"\x03\xe8", kind=8)
+            serve_exec(self, [*pod.argv, *query["command"]], pod.env, api.running)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -141,48 +192,4 @@ def kube_api(pods: Mapping[str, Pod]) -> Iterator[KubeApi]:
         server.server_close()
         thread.join()
         api.break_links()
-        for process in api.running:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                stream.close()
-
-
-def _copy(stream: Any, link: WebSocketServer, channel: int) -> None:
-    with suppress(OSError, ValueError):
-        while data := stream.read(32768):
-            link.send(bytes([channel]) + data)
-
-
-def _feed(link: WebSocketServer, process: "subprocess.Popen[bytes]") -> None:
-    """Give the command its input; a runtime closes it with the connection, and ends no command."""
-    assert process.stdin is not None
-    try:
-        while True:
-            message = link.receive()
-            assert message[0] == 0, "a client sends input alone"
-            process.stdin.write(message[1:])
-    except (EOFError, OSError, ValueError):
-        with suppress(OSError):
-            process.stdin.close()
-
-
-def _pod(namespace: str, name: str, pod: Pod) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"containers": [{"name": "ray", "image": "an-image"}]},
-        "status": {"phase": pod.phase},
-    }
-
-
-def _failure(code: int, message: str) -> dict[str, Any]:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
-
-
-def _ended(code: int) -> dict[str, Any]:
-    if code == 0:
-        return {"metadata": {}, "status": "Success"}
-    causes = [{"reason": "ExitCode", "message": str(code if code > 0 else 128 - code)}]
-    return {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
+        end(api.running)

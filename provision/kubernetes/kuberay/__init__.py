@@ -1,0 +1,58 @@
+"""KubeRay's operator: its manifests as data, and how they are installed.
+
+The manifests are KubeRay's own, unchanged (Apache-2.0, see LICENSE beside them): what kustomize makes of
+`ray-operator/config/default` of the release in VERSION, in a namespace of their own. `tools/kuberay_manifests.py`
+wrote them.
+"""
+
+import hashlib
+import json
+import lzma
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).parent
+NAMESPACE = "kuberay-system"
+"""Where the operator runs."""
+DEPLOYMENT = "kuberay-operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release of KubeRay, as the file VERSION has it."""
+
+    version: str
+    commit: str
+    source: str
+    sha256: str
+    """Of the manifests, uncompressed."""
+
+
+def release() -> Release:
+    """The release that the manifests are of."""
+    return Release(**yaml.safe_load((FOLDER / "VERSION").read_text()))
+
+
+def digest() -> str:
+    """The SHA-256 of the manifests that are here."""
+    return hashlib.sha256(_text()).hexdigest()
+
+
+def manifests() -> list[dict[str, Any]]:
+    """All objects of the operator, in the order in which they are to be applied. The caller may change them."""
+    objects: list[dict[str, Any]] = json.loads(_text())
+    return objects
+
+
+def definition(plural: str) -> dict[str, Any]:
+    """The definition of `rayclusters`, `rayjobs`, `rayservices` or `raycronjobs`."""
+    return next(one for one in manifests() if one["metadata"]["name"] == f"{plural}.ray.io")
+
+
+@cache
+def _text() -> bytes:
+    return lzma.decompress((FOLDER / "manifests.json.xz").read_bytes())

@@ -1,0 +1,41 @@
+"""Server-side apply, as far as one manager's fields and plain lists go. Pure."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def merged(there: Any, before: Any, now: Any) -> Any:
+    """What is there, with what a manager applies now; what it applied before and does not now is removed.
+
+    Lists are taken whole.
+    """
+    if not isinstance(now, dict) or not isinstance(there, dict):
+        return copy.deepcopy(now)
+    old = before if isinstance(before, dict) else {}
+    made = {key: copy.deepcopy(value) for key, value in there.items() if key in now or key not in old}
+    for key, value in now.items():
+        made[key] = merged(there.get(key), old.get(key), value)
+    return made
+
+
+def conflicts(there: Document, others: Mapping[str, Document], now: Document) -> list[str]:
+    """Fields that another manager applied and this one would change, as `manager: .spec.x`."""
+    changed = {path for path, value in leaves(now) if dict(leaves(there)).get(path, value) != value}
+    return [
+        f'conflict with "{manager}": .{".".join(path)}'
+        for manager, document in others.items()
+        for path, _ in leaves(document)
+        if path in changed
+    ]
+
+
+def leaves(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each value of a document that is no object, by its path."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from leaves(value, (*path, key))
+    else:
+        yield path, repr(document)

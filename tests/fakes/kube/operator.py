@@ -1,0 +1,141 @@
+"""One turn of KubeRay's operator for one RayCluster: what is there, to what it would change. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fakes.kube import kuberay
+from tests.fakes.kube.quantity import quantity
+
+Document = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Turn:
+    """What the operator does."""
+
+    create: list[Document] = field(default_factory=list)
+    """Services and pods; pods have a `generateName`."""
+    delete: list[Document] = field(default_factory=list)
+    """Pods."""
+    status: Document | None = None
+    """None: it is left as it is."""
+    refused: str | None = None
+    """What a warning tells of a RayCluster of which nothing is made."""
+
+
+def turn(cluster: Document, pods: Sequence[Document], services: Sequence[Document]) -> Turn:
+    """One turn; `pods` and `services` are those of the cluster's namespace."""
+    if "deletionTimestamp" in cluster["metadata"]:
+        return Turn()
+    if (why := kuberay.refusal(cluster)) is not None:
+        return Turn(refused=why)
+    kuberay.check_played(cluster)
+    made = Turn()
+    own = [one for one in pods if _owner(one) == cluster["metadata"]["uid"]]
+    made.delete = [one for one in own if _over(one) and "deletionTimestamp" not in one["metadata"]]
+    alive = [one for one in own if one not in made.delete and "deletionTimestamp" not in one["metadata"]]
+    heads = [one for one in alive if _label(one, "ray.io/node-type") == "head"]
+    service = kuberay.head_service(cluster)
+    if not any(one["metadata"]["name"] == service["metadata"]["name"] for one in services):
+        made.create.append(service)
+    if not heads:
+        made.create.append(kuberay.head_pod(cluster))
+    for group in cluster["spec"].get("workerGroupSpecs", []):
+        workers = [one for one in alive if _label(one, "ray.io/group") == group["groupName"]]
+        wanted = kuberay.workers_wanted(group)
+        made.create += [kuberay.worker_pod(cluster, group) for _ in range(wanted - len(workers))]
+        made.delete += workers[wanted:]
+    made.status = status(cluster, own, service["metadata"]["name"])
+    return made
+
+
+def status(cluster: Document, own: Sequence[Document], service: str) -> Document:
+    """What the operator tells of a RayCluster, from its pods."""
+    groups = cluster["spec"].get("workerGroupSpecs", [])
+    workers = [one for one in own if _label(one, "ray.io/node-type") == "worker"]
+    heads = [one for one in own if _label(one, "ray.io/node-type") == "head"]
+    desired = sum(kuberay.workers_wanted(group) for group in groups)
+    before = cluster.get("status") or {}
+    ready = len(own) == desired + 1 and all(_ready(one) for one in own)
+    head_ready = bool(heads) and _ready(heads[0])
+    provisioned = ready or _was_true(before, "RayClusterProvisioned")
+    told: Document = {
+        "observedGeneration": cluster["metadata"]["generation"],
+        "desiredWorkerReplicas": desired,
+        "minWorkerReplicas": sum(group["minReplicas"] for group in groups),
+        "maxWorkerReplicas": sum(group["maxReplicas"] for group in groups),
+        "availableWorkerReplicas": sum(_phase(one) == "Running" for one in workers),
+        "readyWorkerReplicas": sum(_ready(one) for one in workers),
+        "desiredGPU": str(sum(_gpus(group) * kuberay.workers_wanted(group) for group in groups)),
+        "head": {"serviceName": service},
+        "conditions": [
+            _condition(
+                before,
+                "HeadPodReady",
+                head_ready,
+                "HeadPodRunningAndReady" if head_ready else "HeadPodNotReady" if heads else "HeadPodNotFound",
+            ),
+            _condition(
+                before,
+                "RayClusterProvisioned",
+                provisioned,
+                "AllPodRunningAndReadyFirstTime" if provisioned else "RayClusterPodsProvisioning",
+            ),
+        ],
+    }
+    if ready or before.get("state"):
+        told["state"] = "ready"
+    if heads and (address := (heads[0].get("status") or {}).get("podIP")):
+        told["head"] |= {"podIP": address, "serviceIP": address, "podName": heads[0]["metadata"]["name"]}
+    return told
+
+
+def _condition(before: Document, kind: str, true: bool, reason: str) -> Document:
+    """A condition; the time of its last change is that of its change."""
+    text = "True" if true else "False"
+    for one in before.get("conditions", []):
+        if (one["type"], one["status"], one["reason"]) == (kind, text, reason):
+            return dict(one)
+    return {
+        "type": kind,
+        "status": text,
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": "2026-11-01T00:00:00Z",
+    }
+
+
+def _was_true(before: Document, kind: str) -> bool:
+    return any(one["type"] == kind and one["status"] == "True" for one in before.get("conditions", []))
+
+
+def _gpus(group: Document) -> int:
+    limits = (group["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    return sum(int(quantity(amount)) for name, amount in limits.items() if name.endswith("gpu"))
+
+
+def _owner(pod: Document) -> str | None:
+    owners = pod["metadata"].get("ownerReferences") or [{}]
+    uid: str | None = owners[0].get("uid")
+    return uid
+
+
+def _label(pod: Document, name: str) -> str | None:
+    value: str | None = (pod["metadata"].get("labels") or {}).get(name)
+    return value
+
+
+def _phase(pod: Document) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def _over(pod: Document) -> bool:
+    return _phase(pod) in ("Failed", "Succeeded")
+
+
+def _ready(pod: Document) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return _phase(pod) == "Running" and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in conditions
+    )

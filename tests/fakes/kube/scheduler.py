@@ -1,0 +1,123 @@
+"""Where a pod may run: the rules of the scheduler that gpuctl's pods use. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tests.fakes.kube.quantity import quantity
+
+Document = dict[str, Any]
+KNOWN_AFFINITIES = {"nodeAffinity", "podAntiAffinity"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def place(pod: Document, nodes: Sequence[Document], others: Iterable[Document]) -> tuple[str | None, str]:
+    """The node that a pod goes to; or none, and why, in the scheduler's words."""
+    placed = [
+        one
+        for one in others
+        if one["spec"].get("nodeName") and one.get("status", {}).get("phase") in (None, "Pending", "Running")
+    ]
+    reasons: Counter[str] = Counter()
+    for node in nodes:
+        here = [one for one in placed if one["spec"]["nodeName"] == node["metadata"]["name"]]
+        why = _refusals(pod, node, here)
+        if not why:
+            return node["metadata"]["name"], ""
+        reasons.update(why)
+    told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+    return None, f"0/{len(nodes)} nodes are available" + (f": {told}." if told else ".")
+
+
+def _refusals(pod: Document, node: Document, here: Sequence[Document]) -> list[str]:
+    spec = pod["spec"]
+    labels = node["metadata"].get("labels", {})
+    if node["spec"].get("unschedulable"):
+        return ["node(s) were unschedulable"]
+    for taint in node["spec"].get("taints", []):
+        if taint["effect"] != "PreferNoSchedule" and not _tolerated(taint, spec.get("tolerations", [])):
+            return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+    selected = (spec.get("nodeSelector") or {}).items() <= labels.items()
+    if not selected or not _in_affinity(spec, labels):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    if any(_repelled(pod, other) or _repelled(other, pod) for other in here):
+        return ["node(s) didn't match pod anti-affinity rules"]
+    free = {name: quantity(amount) for name, amount in node["status"]["allocatable"].items()}
+    for other in here:
+        for name, amount in requests(other).items():
+            free[name] = free.get(name, Fraction(0)) - amount
+    return [
+        f"Insufficient {name}"
+        for name, amount in requests(pod).items()
+        if amount > free.get(name, Fraction(0))
+    ]
+
+
+def requests(pod: Document) -> dict[str, Fraction]:
+    """What a pod asks of a node: the containers' sum, or an init container's more."""
+    total: dict[str, Fraction] = {}
+    for container in pod["spec"]["containers"]:
+        for name, amount in _asked(container).items():
+            total[name] = total.get(name, Fraction(0)) + amount
+    for container in pod["spec"].get("initContainers") or []:
+        for name, amount in _asked(container).items():
+            total[name] = max(total.get(name, Fraction(0)), amount)
+    return total
+
+
+def _asked(container: Document) -> dict[str, Fraction]:
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity(amount) for name, amount in asked.items()}
+
+
+def _tolerated(taint: Document, tolerations: Iterable[Document]) -> bool:
+    return any(
+        one.get("effect") in (None, "", taint["effect"])
+        and (
+            (one.get("operator") == "Exists" and one.get("key") in (None, "", taint["key"]))
+            or (one.get("key") == taint["key"] and one.get("value", "") == taint.get("value", ""))
+        )
+        for one in tolerations
+    )
+
+
+def _in_affinity(spec: Document, labels: dict[str, str]) -> bool:
+    affinity = spec.get("affinity") or {}
+    assert affinity.keys() <= KNOWN_AFFINITIES, f"not played here: {affinity.keys()}"
+    terms = affinity.get("nodeAffinity", {}).get(REQUIRED, {}).get("nodeSelectorTerms")
+    return terms is None or any(
+        all(_matches(labels, one) for one in term.get("matchExpressions", [])) for term in terms
+    )
+
+
+def _matches(labels: dict[str, str], expression: Document) -> bool:
+    value = labels.get(expression["key"])
+    match expression["operator"]:
+        case "In":
+            return value in expression["values"]
+        case "NotIn":
+            return value not in expression["values"]
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    raise AssertionError(f"not played here: {expression['operator']}")
+
+
+def _repelled(pod: Document, other: Document) -> bool:
+    """Whether the anti-affinity of one pod keeps the other from its node."""
+    terms = (pod["spec"].get("affinity") or {}).get("podAntiAffinity", {}).get(REQUIRED, [])
+    labels = other["metadata"].get("labels", {})
+    for term in terms:
+        assert term["topologyKey"] == "kubernetes.io/hostname", "not played here"
+        selector = term["labelSelector"]
+        same_place = pod["metadata"]["namespace"] == other["metadata"]["namespace"]
+        if (
+            same_place
+            and selector.get("matchLabels", {}).items() <= labels.items()
+            and all(_matches(labels, one) for one in selector.get("matchExpressions", []))
+        ):
+            return True
+    return False

@@ -1,0 +1,116 @@
+"""Objects are checked as an API server checks what is applied: against the published schemas, and no unknown field.
+
+The schemas of KubeRay's kinds are those of its definitions; of Kubernetes' own, the official client's models. Rules
+in CEL are not checked here: a real API server of this century does that.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from kubernetes import client
+from openapi_schema_validator import OAS30Validator
+
+Document = dict[str, Any]
+
+PLAIN: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "datetime": str,
+    "bytes": str,
+    "object": object,
+}
+
+MODELS = {"Event": "CoreV1Event"}
+"""Kinds whose model is not named for them."""
+
+
+def problems(document: Document, definition: Document | None) -> list[str]:
+    """What an API server would refuse in an object; `definition` is that of a custom resource."""
+    if definition is None:
+        kind = document["kind"]
+        return list(_in_model(MODELS.get(kind, f"V1{kind}"), document, kind))
+    metadata = list(_in_model("V1ObjectMeta", document.get("metadata", {}), "metadata"))
+    version = document["apiVersion"].rpartition("/")[2]
+    (schema,) = (
+        one["schema"]["openAPIV3Schema"] for one in definition["spec"]["versions"] if one["name"] == version
+    )
+    found = _validator(definition["metadata"]["name"], version, schema).iter_errors(document)
+    return metadata + [f"{'.'.join(str(part) for part in one.path)}: {one.message[:300]}" for one in found]
+
+
+_VALIDATORS: dict[tuple[str, str], OAS30Validator] = {}
+
+
+def _validator(name: str, version: str, schema: Document) -> OAS30Validator:
+    """Made once: the schemas are large."""
+    if (name, version) not in _VALIDATORS:
+        _VALIDATORS[name, version] = OAS30Validator(_closed(schema))
+    return _VALIDATORS[name, version]
+
+
+def _closed(schema: Any) -> Any:
+    """The schema in which fields that are not known are refused, and integers may stand where strings may."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _closed(value) for key, value in schema.items()}
+    if made.get("x-kubernetes-int-or-string"):
+        made.pop("type", None)
+    if isinstance(made.get("properties"), dict) and made.get("type") == "object":
+        free = made.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in made
+        made |= {} if free else {"additionalProperties": False}
+    return made
+
+
+@cache
+def _model(name: str) -> tuple[Any, dict[str, str], dict[str, str]] | None:
+    """A model: its class, the types of its fields, and its own names for them."""
+    model = getattr(client, name, None)
+    if model is None or not hasattr(model, "openapi_types"):
+        return None
+    own = {field: attribute for attribute, field in model.attribute_map.items()}
+    return model, {field: model.openapi_types[attribute] for field, attribute in own.items()}, own
+
+
+def _in_model(name: str, document: Any, where: str) -> Iterator[str]:
+    known = _model(name)
+    assert known is not None, f"the client has no model {name}"
+    model, types, own = known
+    if not isinstance(document, dict):
+        yield f"{where}: it is not an object"
+        return
+    given = {}
+    for field, value in document.items():
+        if field not in types:
+            yield f"{where}.{field}: field not declared in schema"
+        elif value is not None:
+            given[own[field]] = value
+            yield from _in_type(types[field], value, f"{where}.{field}")
+    try:
+        model(**given)
+    except ValueError as error:
+        yield f"{where}: {error}"
+
+
+def _in_type(kind: str, value: Any, where: str) -> Iterator[str]:
+    if found := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
+        if isinstance(value, list):
+            for index, one in enumerate(value):
+                yield from _in_type(found[1], one, f"{where}[{index}]")
+        else:
+            yield f"{where}: it is not a list"
+    elif found := re.fullmatch(r"dict\(\w+, (.+)\)|Dict\[\w+, (.+)\]", kind):
+        if isinstance(value, dict):
+            for key, one in value.items():
+                yield from _in_type(found[1] or found[2], one, f"{where}.{key}")
+        else:
+            yield f"{where}: it is not an object"
+    elif kind not in PLAIN:
+        yield from _in_model(kind, value, where)
+    elif not isinstance(value, PLAIN[kind]) or (kind == "int" and isinstance(value, bool)):
+        yield f"{where}: it is not of type {kind}, but {value!r}"

@@ -1,0 +1,230 @@
+"""The fast fake of Kubernetes, by the official client."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import urllib3
+from kubernetes import client, config
+
+from provision.kubernetes import kuberay
+from tests.fakes.kube.api import TOKEN, KubeApi, kube_api
+from tests.fakes.kube.samples import namespace, ray_cluster, secret
+
+
+class Failed(Exception):
+    """An answer that is no success: its status and its document."""
+
+
+PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "RayCluster": "/apis/ray.io/v1/namespaces/{namespace}/rayclusters",
+}
+
+
+@pytest.fixture
+def api() -> Iterator[KubeApi]:
+    with kube_api() as api:
+        api.world.add_node("cpu-0")
+        api.world.add_node("gpu-0", gpus=1, taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+        api.world.add_node("gpu-1", gpus=1, taints=[{"key": "nvidia.com/gpu", "effect": "NoSchedule"}])
+        api.world.install_kuberay()
+        yield api
+
+
+@pytest.fixture
+def user(api: KubeApi, tmp_path: Path) -> client.ApiClient:
+    settings = client.Configuration()
+    settings.retries = False
+    return config.new_client_from_config(
+        str(api.kubeconfig(tmp_path / "kubeconfig")), client_configuration=settings
+    )
+
+
+def call(user: client.ApiClient, method: str, path: str, body: Any = None, **query: str) -> Any:
+    """A request as a client without models sends it."""
+    headers = {"Content-Type": "application/apply-patch+yaml" if method == "PATCH" else "application/json"}
+    response = urllib3.request(
+        method,
+        f"{user.configuration.host}{path}?{urlencode(query)}",
+        headers=headers | {"Authorization": f"Bearer {TOKEN}"},
+        body=json.dumps(body) if body is not None else None,
+        retries=False,
+    )
+    if response.status >= 400:
+        raise Failed(response.status, response.data.decode())
+    return response.json()
+
+
+def apply(user: client.ApiClient, document: dict[str, Any], **query: str) -> Any:
+    metadata = document["metadata"]
+    place = PLACES[document["kind"]].format(namespace=metadata.get("namespace"))
+    return call(
+        user, "PATCH", f"{place}/{metadata['name']}", document, **({"fieldManager": "gpuctl"} | query)
+    )
+
+
+def make_cluster(user: client.ApiClient, **options: Any) -> None:
+    apply(user, namespace("ours"))
+    apply(user, secret("ours"))
+    apply(user, ray_cluster("ours", **options))
+
+
+def test_ray_cluster_becomes_pods(api: KubeApi, user: client.ApiClient) -> None:
+    make_cluster(user)
+    core = client.CoreV1Api(user)
+    workers = core.list_namespaced_pod(
+        "ours", label_selector="ray.io/cluster=machines,ray.io/node-type=worker"
+    ).items
+    assert [one.status.phase for one in workers] == ["Running", "Running"]
+    assert {one.spec.node_name for one in workers} == {"gpu-0", "gpu-1"}
+    assert all(one.metadata.name.startswith("machines-gpu-worker-") for one in workers)
+    cluster = call(user, "GET", "/apis/ray.io/v1/namespaces/ours/rayclusters/machines")
+    assert (cluster["status"]["state"], cluster["status"]["readyWorkerReplicas"]) == ("ready", 2)
+
+
+def test_more_and_fewer_are_applied(api: KubeApi, user: client.ApiClient) -> None:
+    make_cluster(user, count=1)
+    (first,) = [
+        one["metadata"]["name"] for one in api.objects("pods", "ours") if "worker" in str(one["metadata"])
+    ]
+    apply(user, ray_cluster("ours", count=2))
+    names = {one["metadata"]["name"] for one in api.objects("pods", "ours")}
+    assert (len(names), first in names) == (3, True)
+    apply(user, ray_cluster("ours", count=0))
+    assert len(api.objects("pods", "ours")) == 1
+
+
+def test_what_cannot_run_says_why(api: KubeApi, user: client.ApiClient) -> None:
+    make_cluster(user, count=3)
+    core = client.CoreV1Api(user)
+    waiting = [one for one in core.list_namespaced_pod("ours").items if one.status.phase == "Pending"]
+    (condition,) = waiting[0].status.conditions
+    assert condition.reason == "Unschedulable"
+    assert condition.message == ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+    events = core.list_namespaced_event(
+        "ours", field_selector=f"involvedObject.name={waiting[0].metadata.name}"
+    )
+    assert [one.reason for one in events.items] == ["FailedScheduling"]
+
+
+def test_image_that_is_not_there(api: KubeApi, user: client.ApiClient) -> None:
+    api.world.images["no/*"] = "missing"
+    make_cluster(user, image="no/such:1")
+    pods = client.CoreV1Api(user).list_namespaced_pod("ours").items
+    (reason,) = {
+        one.status.container_statuses[0].state.waiting.reason for one in pods if "head" in one.metadata.name
+    }
+    assert reason == "ImagePullBackOff"
+
+
+def test_namespace_ends_with_all_in_it(api: KubeApi, user: client.ApiClient) -> None:
+    make_cluster(user)
+    api.world.hold_namespaces = True
+    client.CoreV1Api(user).delete_namespace("ours")
+    assert client.CoreV1Api(user).read_namespace("ours").status.phase == "Terminating"
+    api.world.hold_namespaces = False
+    with pytest.raises(client.ApiException, match="404"):
+        client.CoreV1Api(user).read_namespace("ours")
+    assert not [key for key in api.world.store.objects if key[1] == "ours"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("spec", "workers"), [], "workers"),
+        (("spec", "rayVersion"), 2, "rayVersion"),
+        (("spec", "headGroupSpec", "template", "spec", "containers", 0, "imagePull"), "Always", "imagePull"),
+        (("metadata", "label"), {}, "metadata.label: field not declared"),
+    ],
+)
+def test_bad_objects_are_refused(
+    user: client.ApiClient, path: tuple[Any, ...], value: Any, said: str
+) -> None:
+    apply(user, namespace("ours"))
+    document = ray_cluster("ours")
+    where: Any = document
+    for key in path[:-1]:
+        where = where[key]
+    where[path[-1]] = value
+    with pytest.raises(Failed) as refused:
+        apply(user, document)
+    status, text = refused.value.args
+    assert status == 422
+    assert said in text
+
+
+def test_spec_that_the_operator_refuses_makes_nothing(api: KubeApi, user: client.ApiClient) -> None:
+    apply(user, namespace("ours"))
+    document = ray_cluster("ours")
+    document["spec"]["rayVersion"] = "2.40.0"
+    apply(user, document)
+    assert not api.objects("pods", "ours")
+    (event,) = api.objects("events", "ours")
+    assert "2.52.0" in event["message"]
+
+
+def test_secret_that_lacks_is_named(api: KubeApi, user: client.ApiClient) -> None:
+    apply(user, namespace("ours"))
+    apply(user, ray_cluster("ours"))
+    (reason,) = {
+        one["status"][
+            "initContainerStatuses" if "worker" in one["metadata"]["name"] else "containerStatuses"
+        ][0]["state"]["waiting"]["reason"]
+        for one in api.objects("pods", "ours")
+    }
+    assert reason == "CreateContainerConfigError"
+
+
+def test_permissions(api: KubeApi, user: client.ApiClient) -> None:
+    api.denied.add(("create", "rayclusters.ray.io"))
+    reviews = client.AuthorizationV1Api(user)
+    for resource, allowed in (("rayclusters", False), ("rayjobs", True)):
+        attributes = client.V1ResourceAttributes(
+            verb="create", group="ray.io", resource=resource, namespace="x"
+        )
+        review = client.V1SelfSubjectAccessReview(
+            spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
+        )
+        assert reviews.create_self_subject_access_review(review).status.allowed is allowed
+    apply(user, namespace("ours"))
+    with pytest.raises(Failed, match=r"cannot create resource .*rayclusters"):
+        apply(user, ray_cluster("ours"))
+
+
+def test_other_managers_fields_are_not_taken(user: client.ApiClient) -> None:
+    make_cluster(user)
+    with pytest.raises(Failed, match="conflict with"):
+        apply(user, ray_cluster("ours", count=1), fieldManager="another")
+    assert apply(user, ray_cluster("ours", count=1), fieldManager="another", force="true")
+
+
+def test_connection_breaks_where_asked(api: KubeApi, user: client.ApiClient) -> None:
+    api.faults = {0: "before", 1: "after"}
+    for there in (False, True):
+        with pytest.raises(urllib3.exceptions.ProtocolError):
+            apply(user, namespace("ours"))
+        names = [one["metadata"]["name"] for one in api.objects("namespaces")]
+        assert ("ours" in names) is there
+
+
+def test_versions_and_definitions(user: client.ApiClient) -> None:
+    assert client.VersionApi(user).get_code().git_version == "v1.33.1"
+    found = client.ApiextensionsV1Api(user).read_custom_resource_definition("rayclusters.ray.io")
+    assert found.spec.group == "ray.io"
+
+
+def test_without_kuberay_its_kinds_are_not_served(tmp_path: Path) -> None:
+    with kube_api() as api:
+        user = config.new_client_from_config(str(api.kubeconfig(tmp_path / "kubeconfig")))
+        apply(user, namespace("ours"))
+        with pytest.raises(Failed, match="404"):
+            apply(user, ray_cluster("ours"))
+        api.world.add_node("cpu-0")
+        api.world.install_kuberay()
+        (operator,) = api.objects("pods", kuberay.NAMESPACE)
+        assert operator["status"]["phase"] == "Running"

@@ -1,0 +1,39 @@
+"""KubeRay's manifests as they lie in the package."""
+
+from provision.kubernetes.kuberay import DEPLOYMENT, NAMESPACE, definition, digest, manifests, release
+
+
+def test_manifests_are_those_of_the_release() -> None:
+    assert digest() == release().sha256
+
+
+def test_operator_is_of_that_release_and_nothing_more_is_installed() -> None:
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in manifests()}
+    assert sorted(kind for kind, _ in objects) == sorted(
+        [
+            "Namespace",
+            *["CustomResourceDefinition"] * 4,
+            "ServiceAccount",
+            "Role",
+            "ClusterRole",
+            "RoleBinding",
+            "ClusterRoleBinding",
+            "Service",
+            "Deployment",
+        ]
+    )
+    operator = objects["Deployment", DEPLOYMENT]
+    assert operator["metadata"]["namespace"] == NAMESPACE
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"quay.io/kuberay/operator:v{release().version}"
+
+
+def test_what_others_need_comes_first() -> None:
+    kinds = [one["kind"] for one in manifests()]
+    assert kinds[0] == "Namespace"
+    assert kinds[-1] == "Deployment"
+
+
+def test_definitions_store_version_1() -> None:
+    for plural in ("rayclusters", "rayjobs", "rayservices", "raycronjobs"):
+        assert [one["name"] for one in definition(plural)["spec"]["versions"] if one["storage"]] == ["v1"]
