@@ -5,6 +5,7 @@ from typing import Any
 
 from provision.cloud.records import Finding
 from provision.errors import CloudError, Denied, Gone
+from provision.kubernetes import objects
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.capacity import NodeRoom, rooms
 from provision.parallel import run_all, values
@@ -69,14 +70,21 @@ def schema_problem(crd: dict[str, Any]) -> str:
     )
 
 
-def nodes(api: Api) -> tuple[NodeRoom, ...] | None:
-    """Return the nodes that our pods may run on; None: the user may not list nodes."""
+def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
+    """Return the nodes that our pods may run on; None: the user may not list nodes.
+
+    Pods in `namespace` that are no machine yet, of an `up` that was cut off, take no room: they are to become one.
+    """
     try:
         found = api.list(NODE)
     except Denied:
         return None
     try:
-        pods: list[dict[str, Any]] | None = api.list(POD)
+        pods: list[dict[str, Any]] | None = [
+            pod
+            for pod in api.list(POD)
+            if pod["metadata"]["namespace"] != namespace or objects.RANK in pod["metadata"].get("labels", {})
+        ]
     except Denied:
         pods = None
     return rooms(found, pods)
@@ -122,12 +130,12 @@ def findings(api: Api, namespace: str) -> Sequence[Finding]:
             detail=what or f"{CRD_NAME} is there",
             fix=fix,
         ),
-        _nodes_finding(api),
+        _nodes_finding(api, namespace),
     )
 
 
-def _nodes_finding(api: Api) -> Finding:
-    found = nodes(api)
+def _nodes_finding(api: Api, namespace: str) -> Finding:
+    found = nodes(api, namespace)
     if found is None:
         return Finding(what="nodes", ok=None, detail="you may not list nodes")
     if not found:

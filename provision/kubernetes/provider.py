@@ -193,7 +193,7 @@ class KubernetesProvider:
         if problem := checks.kuberay_problem(api):
             raise RefusedPlan(f"{problem} Nothing was made.")
         shape = spec.shape or fresh.shape
-        rooms = checks.nodes(api)
+        rooms = checks.nodes(api, fresh.namespace)
         of_shape = gpus_of(shape) if shape else None
         if rooms is None:
             if shape is None and record is None:
@@ -258,7 +258,7 @@ def _no_room(api: Api, missing: int, gpus: int, shape: str | None, fitting: int,
     busy = (
         ""
         if ready is None or ready == fitting
-        else f", and {ready} of them {'has' if ready == 1 else 'have'} all free"
+        else f", and {ready} of them {'has' if ready == 1 else 'have'} all GPUs free"
     )
     return (
         f"{missing} new machines{each} are asked for, one a node, and the cluster of context {api.context} has "

@@ -1,0 +1,268 @@
+"""Pods as machines: made, replaced, removed, on an API server that is made to fail."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from inventories.disk.store import ClusterFolder, Store
+from inventories.errors import InvalidInput
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.errors import (
+    CreateFailed,
+    Denied,
+    LeftBehind,
+    NoCapacity,
+    OtherAccount,
+    ProvisionError,
+    RefusedPlan,
+    Unclear,
+)
+from provision.kubernetes.api import connect
+from provision.kubernetes.provider import KubernetesProvider
+from provision.kubernetes.record import load
+from provision.provider import Plan
+from tests.clocks import StepClock
+from tests.fakes.kube.api import KubeApi, kube_api
+
+SPEC = Spec(provider="kubernetes", count=2)
+TAINT = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeApi]:
+    with kube_api() as api:
+        api.world.add_node("cpu-0")
+        for number in range(3):
+            kind = {"node.kubernetes.io/instance-type": "g5.12xlarge"}
+            api.world.add_node(f"gpu-{number}", gpus=4, labels=kind, taints=[TAINT])
+        api.world.install_kuberay()
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+        yield api
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    return Store(tmp_path / "home").cluster("default")
+
+
+def provider(folder: ClusterFolder) -> KubernetesProvider:
+    """As a new process has it, in which time passes at once."""
+    clock = StepClock()
+    return KubernetesProvider(folder, clock=clock, connect=partial(connect, clock=clock))
+
+
+def up(folder: ClusterFolder, spec: Spec = SPEC, said: list[str] | None = None) -> tuple[Machine, ...]:
+    """Plan and create, and save the inventory as `up` does."""
+    current = folder.load() if folder.exists() else None
+    one = provider(folder)
+    plan: Plan = one.plan(spec, current)
+    machines = one.create(plan, folder.journal, (said if said is not None else []).append)
+    folder.save(
+        Inventory(
+            cluster=folder.name,
+            provider="kubernetes",
+            created_at="2026-11-01T00:00:00+00:00",
+            machines=machines,
+        )
+    )
+    return machines
+
+
+def ours(api: KubeApi) -> list[str]:
+    """What is there of gpuctl's."""
+    namespaces = [one["metadata"]["name"] for one in api.objects("namespaces")]
+    return [name for name in namespaces if name.startswith("gpuctl-")]
+
+
+def test_workers_of_a_ray_cluster_become_machines_and_nothing_is_left(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    machines = up(folder)
+    assert [(one.name, one.rank, one.state, one.gpus) for one in machines] == [
+        ("default-0", 0, "running", 4),
+        ("default-1", 1, "running", 4),
+    ]
+    (namespace,) = ours(api)
+    assert all(one.id == f"{namespace}/{one.host}" and one.transport == "pod" for one in machines)
+    assert provider(folder).find() == machines
+    assert not provider(folder).plan(SPEC, folder.load()).create
+    more = up(folder, replace(SPEC, count=3))
+    assert (more[:2], len(more)) == (machines, 3)
+    assert {
+        pod["spec"]["nodeName"]
+        for pod in api.objects("pods", namespace)
+        if "worker" in pod["metadata"]["name"]
+    } == {
+        "gpu-0",
+        "gpu-1",
+        "gpu-2",
+    }
+    with pytest.raises(RefusedPlan, match="has 3 machines, and `up` does not end any"):
+        up(folder, replace(SPEC, count=1))
+    assert provider(folder).destroy() == ()
+    assert ours(api) == []
+    assert provider(folder).destroy() == (), "it was gone already"
+
+
+def test_pod_that_was_lost_is_replaced_with_its_rank(api: KubeApi, folder: ClusterFolder) -> None:
+    first, second = up(folder)
+    namespace = second.id.partition("/")[0]
+    api.world.store.delete("pods", namespace, first.host)
+    assert provider(folder).refresh(first).state == "gone"
+    plan = provider(folder).plan(SPEC, folder.load())
+    assert [(one.name, one.replaces) for one in plan.create] == [("default-0", first.id)]
+    now = up(folder)
+    assert (now[0].rank, now[1]) == (0, second)
+    assert now[0].host != first.host
+
+
+@pytest.mark.parametrize("broken", ["before", "after"])
+def test_reply_that_is_lost_makes_nothing_twice(api: KubeApi, folder: ClusterFolder, broken: str) -> None:
+    plan = provider(folder).plan(SPEC, None)
+    begun = len(api.calls)
+    api.faults = dict.fromkeys(range(begun, begun + 40, 2), broken)  # type: ignore[arg-type]
+    machines = provider(folder).create(plan, folder.journal)
+    assert (len(machines), len(ours(api))) == (2, 1)
+    assert provider(folder).destroy() == ()
+    assert ours(api) == []
+
+
+class Killed(BaseException):
+    """As a process's end in the middle of a call."""
+
+
+def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool:
+    """`up` whose connection and life end at that call; whether it came so far."""
+    one = provider(folder)
+    plan = one.plan(SPEC, None)
+    at = len(api.calls) + call
+    api.faults = {at: broken}  # type: ignore[dict-item]
+    clock = one._clock
+    made = one._connect
+
+    def connect_once(context: str | None) -> object:
+        found = made(context)
+        once = found._once
+
+        def end(*words: object) -> object:
+            try:
+                return once(*words)  # type: ignore[arg-type]
+            except Unclear as error:
+                raise Killed from error
+
+        found._once = end  # type: ignore[method-assign, assignment]
+        return found
+
+    one = KubernetesProvider(folder, clock=clock, connect=connect_once)  # type: ignore[arg-type]
+    try:
+        one.create(plan, folder.journal)
+    except Killed:
+        return True
+    finally:
+        api.faults = {}
+    return False
+
+
+@pytest.mark.parametrize("broken", ["before", pytest.param("after", marks=pytest.mark.slow)])
+def test_killed_at_any_call_up_converges_and_down_leaves_nothing(
+    api: KubeApi, tmp_path: Path, broken: str
+) -> None:
+    calls = 0
+    while dies_at(api, Store(tmp_path / f"up-{calls}").cluster("default"), calls, broken):
+        again = Store(tmp_path / f"up-{calls}").cluster("default")
+        machines = up(again)
+        assert [one.rank for one in machines] == [0, 1]
+        (namespace,) = ours(api)
+        assert (
+            len([pod for pod in api.objects("pods", namespace) if "worker" in pod["metadata"]["name"]]) == 2
+        )
+        assert provider(again).destroy() == ()
+        down = Store(tmp_path / f"down-{calls}").cluster("default")
+        assert dies_at(api, down, calls, broken)
+        assert provider(down).destroy() == ()
+        assert ours(api) == []
+        calls += 1
+    assert calls >= 5, "namespace, secret, cluster, two ranks"
+
+
+def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: ClusterFolder) -> None:
+    api.world.images = {"no/*": "missing", "bad/*": "crashing"}
+    with pytest.raises(CreateFailed, match="not found"):
+        up(folder, replace(SPEC, image="no/such:1"))
+    assert ours(api) == []
+    with pytest.raises(CreateFailed, match="ended with exit status 1"):
+        up(Store(folder.path.parent).cluster("other"), replace(SPEC, image="bad/one:1"))
+    assert ours(api) == []
+    up(Store(folder.path.parent).cluster("third"), replace(SPEC, count=1))
+    api.world.images["*"] = "slow"
+    said: list[str] = []
+    with pytest.raises(CreateFailed, match=r"is not ready after 1\d+ s: it waits for the image"):
+        up(Store(folder.path.parent).cluster("third"), SPEC, said)
+    (namespace,) = ours(api)
+    assert any("waits for the image rayproject/ray" in line for line in said)
+    workers = [pod for pod in api.objects("pods", namespace) if "worker" in pod["metadata"]["name"]]
+    assert len(workers) == 1, "the machine that was there stays"
+
+
+def test_plan_refuses_before_anything_is_made(api: KubeApi, folder: ClusterFolder) -> None:
+    def refusal(kind: type[Exception], spec: Spec = SPEC) -> str:
+        with pytest.raises(kind) as caught:
+            provider(folder).plan(spec, None)
+        return str(caught.value)
+
+    assert "4 new machines with 4 GPUs each are asked for" in refusal(NoCapacity, replace(SPEC, count=4))
+    assert "has no context 'nope'" in refusal(ProvisionError, replace(SPEC, context="nope"))
+    assert "instance type p4d" in refusal(InvalidInput, replace(SPEC, shape="p4d"))
+    api.denied = {("create", "pods/exec"), ("patch", "rayclusters.ray.io")}
+    assert "you may not patch rayclusters.ray.io; create pods/exec" in refusal(Denied)
+    api.denied = set()
+    for crd in [one["metadata"]["name"] for one in api.objects("customresourcedefinitions")]:
+        api.world.store.forget(("customresourcedefinitions", None, crd))
+    assert "has no KubeRay 1.7" in refusal(RefusedPlan)
+    assert ours(api) == []
+    assert load(folder) is None
+
+
+def test_context_that_means_another_cluster_is_refused(
+    api: KubeApi, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(folder)
+    with kube_api() as other:
+        monkeypatch.setenv("KUBECONFIG", str(other.kubeconfig(tmp_path / "other")))
+        with pytest.raises(OtherAccount, match="the context test is now of"):
+            provider(folder).find()
+        assert provider_calls(other) == []
+
+
+def provider_calls(api: KubeApi) -> list[tuple[str, str]]:
+    return [call for call in api.calls if "selfsubjectaccessreviews" not in call[1]]
+
+
+def test_down_names_what_keeps_the_namespace(api: KubeApi, folder: ClusterFolder) -> None:
+    up(folder)
+    api.world.hold_namespaces = True
+    (left,) = provider(folder).destroy()
+    assert left.kind == "namespace"
+    api.world.hold_namespaces = False
+    assert provider(folder).destroy() == ()
+
+
+def test_namespace_of_somebody_else_is_left_alone(api: KubeApi, folder: ClusterFolder) -> None:
+    up(folder)
+    (name,) = ours(api)
+    api.world.store.objects["namespaces", None, name]["metadata"]["labels"]["gpuctl/cluster-id"] = "another"
+    assert provider(folder).destroy() == ()
+    assert ours(api) == [name]
+
+
+def test_undoing_that_fails_says_what_is_left(api: KubeApi, folder: ClusterFolder) -> None:
+    api.world.images = {"*": "missing"}
+    api.denied = set()
+    plan = provider(folder).plan(replace(SPEC, image="no/such:1"), None)
+    api.denied = {("delete", "namespaces")}
+    with pytest.raises(LeftBehind, match="What was begun is still there: namespace gpuctl-default-"):
+        provider(folder).create(plan, folder.journal)
