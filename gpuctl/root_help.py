@@ -33,6 +33,7 @@ SECTIONS = (
             ("runs", "List the runs."),
             ("results", "Show one run's results, or several side by side."),
             ("export", "Write the trained weights of a run to one file."),
+            ("manifests", "Write a job as Kubernetes' own objects, to apply without gpuctl."),
             ("tune", "Search for hyperparameters, with Ray Tune."),
             ("bench", "Run the built-in job on several layouts: scaling and cost."),
         ),

@@ -1,0 +1,170 @@
+"""A job as Kubernetes' own objects, to be applied by other means: a RayJob, or a JobSet for torchrun. Pure."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from provision.kubernetes.objects import (
+    GPU,
+    HOSTNAME,
+    INSTANCE_TYPE,
+    RAY_VERSION,
+    SHARED_MEMORY,
+    default_image,
+)
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label by which Kueue takes a job into a queue; it starts the job by the field `suspend`."""
+PORT = 29400
+JOB = "ranks"
+"""Name of the JobSet's one job: its first pod is `NAME-ranks-0-0.NAME`."""
+KEPT_S = 3600
+"""How long the pods of a job that is over stay, for their logs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobManifest:
+    """A job that is to be written down."""
+
+    name: str
+    mode: Literal["ray", "torchrun"]
+    command: Sequence[str]
+    """What Python is given: a script and its arguments, or `-m` and a module, in the image or in `working_dir`."""
+    nodes: int
+    gpus: int
+    """Of each node; 0: the job trains on CPUs."""
+    image: str | None = None
+    """None: Ray's public one."""
+    namespace: str | None = None
+    shape: str | None = None
+    """Instance type of the nodes. None: any."""
+    queue: str | None = None
+    """Of Kueue."""
+    pip: Sequence[str] = ()
+    """Ray: packages that are installed before the job starts."""
+    working_dir: str | None = None
+    """Ray: URL of a zip with the project, as a runtime environment takes it."""
+
+
+def document(job: JobManifest) -> dict[str, Any]:
+    """Return the RayJob, or the JobSet."""
+    return _ray_job(job) if job.mode == "ray" else _job_set(job)
+
+
+def text(documents: Sequence[dict[str, Any]]) -> str:
+    """Return them as YAML that `kubectl apply -f -` takes."""
+    return yaml.safe_dump_all(documents, sort_keys=False, width=110)
+
+
+def _metadata(job: JobManifest) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": job.name}
+    if job.namespace:
+        metadata["namespace"] = job.namespace
+    if job.queue:
+        metadata["labels"] = {QUEUE: job.queue}
+    return metadata
+
+
+def _ray_job(job: JobManifest) -> dict[str, Any]:
+    """The operator itself submits it (HTTPMode), so that a connection that is lost ends nothing."""
+    image = job.image or default_image(job.gpus)
+    environment: dict[str, Any] = {}
+    if job.pip:
+        environment["pip"] = list(job.pip)
+    if job.working_dir:
+        environment["working_dir"] = job.working_dir
+    head = {"name": "ray-head", "image": image, "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}
+    spec: dict[str, Any] = {
+        "entrypoint": shlex.join(["python", *job.command]),
+        "submissionMode": "HTTPMode",
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": KEPT_S,
+        "rayClusterSpec": {
+            "rayVersion": RAY_VERSION,
+            "authOptions": {"mode": "token"},
+            "headGroupSpec": {
+                "serviceType": "ClusterIP",
+                "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
+                "template": {"spec": {"containers": [head]}},
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "gpu",
+                    "replicas": job.nodes,
+                    "minReplicas": job.nodes,
+                    "maxReplicas": job.nodes,
+                    "rayStartParams": {},
+                    "template": {
+                        "metadata": {"labels": {"gpuctl/job": job.name}},
+                        "spec": _pod(job, {"name": "ray-worker", "image": image}),
+                    },
+                }
+            ],
+        },
+    }
+    if environment:
+        spec["runtimeEnvYAML"] = yaml.safe_dump(environment, sort_keys=False)
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": _metadata(job), "spec": spec}
+
+
+def _job_set(job: JobManifest) -> dict[str, Any]:
+    """An indexed job: the pod with index 0 has the rendezvous, and its name is known before it is there."""
+    rendezvous = f"{job.name}-{JOB}-0-0.{job.name}:{PORT}"
+    ranks = [
+        "torchrun",
+        f"--nnodes={job.nodes}",
+        f"--nproc-per-node={job.gpus or 1}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={rendezvous}",
+        f"--rdzv-id={job.name}",
+        *job.command,
+    ]
+    pod = _pod(job, {"name": "torchrun", "image": job.image, "command": ranks})
+    indexed = {
+        "completionMode": "Indexed",
+        "completions": job.nodes,
+        "parallelism": job.nodes,
+        "backoffLimit": 0,
+        "template": {
+            "metadata": {"labels": {"gpuctl/job": job.name}},
+            "spec": {"restartPolicy": "Never", **pod},
+        },
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _metadata(job),
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "ttlSecondsAfterFinished": KEPT_S,
+            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": indexed}}],
+        },
+    }
+
+
+def _pod(job: JobManifest, container: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod's spec: alone on its node, with the node's GPUs."""
+    gpus = {GPU: str(job.gpus)} if job.gpus else {}
+    resources: dict[str, Any] = {"requests": {"cpu": "1", "memory": "2Gi", **gpus}}
+    if gpus:
+        resources["limits"] = gpus
+    apart = {"labelSelector": {"matchLabels": {"gpuctl/job": job.name}}, "topologyKey": HOSTNAME}
+    spec: dict[str, Any] = {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+        "containers": [
+            {
+                **container,
+                "resources": resources,
+                "volumeMounts": [{"name": "shared-memory", "mountPath": SHARED_MEMORY}],
+            }
+        ],
+        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
+    }
+    if job.shape:
+        spec["nodeSelector"] = {INSTANCE_TYPE: job.shape}
+    if job.gpus:
+        spec["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    return spec
