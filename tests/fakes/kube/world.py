@@ -34,6 +34,8 @@ class World:
     """Pods that are deleted stay, as those on a node that is gone."""
     fixed: set[str] = field(default_factory=set)
     """Pods that nothing happens to: uids."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """By node: the address that a pod there has, where that is another machine's. Only one pod can have it."""
     _addresses: Iterator[int] = field(default_factory=lambda: count(2))
 
     def add_node(
@@ -193,7 +195,8 @@ class World:
         if not pod["spec"].get("nodeName") or status["phase"] in ("Failed", "Succeeded"):
             return
         image = pod["spec"]["containers"][0]["image"]
-        address = status.get("podIP") or f"10.1.0.{next(self._addresses)}"
+        address = status.get("podIP") or self.addresses.get(pod["spec"]["nodeName"])
+        address = address or f"10.1.0.{next(self._addresses)}"
         fate = next((what for glob, what in self.images.items() if fnmatchcase(image, glob)), None)
         if (lacking := self._lacking_secret(pod)) is not None:
             why = f'secret "{lacking}" not found'

@@ -1,0 +1,78 @@
+"""The way from `up` to `down` in a cluster of Kubernetes, whose pods run in hosts of network namespaces."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clouds import IMPORTS
+from forks import forks_of
+from support import Gpuctl, clean_env
+
+from tests.fakes.kube.api import KubeApi, Pod, kube_api
+from tests.fakes.kube.store import Document
+from tests.fakes.namespace_transport import enter_argv
+from tests.fakes.vms import Net, lacking, vms
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    with vms(tmp_path, count=2, firewall="none") as net:
+        yield net
+
+
+@pytest.fixture
+def api(net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeApi]:
+    """A cluster with two nodes for workers, whose pods are the hosts, and one for all else."""
+    hosts = {host.name: host for host in net.hosts}
+
+    def runtime(pod: Document) -> Pod:
+        host = hosts[pod["spec"]["nodeName"]]
+        return Pod(argv=tuple(enter_argv(host.pid, host.user)), env=os.environ)
+
+    with kube_api() as api:
+        api.runtime = runtime
+        api.world.add_node("cpu-0", labels={"node.kubernetes.io/instance-type": "m5.large"})
+        for host in net.hosts:
+            api.world.add_node(host.name, labels={"node.kubernetes.io/instance-type": "c5.large"})
+            api.world.addresses[host.name] = host.address
+        api.world.install_kuberay()
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
+        yield api
+
+
+@pytest.fixture
+def gpuctl(api: KubeApi, tmp_path: Path) -> Iterator[Gpuctl]:
+    project = tmp_path / "project"
+    project.mkdir()
+    with forks_of(*IMPORTS, env=clean_env()) as forks:
+        yield Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
+
+
+UP = ("up", "--provider", "kubernetes", "--shape", "c5.large", "--count", "2", "--python", sys.executable)
+JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
+
+
+def test_whole_way_in_pods_with_torchrun_and_ray(gpuctl: Gpuctl, api: KubeApi) -> None:
+    shown = gpuctl.ok(*UP, "--dry-run").out
+    assert "raycluster" in shown
+    up = gpuctl.ok(*UP, "--json")
+    assert [(one["name"], one["host"], one["port"], one["state"]) for one in up.json["machines"]] == [
+        ("default-0", None, None, "running"),
+        ("default-1", None, None, "running"),
+    ]
+    assert "nothing changed" in gpuctl.ok(*UP).err
+    assert [one["state"] for one in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
+    losses = {}
+    for mode in ("torchrun", "ray"):
+        done = gpuctl.ok("train", "--mode", mode, "--json", "--", *JOB, timeout_s=400).json
+        assert (done["status"], done["world_size"]) == ("succeeded", 2)
+        losses[mode] = done["train"]["loss"]
+    assert losses["ray"] == pytest.approx(losses["torchrun"], rel=1e-6)
+    assert len(gpuctl.ok("results", "--json").json["runs"]) == 1
+    gpuctl.ok("down")
+    assert not [one for one in api.objects("namespaces") if one["metadata"]["name"].startswith("gpuctl-")]
+    assert gpuctl.ok("clusters", "--json").json["clusters"] == []
