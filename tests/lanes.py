@@ -111,6 +111,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_job_file.py": ("gpuctl/job_file/", "inventories/job_file.py", "gpuctl/options.py"),
     "integration/test_hangs_vms.py": ("gpuctl/hangs/", "remote/node/hangs/", "remote/runs/rank_activity.py"),
     "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pod", "tests/fakes/kube"),
+    "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
     "integration/test_library.py": ("gpuctl/library/", "gpuctl/__init__.py", "docs/python-api.md"),
