@@ -104,6 +104,82 @@ def test_rank_without_memory_is_named_with_what_helps(hosts: Gpuctl) -> None:
     )
 
 
+CGROUPS = Path("/sys/fs/cgroup")
+MEMORY = CGROUPS / "memory" if (CGROUPS / "memory").is_dir() else CGROUPS
+LIMIT_BYTES = 700_000_000
+
+
+@pytest.fixture
+def small_host(hosts: Gpuctl) -> Iterator[None]:
+    """The second host may have little memory, as a container may: what is started there is in a group of its own."""
+    group = MEMORY / f"gpuctl-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"needs control groups that can be made in {MEMORY}: {error.strerror}")
+    limits = [group / name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists()]
+    if not limits:
+        group.rmdir()
+        pytest.skip(f"needs the memory controller in {MEMORY}")
+    limits[0].write_text(str(LIMIT_BYTES))
+    pids = processes_with(str(hosts.home / "clusters" / "default" / "local" / "default-1"))
+    before = {pid: group_of(pid) for pid in pids}
+    for pid in pids:
+        (group / "cgroup.procs").write_text(str(pid))
+    yield
+    for pid in map(int, (group / "cgroup.procs").read_text().split()):
+        (before.get(pid, before[pids[0]]) / "cgroup.procs").write_text(str(pid))
+    group.rmdir()
+
+
+def group_of(pid: int) -> Path:
+    """The folder of a process's memory control group."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory" or MEMORY == CGROUPS:
+            return MEMORY / path.lstrip("/")
+    raise AssertionError(f"process {pid} is in no group")
+
+
+@pytest.mark.usefixtures("small_host")
+@pytest.mark.parametrize(
+    ("strategy", "place", "helps"),
+    [
+        (
+            "pp",
+            "stage 2 of 2",
+            "with more machines, and a larger --pp or --tp, each rank keeps less of the model",
+        ),
+        ("ddp", None, "with --strategy fsdp each rank keeps a part of the model"),
+        ("fsdp", None, "with more machines each rank keeps less of the model"),
+    ],
+)
+def test_rank_that_the_kernel_kills_for_want_of_memory_is_named_with_what_helps(
+    hosts: Gpuctl, strategy: str, place: str | None, helps: str
+) -> None:
+    large = (
+        "--synthetic",
+        "512,3,64,64,4",
+        "--global-batch-size",
+        "512",
+        "--gradient-accumulation-steps",
+        "2",
+    )
+    done = hosts(
+        "train", "--json", "--", *JOB, *large, "--strategy", strategy, "--precision", "fp32", "--no-save"
+    )
+    assert done.status == 1, done.err
+    error = done.json["first_error"]
+    assert (error["rank"], error["node"], error["place"]) == (1, "default-1", place), error
+    assert (error["reason"], error["cause"]) == ("out_of_memory", "kernel_kill"), error
+    assert "as its container or session may have 700 MB of memory and had used them up" in error["message"]
+    assert "(killed by SIGKILL)" in error["message"]
+    shown = " ".join(hosts.ok("results", done.json["run"]).out.split())
+    who = f"rank 1 on default-1{f' ({place})' if place else ''}"
+    assert f"{who} failed first: out of memory: the kernel killed" in shown
+    assert helps in shown
+
+
 STUCK = """
 import os, sys, time
 import torch
