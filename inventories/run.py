@@ -185,6 +185,10 @@ class TrainSummary:
     dataset: str | None = None
     strategy: str | None = None
     device: str | None = None
+    precision: str | None = None
+    """`fp32`, `bf16`, …"""
+    memory_savers: tuple[str, ...] = ()
+    """What it was given to keep less on the device: `activation_checkpointing`, `cpu_offload`."""
     epochs: int | None = None
     """As many as there are to be, with those that earlier runs had taken."""
     epochs_before: int | None = None

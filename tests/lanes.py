@@ -198,6 +198,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/hangs/",
         "gpuctl/run_results/",
     ),
+    "integration/test_strategy_chains.py": (
+        "train/strategies/",
+        "train/checkpoints/",
+        "train/on_ray/",
+        "gpuctl/workflow/training/resume.py",
+    ),
     "integration/test_sync_scale.py": (
         "remote/files/sync.py",
         "remote/files/rsync.py",

@@ -254,8 +254,9 @@ class Options:
     )  # fmt: skip
     tensorboard: bool = _output(True, "Write TensorBoard event files, where its package is installed.")
     log_every: int = _output(
-        10, "Steps between two lines in the metrics file.", type=whole_number(1), metavar="N"
-    )
+        10, "Steps between two lines in the metrics file; the first step and slow ones have a line, too.",
+        type=whole_number(1), metavar="N",
+    )  # fmt: skip
     save: bool = _output(True, "Write the trained model.")
 
     @property

@@ -58,6 +58,12 @@ def words(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _names(value: object) -> tuple[str, ...]:
+    """The names in a list, but for what can't be printed; the first of them, if there are very many."""
+    listed = value if isinstance(value, list) else ()
+    return tuple(itertools.islice((name for name in listed if _is_name(name)), METRICS_KEPT))
+
+
 def whole(value: object) -> int | None:
     """An integer of a size that counts something, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
@@ -222,6 +228,8 @@ def summary(
         dataset=words(start.get("dataset")),
         strategy=words(start.get("strategy")),
         device=_device_kind(metrics),
+        precision=words(start.get("precision")),
+        memory_savers=_names(start.get("memory_savers")),
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
         first_step_s=_first_step_s(metrics, started),

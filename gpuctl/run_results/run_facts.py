@@ -19,6 +19,7 @@ from inventories.run import LossSource, Result, TrainSummary
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22
 """Of a value, where there is room: so the columns of most runs stand alike."""
+USUAL_PRECISION = "fp32"
 METRIC_NAME_WIDTH = 20
 """Of a metric's name, characters in a table."""
 
@@ -41,7 +42,9 @@ def facts_table(result: Result) -> RenderableType | None:
         ("first step", _first_step(train.first_step_s)),
         ("epochs", epochs_text(result)),
         ("network", _network(result)),
+        ("precision", _precision(train)),
         ("memory", memory_text(train)),
+        ("saved by", _savers(train)),
     ]
     right = [
         ("accuracy", accuracy_text(result)),
@@ -125,6 +128,17 @@ def memory_text(train: TrainSummary) -> str:
         return text.UNKNOWN
     large = train.memory_gb >= 1
     return f"{train.memory_gb:,.1f} GB a rank" if large else f"{train.memory_gb * 1000:.3g} MB a rank"
+
+
+def _precision(train: TrainSummary) -> str:
+    """`bf16`; not known of the usual one."""
+    return text.UNKNOWN if train.precision in (None, USUAL_PRECISION) else text.clean(train.precision, 30)
+
+
+def _savers(train: TrainSummary) -> str:
+    """`activation checkpointing`: what keeps the memory of a rank small."""
+    names = (text.clean(name, METRIC_NAME_WIDTH + 10).replace("_", " ") for name in train.memory_savers)
+    return ", ".join(names) or text.UNKNOWN
 
 
 def _network(result: Result) -> str:

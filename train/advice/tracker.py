@@ -27,7 +27,7 @@ LOGITS_KEPT = 2 / 3
 
 def main() -> int:
     """Count, print, and return the exit status."""
-    json.dump(compare(parse(), **json.load(sys.stdin)), sys.stdout)
+    print(f"\n{json.dumps(compare(parse(), **json.load(sys.stdin)))}")
     return 0
 
 

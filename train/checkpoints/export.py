@@ -11,12 +11,17 @@ from typing import Any
 
 from train.errors import BadCheckpoint, BadEnvironment, NotWritten, TrainError
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers of torch's normalization layers."""
+
 
 def export(folder: Path, target: Path) -> dict[str, Any]:
     """Write the weights of the newest whole checkpoint. Returns what was written, and of what."""
     from train.checkpoints.files import summary
+    from train.models.gpt import TIED
 
     name, weights, left_out = newest_weights(folder)
+    weights |= {tied: weights[first] for tied, first in TIED.items() if {tied, first} <= weights.keys()}
     if target.suffix == ".safetensors":
         _save_safetensors(weights, target)
     else:
@@ -29,9 +34,15 @@ def export(folder: Path, target: Path) -> dict[str, Any]:
         "bytes": size,
         "sha256": digest,
         "tensors": len(weights),
-        "parameters": sum(tensor.numel() for tensor in weights.values()),
+        "parameters": parameters(weights),
         "left_out": left_out,
     }
+
+
+def parameters(weights: dict[str, Any]) -> int:
+    """Return the number of weights, tied ones counted once, without statistics that the network keeps."""
+    trained = [tensor for name, tensor in weights.items() if name.rpartition(".")[2] not in STATISTICS]
+    return sum({id(tensor): tensor.numel() for tensor in trained}.values())
 
 
 def newest_weights(folder: Path) -> tuple[str, dict[str, Any], list[str]]:
@@ -83,7 +94,7 @@ def main() -> int:
     """Write the file. Returns the exit status."""
     folder, target = map(Path, sys.argv[1:])
     try:
-        print(json.dumps(export(folder, target)))
+        print(f"\n{json.dumps(export(folder, target))}")
     except ModuleNotFoundError as error:
         print(
             f"{sys.executable} has no package {error.name}. Install it: {sys.executable} -m pip install torch",

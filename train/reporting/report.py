@@ -3,7 +3,7 @@
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
-     "steps_per_epoch", "batch_size", "precision", "loop", "parameters", "gradient_bytes"}
+     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "parameters", "gradient_bytes"}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
     {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "perplexity", "samples_per_s", "lr",
      "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
@@ -21,10 +21,10 @@ validation images; in `end`, of the test images where there are any. It is null 
 allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu` is the fraction of the GPUs' peak
 rate that the model's own operations are (null: one of the two is not known). `epochs_before` counts the epochs of
 earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on
-the step, or weights are sent, too). `strategy` is that of `--strategy`, or `single`. Where computing and sending
-overlap, as with sharded weights, the two parts of a step are null. The times are defined in
-`train/reporting/timing.py`. A number that is not finite is null. `ranks` are those that a rank waited for, as far as
-it knows them.
+the step, or weights are sent, too). `memory_savers`: "activation_checkpointing", "cpu_offload". `strategy` is that of
+`--strategy`, or `single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are
+null. The times are defined in `train/reporting/timing.py`. A number that is not finite is null. `ranks` are those
+that a rank waited for, as far as it knows them.
 """
 
 import contextlib
@@ -43,8 +43,9 @@ from train.errors import NoPeers, NotWritten, PeerLost, PeerSilent
 from train.options import Options
 from train.reporting.device_use import DeviceUse
 from train.reporting.timing import StepTime, Timing
+from train.strategies.deepspeed_config import offloads
 
-Json = str | int | float | dict[str, float] | dict[str, float | None] | list[int] | None
+Json = str | int | float | dict[str, float] | dict[str, float | None] | list[int] | list[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,15 @@ class Epoch:
     def samples_per_s(self) -> float:
         """Samples a second of all ranks together."""
         return self.samples / self.seconds
+
+
+def memory_savers(options: Options) -> list[str]:
+    """Return the options that were given to keep less on the device."""
+    given = {
+        "activation_checkpointing": options.activation_checkpointing,
+        "cpu_offload": options.cpu_offload or offloads(options),
+    }
+    return [name for name, is_given in given.items() if is_given]
 
 
 class Report:
@@ -150,6 +160,7 @@ class Report:
             steps_per_epoch=steps_per_epoch,
             batch_size=batch_size,
             precision=options.precision,
+            memory_savers=memory_savers(options),
             loop=options.loop,
             parameters=parameters,
             gradient_bytes=gradient_bytes,

@@ -1,5 +1,6 @@
 """The lines about single steps."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -23,8 +24,15 @@ class _Pending:
     loss: Tensor
 
 
+MOST_SILENT_S = 5.0
+"""Slow steps are reported at the latest after this time."""
+
+
 class StepLogger:
-    """Reports every so many steps, once the device has finished them: nothing waits for it."""
+    """Reports steps once the device has finished them: nothing waits for it.
+
+    The first one, then every so many, and more often where they are slow.
+    """
 
     def __init__(
         self, report: Report, timer: StepTimer, device: torch.device, every: int, *, counts: bool
@@ -36,11 +44,13 @@ class StepLogger:
         self._every = every
         self._synchronous = device.type == "cpu"
         self._pending: deque[_Pending] = deque()
+        self._noted_at: float | None = None
 
     def add(self, progress: TrainingProgress, loss: Tensor) -> None:
         """Take note of a step that was begun on the device, and report those that are finished."""
-        if progress.steps % self._every:
+        if progress.steps % self._every and not self._is_due():
             return
+        self._noted_at = time.monotonic()
         pending = _Pending(
             index=self._timer.count - 1,
             step=progress.steps,
@@ -51,6 +61,10 @@ class StepLogger:
         self._pending.append(pending)
         # A loss is being copied to the CPU until the step after it is finished, too.
         self._report_before(self._timer.finished() - (0 if self._synchronous else 1))
+
+    def _is_due(self) -> bool:
+        """Return whether nothing, or for long nothing, was noted."""
+        return self._noted_at is None or time.monotonic() - self._noted_at >= MOST_SILENT_S
 
     def finish(self) -> None:
         """Wait for the device and report all steps."""

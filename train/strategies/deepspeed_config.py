@@ -85,9 +85,7 @@ def problem(options: Options) -> str | None:
             f"{option} is for --engine torch: DeepSpeed distributes the model as zero_optimization in {OPTION} says. "
             "Leave one of them out."
         )
-    zero = config_of(options).get("zero_optimization", {})
-    kept = [zero[name] for name in ("offload_optimizer", "offload_param") if isinstance(zero.get(name), dict)]
-    if any(one.get("device") == "nvme" for one in kept):
+    if "nvme" in _offload_devices(options):
         return f'{OPTION} keeps the model on a disk ("device": "nvme"), which the job has no way for: take "cpu".'
     if options.precision in ("bf16", "fp16") and stage_of(options) == 0:
         return (
@@ -95,6 +93,17 @@ def problem(options: Options) -> str | None:
             f'{{"zero_optimization": {{"stage": 1}}}} or more in {OPTION}, or take --engine torch.'
         )
     return None
+
+
+def offloads(options: Options) -> bool:
+    """Return whether the configuration keeps weights or the optimizer's state in the host's memory."""
+    return "cpu" in _offload_devices(options)
+
+
+def _offload_devices(options: Options) -> list[object]:
+    zero = config_of(options).get("zero_optimization", {})
+    kept = [zero[name] for name in ("offload_optimizer", "offload_param") if isinstance(zero.get(name), dict)]
+    return [one.get("device") for one in kept]
 
 
 def config_of(options: Any) -> Config:  # noqa: ANN401 - options, parsed or not yet

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.scaling.network_links import nominal_gb_s
-from gpuctl.workflow.training.request import ask_built_in, refusal_of
+from gpuctl.workflow.training.ask_built_in import answer_in, ask_built_in, refusal_of
 from provision.pricing.shape import Shape
 
 CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
@@ -58,4 +58,7 @@ def ask(
         raise Usage(sentence)
     if done.returncode:
         raise Failed(f"The built-in job could not be asked: {done.stderr.strip()[-500:]}")
-    return Answer(**json.loads(done.stdout))
+    try:
+        return Answer(**answer_in(done.stdout, dict))
+    except ValueError as error:
+        raise Failed(f"The built-in job could not be asked: {error}.") from error

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from gpuctl.workflow.training.request import ask_built_in
+from gpuctl.workflow.training.ask_built_in import answer_in, ask_built_in
 
 CODE = "import sys; from train.advice.tracker import main; sys.exit(main())"
 MOST_S = 120.0
@@ -23,7 +23,10 @@ def compared(row: Mapping[str, Any], vocabulary: int) -> str:
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
         return f"memory not checked: torch can't count it ({said[-1]})"
-    found = json.loads(done.stdout)
+    try:
+        found = answer_in(done.stdout, dict)
+    except ValueError as error:
+        return f"memory not checked: {error}"
     if "left_out" in found:
         return f"memory not checked: {found['left_out']}"
     return verdict(found["arithmetic_gb"], found["torch_gb"])

@@ -1,6 +1,5 @@
 """How the built-in job would divide its network among the ranks: told by a dry run, by the job's own functions."""
 
-import contextlib
 import json
 import re
 import subprocess
@@ -9,7 +8,8 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.text import plural
-from gpuctl.workflow.training.request import STRATEGY, TrainRequest, ask_built_in, refusal_of, value_of
+from gpuctl.workflow.training.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.training.request import STRATEGY, TrainRequest, value_of
 
 CODE = "import sys; from train.advice.division import main; sys.exit(main())"
 MOST_S = 120.0
@@ -42,18 +42,10 @@ def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
         return {"reason": f"torch can't look at the network ({said[-1]})"}
-    return answer_in(done.stdout)
-
-
-def answer_in(printed: str) -> Division:
-    """Return the answer, which is the last line: libraries may print before it. A reason where there is none."""
-    last = printed.strip().rpartition("\n")[2]
-    with contextlib.suppress(json.JSONDecodeError):
-        found = json.loads(last)
-        if isinstance(found, dict):
-            return found
-    said = f'"{last}"' if last else "nothing"
-    return {"reason": f"torch looked at the network, and what was printed last is no answer: {said}"}
+    try:
+        return answer_in(done.stdout, dict)
+    except ValueError as error:
+        return {"reason": f"torch looked at the network, and {error}"}
 
 
 def lines(division: Division) -> Iterator[str]:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpuctl.errors import StrategyDoesNotFit, Usage
 from gpuctl.text import plural
-from gpuctl.workflow.training.request import (
-    AUTO,
-    ENGINE,
-    STRATEGY,
-    TrainRequest,
-    ask_built_in,
-    refusal_of,
-    value_of,
-)
+from gpuctl.workflow.training.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.training.request import AUTO, ENGINE, STRATEGY, TrainRequest, value_of
 from inventories.machine import Machine
 
 if TYPE_CHECKING:
@@ -30,7 +23,8 @@ MOST_S = 60.0
 """That the job's modules may take to answer."""
 REFUSALS = (
     "import json, sys; from train.command_line import parse; from train.strategies.degrees import refusal; "
-    "options = parse(sys.argv[1:]); print(json.dumps([refusal(options, one) for one in json.load(sys.stdin)]))"
+    "options = parse(sys.argv[1:]); print(); "
+    "print(json.dumps([refusal(options, one) for one in json.load(sys.stdin)]))"
 )
 
 
@@ -98,7 +92,7 @@ def _refusals(request: TrainRequest, layouts: Sequence[Sequence[int]]) -> Sequen
         done = ask_built_in(REFUSALS, words, json.dumps(layouts), MOST_S)
         if sentence := refusal_of(done):
             raise Usage(sentence)
-        answer: list[str | None] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        answer: list[str | None] = answer_in(done.stdout, list)
+    except (subprocess.TimeoutExpired, ValueError) as error:
         raise Usage(f"The built-in job can't be asked what its options fit: {error!r}.") from error
     return answer

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.training.request import TrainRequest, ask_built_in, refusal_of, value_of
+from gpuctl.workflow.training.ask_built_in import ask_built_in, refusal_of
+from gpuctl.workflow.training.request import TrainRequest, value_of
 
 DEEPSPEED_CONFIG = "--deepspeed-config"
 KEYS_CODE = "import sys; from train.strategies.deepspeed_keys import main; sys.exit(main())"

@@ -1,6 +1,5 @@
 """`export`: the trained weights of a run as one file here, from its newest whole checkpoint."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.json_documents import ExportedModel
 from gpuctl.options import App
 from gpuctl.view import open_view
+from gpuctl.workflow.training.ask_built_in import answer_in
 from gpuctl.workflow.training.checkpoints import ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.placement import brought_here
 from gpuctl.workflow.training.runs import latest
@@ -94,5 +94,8 @@ def _written(run: Run, checkpoints: Path, target: Path) -> ExportedModel:
         raise Failed(
             said[-1] if said else f"The weights could not be written: exit status {done.returncode}."
         )
-    document = json.loads(done.stdout.splitlines()[-1])
+    try:
+        document = answer_in(done.stdout, dict)
+    except ValueError as error:
+        raise Failed(f"It is not known whether {target} was written: {error}.") from error
     return ExportedModel(run=run.run, file=str(target), left_out=tuple(document.pop("left_out")), **document)

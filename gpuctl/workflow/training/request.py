@@ -1,7 +1,6 @@
 """What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
+from gpuctl.workflow.training.ask_built_in import ask_built_in, refusal_of
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
 from inventories.run import RunOptions
@@ -304,32 +304,6 @@ def check_built_in(words: Sequence[str]) -> None:
     if sentence := refusal_of(done):
         ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
         raise Usage(sentence + ours)
-
-
-def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
-    """Return what the built-in job says of options that it refuses. None: it takes them."""
-    said = done.stderr.strip().splitlines()
-    if done.returncode != 2 or not said:
-        return None
-    return said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
-
-
-def ask_built_in(
-    code: str, words: Sequence[str], given: str = "", timeout_s: float | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
-    from remote.launchers.rank_command import built_in_tree
-
-    return subprocess.run(
-        [sys.executable, "-c", code, *words],
-        cwd=built_in_tree().root,
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        env={name: value for name, value in os.environ.items() if name != "RANK"},
-    )
 
 
 def check_together(request: TrainRequest) -> None:

@@ -77,6 +77,14 @@ def test_summary_takes_values_of_complete_job() -> None:
     assert train.share == Share(compute=0.5, communication=0.3, data=0.2)
 
 
+def test_summary_has_the_precision_and_what_saves_memory() -> None:
+    savers = ["activation_checkpointing", 7, "a\nb", "cpu_offload"]
+    found = summary({0: [START | {"precision": "bf16", "memory_savers": savers}]})
+    assert (found.precision, found.memory_savers) == ("bf16", ("activation_checkpointing", "cpu_offload"))
+    unknown = summary({0: [START | {"precision": 16, "memory_savers": "all"}]})
+    assert (unknown.precision, unknown.memory_savers) == (None, ())
+
+
 def test_summary_has_what_the_end_line_tells_of_text_and_devices() -> None:
     told = {"accuracy": None, "perplexity": 5.5, "tokens_per_s": 81_920.0, "memory_gb": 21.4, "mfu": 0.41}
     text = summary({0: [START, epoch(1, perplexity=9.0), END | told]})

@@ -1,12 +1,11 @@
 """What a dry run tells of how the built-in job divides its network."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.advice.division import answer_in, division_of, lines
+from gpuctl.workflow.advice.division import division_of, lines
 from gpuctl.workflow.training.request import TrainRequest
 
 FACTS: dict[str, Any] = {
@@ -67,40 +66,6 @@ def test_what_can_not_be_told_here_is_said_with_its_reason() -> None:
 )
 def test_nothing_is_asked_where_nothing_is_divided(words: tuple[str, ...]) -> None:
     assert division_of(TrainRequest(words=words), [2, 2]) is None
-
-
-@pytest.mark.parametrize(
-    ("printed", "reason"),
-    [
-        ('{"reason": null}', None),
-        ('a library says\n{"reason": null}\n', None),
-        ("a library says\n", 'what was printed last is no answer: "a library says"'),
-        ('{"reason": null}\n7\n', 'what was printed last is no answer: "7"'),
-        ("", "what was printed last is no answer: nothing"),
-    ],
-)
-def test_answer_is_the_last_line_or_there_is_a_reason(printed: str, reason: str | None) -> None:
-    found = answer_in(printed)["reason"]
-    assert found == reason if reason is None else found.endswith(reason)
-
-
-def test_library_that_prints_does_not_hide_the_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines_of = (
-        "import atexit, os, sys",
-        "sys.modules['torch'] = None",
-        "print('a library says', end='')",
-        "if 'LAST' in os.environ: atexit.register(print, 'bye')",
-    )
-    (tmp_path / "sitecustomize.py").write_text("\n".join(lines_of))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    request = TrainRequest(words=("--model", "gpt-10m", "--strategy", "fsdp"))
-    assert division_of(request, [2, 2]) == {"reason": "torch is not installed on this computer"}
-    monkeypatch.setenv("LAST", "1")
-    assert division_of(request, [2, 2]) == {
-        "reason": 'torch looked at the network, and what was printed last is no answer: "bye"'
-    }
 
 
 @pytest.mark.slow

@@ -5,7 +5,12 @@ from typing import Literal
 
 import pytest
 
-from gpuctl.errors import Usage
+from gpuctl.errors import Failed, Usage
+from gpuctl.workflow.advice.ask import ask
+from gpuctl.workflow.advice.check import compared
+from gpuctl.workflow.advice.division import division_of
+from gpuctl.workflow.advice.fitting import most_that_fit
+from gpuctl.workflow.training.ask_built_in import answer_in
 from gpuctl.workflow.training.prepare import expected_gpus
 from gpuctl.workflow.training.request import TrainRequest, check_together, home_note
 from inventories.machine import Inventory, Machine
@@ -97,3 +102,51 @@ def test_expected_gpus_come_from_shape_or_inventory(
     found = expected_gpus(inventory)
     assert (dict(found.gpus), found.local) == ({"a": expected}, provider == "local")
     assert expected_gpus(inventory, on_cpu=True).gpus == {}
+
+
+@pytest.mark.parametrize(
+    ("printed", "answer"),
+    [
+        ('{"reason": null}', {"reason": None}),
+        ('a library says\n{"reason": null}\n', {"reason": None}),
+        ("a library says\n", '"a library says"'),
+        ('{"reason": null}\n7\n', '"7"'),
+        ('{"reason": null}\n[]\n', '"[]"'),
+        ("", "nothing"),
+    ],
+)
+def test_answer_is_the_last_line(printed: str, answer: object) -> None:
+    if isinstance(answer, dict):
+        assert answer_in(printed, dict) == answer
+        return
+    with pytest.raises(ValueError, match="what was printed last is no answer: ") as refused:
+        answer_in(printed, dict)
+    assert str(refused.value).endswith(f": {answer}")
+
+
+ROW = {"count": 2, "gpus": 1, "micro_batch": 4, "words": ["--model", "gpt-10m"]}
+NO_ANSWER = 'what was printed last is no answer: "bye"'
+
+
+def test_libraries_that_print_do_not_hide_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it, without an end of their line. After it, there is a sentence."""
+    lines_of = (
+        "import atexit, os, sys",
+        "sys.modules['torch'] = None",
+        "print('a library says', end='')",
+        "if 'LAST' in os.environ: atexit.register(print, 'bye')",
+    )
+    (tmp_path / "sitecustomize.py").write_text("\n".join(lines_of))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    request = TrainRequest(words=("--model", "gpt-10m", "--strategy", "fsdp"))
+    assert division_of(request, [2, 2]) == {"reason": "torch is not installed on this computer"}
+    assert most_that_fit(request, [2, 2]) == (2, "")
+    assert compared(ROW, 256) == "memory not checked: torch is not installed here"
+    assert ask(request.words, []).rows == []
+    monkeypatch.setenv("LAST", "1")
+    assert division_of(request, [2, 2]) == {"reason": f"torch looked at the network, and {NO_ANSWER}"}
+    assert compared(ROW, 256) == f"memory not checked: {NO_ANSWER}"
+    with pytest.raises(Usage, match=r"its options fit: .*no answer"):
+        most_that_fit(request, [2, 2])
+    with pytest.raises(Failed, match=f"could not be asked: {NO_ANSWER}"):
+        ask(request.words, [])

@@ -30,6 +30,11 @@ def _write(folder, step, network, optimizer):
     return path
 
 
+def _write_whole(folder, step, network, _optimizer):
+    data = files.serialized({"model": network.state_dict(), "steps": step})
+    return files.save(folder, data, step=step, keep=1)
+
+
 @pytest.fixture
 def strategy():
     return STRATEGY
@@ -39,6 +44,12 @@ def strategy():
 def network_and_optimizer():
     """Makes a network and its optimizer, after a step; `seed` and `width` tell several apart."""
     return _network_and_optimizer
+
+
+@pytest.fixture
+def write_whole():
+    """Writes a checkpoint in one file into a folder."""
+    return _write_whole
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import torch
 from train.checkpoints import files
 from train.checkpoints.export import export, main
 from train.errors import BadCheckpoint
+from train.models.gpt import assemble
+from train.models.gpt_sizes import GPTSize
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 BEFORE = Path(__file__).parents[1] / "release_before" / "checkpoints"
@@ -31,6 +33,20 @@ def test_export_writes_the_weights_of_a_checkpoint_in_parts(
     assert all(torch.equal(read[name], value) for name, value in network.state_dict().items())
     assert (told["checkpoint"], told["tensors"], told["left_out"]) == ("step-000007", len(read), [])
     assert told["bytes"] == target.stat().st_size
+    assert told["parameters"] == sum(weight.numel() for weight in network.parameters())
+
+
+@pytest.mark.parametrize("in_parts", [True, False], ids=["in parts", "whole"])
+def test_export_counts_a_tied_weight_once(tmp_path, in_parts, write_parts, write_whole):
+    torch.manual_seed(0)
+    network = assemble(7, GPTSize(layers=1, heads=1, width=4, context=8, lr=0.1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    (write_parts if in_parts else write_whole)(tmp_path, 1, network, optimizer)
+    told = export(tmp_path, tmp_path / "model.pt")
+    assert told["parameters"] == sum(weight.numel() for weight in network.parameters())
+    read = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert (told["tensors"], len(read)) == (len(network.state_dict()),) * 2
+    assert read["head.weight"].data_ptr() == read["embedding.token.weight"].data_ptr()
 
 
 def test_export_reads_a_checkpoint_of_the_release_before(tmp_path):

@@ -41,6 +41,15 @@ def test_recomputed_blocks_have_the_same_gradients_statistics_and_chance():
     assert [int(b) for name, b in again.named_buffers() if name.endswith("tracked")] == [1, 1, 1]
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of what its compiler uses
+def test_recomputed_blocks_have_the_same_gradients_statistics_and_chance_when_they_are_compiled():
+    plain, again = network(), network()
+    recompute_blocks(again)
+    again.compile(dynamic=False, fullgraph=True, backend="aot_eager")
+    found, expected = trained(again), trained(plain)
+    assert all(torch.equal(*both) for both in zip(found, expected, strict=True))
+
+
 def test_recomputed_blocks_keep_their_inputs_alone():
     def kept(one):
         sizes = []
