@@ -33,7 +33,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, or None."""
-        if cmd_name not in root_help.COMMANDS:
+        if cmd_name not in root_help.COMMANDS and cmd_name not in root_help.HIDDEN:
             return None
         command = import_module(root_help.module_of(cmd_name)).command
         assert isinstance(command, click.Command)

@@ -103,9 +103,9 @@ def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers that rent machines."""
-    from provision.provider_registry import CLOUDS, about
+    from provision.provider_registry import RENTED, about
 
-    for name in CLOUDS:
+    for name in RENTED:
         yield name, about(name)
 
 

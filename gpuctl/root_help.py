@@ -61,6 +61,9 @@ SECTIONS = (
 COMMANDS = {name: help_line for _, commands in SECTIONS for name, help_line in commands}
 """Command's name → its help in one line."""
 
+HIDDEN = ("eks-token",)
+"""Commands that other programs call, by files that gpuctl wrote."""
+
 GLOBAL_OPTIONS = (
     (("--cluster",), "NAME", "Name of the cluster (default: that of gpuctl.yaml, or default)."),
     (("--json",), "", "Print one JSON document on stdout and nothing else."),

@@ -35,10 +35,18 @@ CLOUDS: dict[str, str] = {
 }
 """Name → a module with a cloud's `DESCRIPTION`. All clouds have one provider: `provision.cloud.provider`."""
 
+KUBERNETES: dict[str, str] = {
+    "eks": "provision.eks.description",
+}
+"""The same for Kubernetes as a service of a cloud: its `DESCRIPTION` names that cloud, and a provider of its own."""
+
+RENTED = CLOUDS | KUBERNETES
+"""Whatever is billed, and has its record in `provision.cloud.state`."""
+
 
 def names() -> tuple[str, ...]:
     """All providers."""
-    return (*PROVIDERS, *CLOUDS)
+    return (*PROVIDERS, *RENTED)
 
 
 def about(name: str) -> str:
@@ -53,14 +61,27 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
         from provision.cloud.provider import CloudProvider
 
         return CloudProvider(name, folder)
-    if name == "kubernetes" and importlib.util.find_spec("kubernetes") is None:
+    if name in ("kubernetes", *KUBERNETES) and importlib.util.find_spec("kubernetes") is None:
         raise UnknownProvider(
-            "Provider kubernetes needs the Python package 'kubernetes'. Install it beside gpuctl: "
+            f"Provider {name} needs the Python package 'kubernetes'. Install it beside gpuctl: "
             "`pip install kubernetes`."
         )
-    module = importlib.import_module(PROVIDERS[name][0])
+    module = importlib.import_module(_module_of(name))
     made: Provider = module.provider(folder)
     return made
+
+
+def _module_of(name: str) -> str:
+    if name in PROVIDERS:
+        return PROVIDERS[name][0]
+    found = describe(name).provider
+    assert found is not None
+    return found
+
+
+def base_of(name: str) -> str:
+    """The cloud whose account, network, shapes and regions a provider has: `aws` for `eks`, else itself."""
+    return (describe(name).base or name) if name in KUBERNETES else name
 
 
 def check_name(name: str) -> None:
@@ -108,14 +129,14 @@ def _provider_of(name: str) -> str:
 
 def describe(cloud: str) -> "CloudDescription":
     """What is known of a cloud. Raises UnknownProvider."""
-    if cloud not in CLOUDS:
-        raise UnknownProvider(f"There is no cloud '{cloud}'. Give {' or '.join(CLOUDS)}.")
-    found: CloudDescription = importlib.import_module(CLOUDS[cloud]).DESCRIPTION
+    if cloud not in RENTED:
+        raise UnknownProvider(f"There is no cloud '{cloud}'. Give {' or '.join(RENTED)}.")
+    found: CloudDescription = importlib.import_module(RENTED[cloud]).DESCRIPTION
     return found
 
 
 def descriptions() -> "tuple[CloudDescription, ...]":
-    """What is known of all clouds."""
+    """What is known of all clouds of virtual machines."""
     return tuple(describe(name) for name in CLOUDS)
 
 

@@ -3,7 +3,7 @@
 import re
 
 from inventories.errors import InvalidInput
-from provision.provider_registry import describe, descriptions
+from provision.provider_registry import base_of, describe, descriptions
 
 
 def cloud_of(region: str) -> str | None:
@@ -14,6 +14,7 @@ def cloud_of(region: str) -> str | None:
 def refuse_foreign(region: str | None, provider: str) -> None:
     """Raise InvalidInput for a region of another cloud."""
     owner = cloud_of(region) if region else None
+    provider = base_of(provider)
     if owner is None or owner == provider:
         return
     ours = describe(provider).regions
@@ -31,4 +32,6 @@ def price_region(provider: str, region: str | None) -> str | None:
 def refresh_command(provider: str, region: str | None) -> str:
     """The command that asks a cloud for its prices, those of the region where they differ by region."""
     where = price_region(provider, region)
-    return f"gpuctl shapes --refresh-prices --provider {provider}" + (f" --region {where}" if where else "")
+    return f"gpuctl shapes --refresh-prices --provider {base_of(provider)}" + (
+        f" --region {where}" if where else ""
+    )

@@ -26,7 +26,9 @@ def name_of(cluster: CloudCluster) -> str:
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     """Tags of what belongs to the cluster."""
     private = is_private(cluster)
-    return tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, private=private)
+    of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at, private=private)
+    provider = cluster.target.provider
+    return of if provider == "aws" else of | {tags.PROVIDER: provider}
 
 
 def is_private(cluster: CloudCluster) -> bool:

@@ -27,6 +27,11 @@ class CloudDescription:
     """The module with `connect(target, clock=…)`, which returns a `provision.cloud.interface.Cloud`, and with
     `configured()`, `sdk()` and `outline(cluster, machines)`: see `provision.provider_registry`."""
 
+    base: str | None = None
+    """The cloud whose account, network, shapes and regions it has. None: its own."""
+    provider: str | None = None
+    """The module with `provider(folder) -> Provider`. None: `provision.cloud.provider`."""
+
     shapes: tuple[Shape, ...]
     """Those that gpuctl knows, with their list prices."""
     shape_pattern: str

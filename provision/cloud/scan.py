@@ -13,7 +13,7 @@ from provision.cloud.records import Target
 from provision.cloud.tagged_clusters import Price, RegionContents, list_clusters
 from provision.errors import BadCredentials, CloudError, Denied, Gone
 from provision.parallel import run_all
-from provision.provider_registry import CLOUDS, configured, connect, describe, installed
+from provision.provider_registry import CLOUDS, KUBERNETES, base_of, configured, connect, describe, installed
 
 MOST_NAMED = 3
 
@@ -85,6 +85,8 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     """
     names = scope.providers or [name for name in CLOUDS if installed(name)]
     connected = [_connect_all(name, scope) for name in names]
+    if not scope.providers:
+        connected += [_services(cloud) for clouds, _ in connected for cloud in clouds]
     regions = {cloud.target.region for clouds, _ in connected for cloud in clouds}
     found: list[Found] = []
     failed: list[Failed] = []
@@ -96,13 +98,27 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
             replace(one, passed_over=isinstance(one.error, InvalidInput) and one.target.region in regions)
             for one in not_connected
         ]
-        failed += refused if listed else [replace(one, passed_over=False) for one in refused]
+        failed += (
+            refused
+            if listed or _all_services(refused)
+            else [replace(one, passed_over=False) for one in refused]
+        )
     if not scope.providers:
         failed = _without_strangers(failed)
     result = ScanResult(found=tuple(found), failed=tuple(failed))
     if not found:
         _raise(result.problems or result.failed)
     return result
+
+
+def _all_services(failed: Sequence[Failed]) -> bool:
+    return all(one.target.provider in KUBERNETES for one in failed)
+
+
+def _services(cloud: Cloud) -> tuple[list[Cloud], list[Failed]]:
+    """The services of Kubernetes in the same account and region."""
+    names = [name for name in KUBERNETES if base_of(name) == cloud.name]
+    return _connected([replace(cloud.target, provider=name) for name in names])
 
 
 def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
@@ -163,11 +179,15 @@ def _list_all(
     outcomes = run_all(lambda cloud: list_clusters(cloud, price(cloud.target)), clouds)
     for cloud, outcome in zip(clouds, outcomes, strict=True):
         if isinstance(outcome, CloudError):
-            closed = listed and cloud.target.compartment is not None and isinstance(outcome, Denied | Gone)
+            # Who may not look may not make anything there either.
+            partly = cloud.target.compartment is not None or cloud.name in KUBERNETES
+            closed = listed and partly and isinstance(outcome, Denied | Gone)
             failed.append(Failed(target=cloud.target, error=outcome, passed_over=closed))
         elif isinstance(outcome, Exception):
             raise outcome
         else:
+            if cloud.name in KUBERNETES and not outcome.clusters:
+                outcome = replace(outcome, network=())  # told with the machines of the same account
             found.append(Found(cloud=cloud, contents=outcome))
             if outcome.error is not None:
                 failed.append(Failed(target=cloud.target, error=outcome.error))

@@ -18,6 +18,7 @@ from inventories.disk import codec, files, lock
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile
 from provision.cloud.records import CloudCluster, Target, Zone
+from provision.provider_registry import base_of
 
 NETWORK_LOCK_WAIT_S = 2700.0
 """More than the deadlines of a holder together: `up` may wait for two NAT gateways to come up, and for one of them
@@ -152,4 +153,4 @@ class CloudState:
 def network_name(target: Target) -> str:
     """The name on this computer of the network that the clusters of an account's region share."""
     account = hashlib.sha256(f"{target.account} {target.compartment}".encode()).hexdigest()[:8]
-    return f"{target.provider}-{target.region}-{account}"
+    return f"{base_of(target.provider)}-{target.region}-{account}"

@@ -67,7 +67,11 @@ class RegionContents:
 
 def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
     """Look, and change nothing. Raises CloudError; not where machines of ours were seen before it."""
-    instances = [i for i in cloud.instances() if i.state != "ended" and tags.is_clusters(i.tags)]
+
+    def is_own(of: Mapping[str, str]) -> bool:
+        return tags.is_of(of, cloud.name)
+
+    instances = [i for i in cloud.instances() if i.state != "ended" and is_own(i.tags)]
     failed: CloudError | None = None
     resources: list[Resource] = []
     try:
@@ -76,7 +80,7 @@ def list_clusters(cloud: Cloud, price: Price) -> RegionContents:
         if not instances:
             raise
         failed = error
-    own = [resource for resource in resources if tags.is_clusters(resource.tags)]
+    own = [resource for resource in resources if is_own(resource.tags)]
     owned = [*(machine.tags for machine in instances), *(resource.tags for resource in own)]
     ids = sorted({of[tags.CLUSTER_ID] for of in owned})
     clusters = [

@@ -7,6 +7,8 @@ tag `gpuctl` alone may be somebody else's word for something.
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from provision.provider_registry import KUBERNETES
+
 CLUSTER = "gpuctl"
 """The cluster's name; NETWORK on what all clusters of a region share."""
 NETWORK = "@network"
@@ -26,6 +28,8 @@ IMAGE = "gpuctl-image"
 TIER = "gpuctl-tier"
 """PRIVATE on the parts of the shared network that only private clusters use, and on what such a cluster has."""
 PRIVATE = "private"
+PROVIDER = "gpuctl-provider"
+"""The provider, on what is none of the cloud's virtual machines alone: `eks` shares AWS's account and network."""
 
 
 def of_cluster(
@@ -58,6 +62,11 @@ def is_ours(tags: Mapping[str, str]) -> bool:
 def is_clusters(tags: Mapping[str, str]) -> bool:
     """Whether it is some cluster's of ours."""
     return bool(tags.get(CLUSTER) and tags.get(CLUSTER_ID)) and not is_shared(tags)
+
+
+def is_of(tags: Mapping[str, str], provider: str) -> bool:
+    """Whether it is some cluster's of that provider: what belongs to a service of Kubernetes says so."""
+    return is_clusters(tags) and tags.get(PROVIDER) == (provider if provider in KUBERNETES else None)
 
 
 def is_shared(tags: Mapping[str, str]) -> bool:

@@ -128,7 +128,7 @@ class _Teardown:
         ]
 
     def _ours(self, of: Mapping[str, str]) -> bool:
-        if not tags.is_ours(of) or tags.is_shared(of):
+        if not tags.is_of(of, self._cloud.name):
             return False
         return self._cluster_ids is None or of.get(tags.CLUSTER_ID) in self._cluster_ids
 

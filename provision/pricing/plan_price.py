@@ -19,6 +19,8 @@ class PlanPrice:
     addresses_usd: float | None = 0.0
     network_usd: float | None = 0.0
     """Of the network that clusters share, a NAT gateway: in whole, as it is billed while any of them lives."""
+    control_plane_usd: float | None = 0.0
+    """Of Kubernetes as a service, billed as long as the cluster is there, be there machines or none."""
     varies: bool = False
     """Whether the machines' price changes while they run, as that of AWS's spot machines does."""
     most_machines_usd: float | None = None
@@ -35,7 +37,7 @@ class PlanPrice:
         return self._sum(self.most_machines_usd if self.varies else self.machines_usd)
 
     def _sum(self, machines_usd: float | None) -> float | None:
-        parts = (machines_usd, self.disks_usd, self.addresses_usd, self.network_usd)
+        parts = (machines_usd, self.disks_usd, self.addresses_usd, self.network_usd, self.control_plane_usd)
         return None if None in parts else round(sum(part or 0.0 for part in parts), 6)
 
 

@@ -9,7 +9,7 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
-from provision.provider_registry import CLOUDS
+from provision.provider_registry import CLOUDS, RENTED, base_of
 
 MOST_OF_A_NAME = 16
 """Characters of a cluster's name that a name made of it has."""
@@ -26,19 +26,19 @@ def taken(spec: Spec) -> Spec:
     from provision.regions import refuse_foreign
 
     provider = spec.provider
-    if spec.shape is not None and provider in (None, *CLOUDS):
+    if spec.shape is not None and provider in (None, *RENTED):
         spec = replace(spec, shape=written(spec.shape))
         assert spec.shape is not None
         owner = "local" if spec.shape == "local" else provider_by_name(spec.shape)
-        meant = proposals(spec.shape, provider) if owner is None else ""
+        meant = proposals(spec.shape, provider and base_of(provider)) if owner is None else ""
         if meant:
             raise UnknownShape(meant)
-        if provider is not None and owner in CLOUDS and owner != provider:
+        if provider is not None and owner in CLOUDS and owner != base_of(provider):
             raise InvalidInput(
                 f"{spec.shape} is a shape of {owner.upper()}: leave out --provider {provider}, or name another shape."
             )
         provider = provider or owner
-    if provider in CLOUDS:
+    if provider in RENTED:
         refuse_foreign(spec.region, provider)
     return spec
 

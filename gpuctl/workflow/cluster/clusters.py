@@ -19,7 +19,7 @@ from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from provision.provider_registry import CLOUDS
+from provision.provider_registry import RENTED
 
 AT_ONCE = 8
 ANSWER_DEADLINE_S = 60.0
@@ -87,7 +87,7 @@ def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: da
         **vars(known),
         state=state_of(inventory.machines) if folder.exists() else "unfinished",
         shape=inventory.shape,
-        billed=inventory.provider in CLOUDS,
+        billed=inventory.provider in RENTED,
         problem=None,
     )
 
@@ -115,7 +115,7 @@ def _as_known_here(
         unheard={run.id: run.unheard for run in runs if run.unheard},
         state="unknown",
         shape=inventory.shape if inventory else None,
-        billed=None if provider is None else provider in CLOUDS,
+        billed=None if provider is None else provider in RENTED,
         problem=problem,
     )
 

@@ -16,7 +16,7 @@ from inventories.machine import Inventory, Machine, MachineState
 from provision.cloud.state import CloudState
 from provision.pricing import spending
 from provision.pricing.prices import price_of
-from provision.provider_registry import CLOUDS, load
+from provision.provider_registry import RENTED, load
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
@@ -106,7 +106,7 @@ def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> fl
 
 def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
     """Of one machine, USD an hour on demand. None: not known, as of spot machines."""
-    record = CloudState(folder).load() if inventory.provider in CLOUDS else None
+    record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or record.spot:
         return None
     try:
@@ -164,7 +164,7 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
     name = None if folder.exists() else provider_name(folder)
     if name is None:
         return None
-    record = CloudState(folder).load() if name in CLOUDS else None
+    record = CloudState(folder).load() if name in RENTED else None
     journal = folder.journal.read()
     if record is None:
         say(f"the first `up` of {folder.name} did not finish: {UNFINISHED}")
@@ -180,5 +180,5 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 def ending_of(folder: ClusterFolder, provider: str) -> str | None:
     """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
-    record = CloudState(folder).load() if provider in CLOUDS else None
+    record = CloudState(folder).load() if provider in RENTED else None
     return record.expires_at if record else None

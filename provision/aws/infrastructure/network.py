@@ -32,15 +32,16 @@ Found = Mapping[str, Sequence[Item]]
 
 
 def prepare(
-    maker: ResourceMaker, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure
+    maker: ResourceMaker, cluster: CloudCluster, offer: Offer, public_key: str | None, ensure: Ensure
 ) -> Infrastructure:
-    """Network, group, key: see `Cloud.prepare`."""
+    """Network, group, key: see `Cloud.prepare`. Without a public key there is no key pair."""
     own = tagged(tags.CLUSTER_ID, cluster.id)
     shared = tagged(tags.CLUSTER, tags.NETWORK)
     reads = {
         "groups": maker.reader("describe_security_groups", "SecurityGroups", own),
-        "keys": maker.reader("describe_key_pairs", "KeyPairs", own, IncludePublicKey=True),
     }
+    if public_key is not None:
+        reads["keys"] = maker.reader("describe_key_pairs", "KeyPairs", own, IncludePublicKey=True)
     if cluster.subnet_id is None:
         reads |= {
             "vpcs": maker.reader("describe_vpcs", "Vpcs", shared),
@@ -61,8 +62,10 @@ def prepare(
         read=reads["groups"],
         efa=bool(offer.facts["efa_cards"]),
     )
-    key = ensure_key(maker, cluster, public_key, ensure, found["keys"], read=reads["keys"])
-    return Infrastructure(ids=ids | {"security_group": group, "key": key})
+    ids |= {"security_group": group}
+    if public_key is not None:
+        ids["key"] = ensure_key(maker, cluster, public_key, ensure, found["keys"], read=reads["keys"])
+    return Infrastructure(ids=ids)
 
 
 def prepare_zone(

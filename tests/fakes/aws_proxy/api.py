@@ -11,17 +11,22 @@ from xml.sax.saxutils import escape
 
 from tests.fakes.aws_proxy import (
     addresses,
+    eks,
+    eks_wire,
     endpoints,
     groups,
+    iam,
     images,
     instance_calls,
     interfaces,
     lag,
     nat,
     network,
+    scaling,
     services,
     shapes,
     tags,
+    templates,
     volumes,
     wire,
 )
@@ -50,6 +55,9 @@ class Request:
     service: str
     region: str
     operation: str
+    method: str
+    path: str
+    query: str
     form: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
@@ -61,21 +69,28 @@ class Request:
         return not self.operation.startswith(READING) and self.form.get("DryRun", "").lower() != "true"
 
 
-def read(headers: Mapping[str, str], query: str, body: bytes) -> Request:
+def read(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Request:
     """A request as it came; header names are in lower case."""
+    path, _, query = path.partition("?")
     form = dict(parse_qsl(query, keep_blank_values=True))
     is_json = "json" in headers.get("content-type", "")
-    if not is_json:
+    if not is_json and path == "/":
         form |= dict(parse_qsl(body.decode(), keep_blank_values=True))
     signed = headers.get("authorization", "") or f"Credential={form.get('X-Amz-Credential', '')}"
     found = _CREDENTIAL.search(signed)
     algorithm = headers.get("authorization", form.get("X-Amz-Algorithm", ""))
     key, region, service = found.groups() if found else (None, "us-east-1", "ec2")
     target = headers.get("x-amz-target", "")
+    operation = target.rpartition(".")[2] or form.get("Action", "")
+    if service == "eks":
+        operation = eks_wire.operation_of(method, path)
     return Request(
         service=service,
         region=region,
-        operation=target.rpartition(".")[2] or form.get("Action", ""),
+        operation=operation,
+        method=method,
+        path=path,
+        query=query,
         form=form,
         headers=headers,
         body=body,
@@ -90,7 +105,27 @@ def perform(world: World, request: Request) -> Reply:
         world.advance()
         if request.service == "ec2":
             return 200, "text/xml;charset=UTF-8", _ec2(world, request)
+        if request.service == "eks":
+            return 200, "application/json", _eks(world, request)
+        if request.service == "autoscaling":
+            _check_permission(world, request)
+            data = scaling.answer(world, request.region, request.operation, dict(request.form))
+            return 200, "text/xml", data
         return _other(world, request)
+
+
+def _eks(world: World, request: Request) -> bytes:
+    _check_permission(world, request)
+    if not request.operation:
+        raise ApiError("NotFoundException", f"EKS has no {request.method} {request.path}.", 404)
+    params = eks_wire.parse(request.operation, request.method, request.path, request.query, request.body)
+    return json.dumps(eks.answer(world, request.region, request.operation, params), default=str).encode()
+
+
+def _check_permission(world: World, request: Request) -> None:
+    if any(fnmatchcase(request.operation, denied) for denied in world.extra.denied):
+        action = f"{request.service}:{request.operation}"
+        raise ApiError("AccessDeniedException", f"User is not authorized to perform: {action}", 403)
 
 
 def _authenticate(request: Request) -> None:
@@ -113,6 +148,9 @@ def _other(world: World, request: Request) -> Reply:
         own = services.answer(world, request.service, request.operation, request.region, params)
         if own is not None:
             return 200, "application/x-amz-json-1.1", json.dumps(own).encode()
+    elif request.service == "iam":
+        _check_permission(world, request)
+        iam.know_policies()
     status, headers, data = world.moto.raw(
         request.service, request.region, dict(request.headers), request.body
     )
@@ -205,12 +243,14 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "AllocateAddress": addresses.allocate,
     "AssociateAddress": addresses.associate,
     "CancelSpotInstanceRequests": groups.cancel_spot,
+    "CreateLaunchTemplate": templates.create,
     "CreateNatGateway": nat.create,
     "CreateNetworkInterface": interfaces.create,
     "CreatePlacementGroup": groups.create_placement_group,
     "CreateTags": tags.create,
     "CreateVolume": volumes.create,
     "CreateVpcEndpoint": endpoints.create,
+    "DeleteLaunchTemplate": templates.delete,
     "DeleteNatGateway": nat.delete,
     "DeleteNetworkInterface": interfaces.delete,
     "DeletePlacementGroup": groups.delete_placement_group,
@@ -223,6 +263,7 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DescribeInstanceStatus": instance_calls.describe_status,
     "DescribeInstanceTypeOfferings": shapes.describe_offerings,
     "DescribeInstances": instance_calls.describe,
+    "DescribeLaunchTemplates": templates.describe,
     "DescribeNatGateways": nat.describe,
     "DescribeNetworkInterfaces": interfaces.describe,
     "DescribePlacementGroups": groups.describe_placement_groups,
@@ -247,13 +288,22 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
 themselves, after their checks."""
 
 
+QUERY = {
+    "sts": "https://sts.amazonaws.com/doc/2011-06-15/",
+    "iam": "https://iam.amazonaws.com/doc/2010-05-08/",
+    "autoscaling": scaling.XMLNS,
+    "elasticloadbalancing": "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
+}
+"""Services whose answers are XML with a result, and the names of that."""
+
+
 def error(service: str, status: int, code: str, message: str) -> Reply:
     """A refusal as the service words it."""
     if service == "ec2":
         return status, "text/xml;charset=UTF-8", wire.error_xml(code, message)
-    if service == "sts":
+    if service in QUERY:
         text = (
-            '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
+            f'<ErrorResponse xmlns="{QUERY[service]}"><Error><Type>Sender</Type>'
             f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
             "<RequestId>00000000-0000-0000-0000-000000000000</RequestId></ErrorResponse>"
         )

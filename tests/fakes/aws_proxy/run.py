@@ -44,7 +44,7 @@ def run_instances(world: World, region: str, params: Params) -> dict[str, Any]:
         raise
     reservation_id = new_id("r")
     for index in range(count):
-        instances.start(world, _make(world, region, params, planned, reservation_id, index))
+        instances.start(world, make_instance(world, region, params, planned, reservation_id, index))
     if token:
         world.tokens[key] = Use(fingerprint=mark, reservation_id=reservation_id)
     return reservations(of_reservation(world, region, reservation_id))[0]
@@ -96,9 +96,10 @@ def reservations(found: list[Instance]) -> list[dict[str, Any]]:
     ]
 
 
-def _make(
+def make_instance(
     world: World, region: str, params: Params, planned: LaunchPlan, reservation_id: str, index: int
 ) -> Instance:
+    """An instance of a launch, which has not begun."""
     name = new_id("i")
     address = world.hosts.address() if world.hosts else None
     nics = []

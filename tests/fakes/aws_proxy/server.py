@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(status, "application/json", json.dumps(answer, default=str).encode())
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = api.read(headers, self.path.partition("?")[2], body)
+        request = api.read(self.command, self.path, headers, body)
         try:
             reply = self.fake.answer(request)
         except Dropped:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
 
 from tests.fakes.aws_proxy.instances import Instance
 from tests.fakes.aws_proxy.moto_app import ACCOUNT
@@ -24,6 +25,7 @@ def snapshot(world: World) -> dict[str, Any]:
                     if not isinstance(thing, Instance) and not _is_over(thing)
                 ),
                 *_of_moto(world),
+                *_roles(),
             ],
         }
 
@@ -51,7 +53,7 @@ def _is_over(thing: Thing) -> bool:
 
 
 def _thing(thing: Thing) -> dict[str, Any]:
-    state = thing.body.get("State") or thing.shown().get("Status") or "available"
+    state = thing.body.get("State") or thing.body.get("status") or thing.shown().get("Status") or "available"
     return {
         "kind": thing.kind,
         "id": thing.id,
@@ -77,6 +79,12 @@ def _of_moto(world: World) -> Iterator[dict[str, Any]]:
                 "vpc": vpc,
                 "implicit": _is_implicit(kind, found),
             }
+
+
+def _roles() -> Iterator[dict[str, Any]]:
+    for role in iam_backends[ACCOUNT]["aws"].roles.values():
+        tags = {tag["Key"]: tag["Value"] for tag in role.tags}
+        yield {"kind": "role", "id": role.name, "tags": tags, "state": "available", "region": None}
 
 
 def _resources(backend: Any) -> Iterator[tuple[str, Any]]:

@@ -143,7 +143,7 @@ def result_xml(model: OperationModel, result: Mapping[str, Any]) -> bytes:
     if model.output_shape is None:
         parts.append("<return>true</return>")
     else:
-        _write_members(parts, model.output_shape, result)
+        write_members(parts, model.output_shape, result)
     parts.append(f"</{model.name}Response>")
     return "".join(parts).encode()
 
@@ -157,7 +157,8 @@ def error_xml(code: str, message: str) -> bytes:
     ).encode()
 
 
-def _write_members(parts: list[str], shape: Any, values: Mapping[str, Any]) -> None:
+def write_members(parts: list[str], shape: Any, values: Mapping[str, Any]) -> None:
+    """The members of a structure as XML."""
     for name, value in values.items():
         if value is not None:
             # A member that the model lacks is a mistake in the fake, and ends the call.
@@ -169,7 +170,7 @@ def _write(parts: list[str], shape: Any, tag: str, value: Any) -> None:
     kind = shape.type_name
     if kind == "structure":
         parts.append(f"<{tag}>")
-        _write_members(parts, shape, value)
+        write_members(parts, shape, value)
         parts.append(f"</{tag}>")
     elif kind == "list":
         item = shape.member.serialization.get("name", "member")

@@ -42,6 +42,16 @@ class Extra:
     """Instances in a reply that nobody asked to be smaller."""
     use_lag_s: float = 0.0
     """How long a call that changes something does not know what was just made."""
+    eks_cluster_s: float = 0.2
+    """From the call until a control plane works."""
+    eks_cluster_failure: str = ""
+    """`code: message` with which new control planes fail."""
+    eks_gone_s: float = 0.2
+    """How long EKS takes at least to remove a cluster or a node group."""
+    eks_endpoint: str = "https://127.0.0.1:1"
+    """Of all API servers."""
+    eks_authority: str = ""
+    """Their certificate authority, PEM."""
     forget_s: float = 3600.0
     """How long an instance that is gone is still listed."""
 
@@ -79,6 +89,8 @@ class World:
         """Resources of moto's that lists lack as yet, and until when."""
         self.unusable: dict[str, tuple[str, float]] = {}
         """What calls that change something do not know as yet: its kind, and until when."""
+        self.template_data: dict[str, Body] = {}
+        """Of launch templates, by id."""
         self.tokens: dict[tuple[str, ...], Any] = {}
         """What client tokens were used for."""
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -95,6 +107,7 @@ class World:
             self.new_in_moto.clear()
             self.unusable.clear()
             self.tokens.clear()
+            self.template_data.clear()
             self._due.clear()
 
     def change_extra(self, changes: dict[str, Any]) -> None:

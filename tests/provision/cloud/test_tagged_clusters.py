@@ -14,6 +14,7 @@ from provision.cloud.records import Instance, Resource, Target, Zone
 from provision.cloud.scan import ScanResult, Scope
 from provision.cloud.tagged_clusters import FoundCluster, list_clusters
 from provision.errors import BadCredentials, CloudError, Denied, Unclear
+from provision.provider_registry import KUBERNETES, base_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OURS = tags.of_cluster("default", "0a1b", "ada@desk")
@@ -92,9 +93,12 @@ class World:
         if target.provider in self.absent:
             raise BadCredentials(f"There is no configuration of {target.provider}.")
         region = target.region or self.homes[target.provider]
-        if not any(zone[:2] == (target.provider, region) for zone in self.zones):
+        base = base_of(target.provider)
+        if not any(zone[:2] == (base, region) for zone in self.zones):
             raise InvalidInput(f"{target.provider} has no region '{region}'.")
         compartment = target.compartment or ("root" if target.provider == "oci" else None)
+        if target.provider == "eks":
+            return Region(target=target)
         return self.zones[target.provider, region, compartment]
 
     @contextmanager
@@ -111,7 +115,11 @@ class World:
 
 
 def found_in(result: ScanResult) -> dict[str, list[str]]:
-    return {str(found): [cluster.name for cluster in found.contents.clusters] for found in result.found}
+    return {
+        str(found): [cluster.name for cluster in found.contents.clusters]
+        for found in result.found
+        if found.cloud.name not in KUBERNETES or found.contents.clusters
+    }
 
 
 def told(result: ScanResult) -> list[str]:

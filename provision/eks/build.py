@@ -1,0 +1,155 @@
+"""Making a Kubernetes cluster, in its order: network, roles, control plane, add-ons, node groups."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from provision.aws.api import Api
+from provision.aws.infrastructure.find_or_create import ResourceMaker
+from provision.clock import Clock
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Infrastructure, Offer, Resource
+from provision.cloud.teardown import BLOCKED_TIMEOUT_S
+from provision.eks import names, requests
+from provision.eks.infrastructure import control_plane as planes
+from provision.eks.infrastructure import network
+from provision.eks.infrastructure import node_groups as groups
+from provision.eks.infrastructure.roles import ensure_role
+from provision.eks.infrastructure.wait import wait_until
+from provision.eks.resources import deletion, listing
+from provision.errors import Blocked, Capacity, NoCapacity, Quota
+from provision.provider import Say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every step needs."""
+
+    api: Api
+    maker: ResourceMaker
+    clock: Clock
+    cluster: CloudCluster
+    offer: Offer
+    ensure: Ensure
+    say: Say
+    network: Callable[[], AbstractContextManager[None]]
+    """Keeps our other commands off the shared network."""
+
+
+def control_plane(work: Work) -> Mapping[str, Any]:
+    """What EKS says of the control plane once it works, with its add-ons asked for."""
+    api, cluster, ensure = work.api, work.cluster, work.ensure
+    with work.network():
+        ids = network.prepare(work.maker, cluster, work.offer, ensure)
+    role = ensure_role(api, cluster, names.CLUSTER_ROLE, ensure)
+    subnets = [ids[f"subnet {zone}"] for zone in work.offer.facts["control_zones"]]
+    work.say(f"control plane {names.cluster_name(cluster)} …")
+    planes.ensure_control_plane(api, work.clock, cluster, role, subnets, ids["security_group"], ensure)
+    told = planes.wait_active(api, work.clock, cluster, work.say)
+    planes.ensure_access(api, cluster, ensure)
+    planes.ensure_addons(api, cluster, ensure)
+    return told
+
+
+def node_groups(work: Work, told: Mapping[str, Any], count: int) -> None:
+    """Both node groups with their machines, and add-ons that work. Raises NoCapacity where no zone has them."""
+    api, cluster = work.api, work.cluster
+    role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
+    subnets = list(told["resourcesVpcConfig"]["subnetIds"])
+    _cpu_group(work, role, subnets)
+    wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
+    gpu = _gpu_group(work, count, wanted)
+    cpu = groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say)
+    planes.wait_addons(api, work.clock, cluster, work.say)
+    groups.schedule_end(api, cluster, [cpu, gpu])
+
+
+def _cpu_group(work: Work, role: str, subnets: list[str]) -> None:
+    template = groups.ensure_template(
+        work.api,
+        work.cluster,
+        names.CPU_GROUP,
+        work.ensure,
+        lambda token: requests.launch_template(
+            work.cluster, names.CPU_GROUP, disk_gb=requests.CPU_DISK_GB, token=token
+        ),
+    )
+    groups.ensure_group(
+        work.api,
+        work.clock,
+        work.cluster,
+        names.CPU_GROUP,
+        work.ensure,
+        lambda token: requests.cpu_group(work.cluster, role, subnets, template, token),
+    )
+
+
+def _gpu_group(work: Work, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+    """The group of machines with GPUs, all in one zone: where there is one already, else the first that has them."""
+    there = groups.gpu_groups(work.api, work.cluster)
+    zones = [zone.name for zone in work.offer.zones]
+    begun = [zone for zone in zones if names.gpu_group(zone) in there]
+    refused: list[str] = []
+    for zone in begun or zones:
+        try:
+            return _in_zone(work, count, zone, wanted)
+        except (Capacity, Quota) as error:
+            refused.append(f"{zone}: {error}")
+            work.say(f"no machines in {zone}: {error}")
+            _remove_group(work, names.gpu_group(zone))
+            if isinstance(error, Quota):
+                break
+    raise NoCapacity(
+        f"AWS has not {count} {work.offer.shape} together. {' '.join(refused)} Try later, another --region or shape."
+    )
+
+
+def _in_zone(work: Work, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+    api, cluster, offer = work.api, work.cluster, work.offer
+    group = names.gpu_group(zone)
+    with work.network():
+        ids = network.prepare(work.maker, cluster, offer, work.ensure)
+        infrastructure = Infrastructure(ids=ids)
+        subnet = network.subnet(work.maker, cluster, offer, infrastructure, zone, work.ensure)
+        placement = network.placement_group(work.maker, cluster, offer, infrastructure, zone, work.ensure)
+    among = [wanted["cluster_group"], ids["security_group"]]
+    template = groups.ensure_template(
+        api,
+        cluster,
+        group,
+        work.ensure,
+        groups.template_of(cluster, offer, zone, among, placement),
+    )
+    own = {"role": wanted["role"], "subnet": subnet, "template": template}
+    groups.ensure_group(
+        api,
+        work.clock,
+        cluster,
+        group,
+        work.ensure,
+        lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
+    )
+    groups.scale(api, cluster, group, count)
+    return groups.wait_group(api, work.clock, cluster, group, work.say)
+
+
+def _remove_group(work: Work, group: str) -> None:
+    """Remove a node group that can't have its machines, so that they come in another zone or not at all."""
+    resource = Resource(
+        kind=listing.NODE_GROUP,
+        id=f"{names.cluster_name(work.cluster)}/{group}",
+        name=group,
+        tags=names.own_tags(work.cluster),
+        stage=listing.STAGES[listing.NODE_GROUP],
+    )
+
+    def look() -> tuple[bool | None, str]:
+        try:
+            deletion.delete(work.api, work.clock, resource)
+        except Blocked as error:
+            return None, str(error)
+        return True, ""
+
+    timeout_s = listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S
+    wait_until(f"the end of node group {group}", look, timeout_s=timeout_s, clock=work.clock, say=work.say)

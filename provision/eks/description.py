@@ -1,0 +1,46 @@
+"""EKS, as it is described to the rest of gpuctl. Shapes, regions and prices of machines are AWS's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inventories.money import dollars
+from provision.aws.description import DESCRIPTION as AWS
+from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.pricing.spending import reap_command
+
+CONTROL_PLANE_HOURLY_USD = 0.10
+"""In every region, of a version in standard support. https://aws.amazon.com/eks/pricing/, 2026-11."""
+CPU_MACHINE_USD = 0.096
+"""m6i.large in us-east-1. https://aws.amazon.com/ec2/pricing/on-demand/, 2026-11."""
+
+
+def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
+    return (PlannedRequest(operation="DeleteNodegroup", body={"machines": list(ids)}),)
+
+
+def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
+    return (
+        f"At {expires_at} the node groups end their machines. The control plane stays, and is billed, "
+        f"{dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)} an hour, until `gpuctl down`, or "
+        f"`{reap_command(target)}`, which cron can run."
+    )
+
+
+def _ending_clause(offer: Offer) -> str:
+    usd = dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)
+    return f"then the machines end; the control plane is billed, {usd} an hour, until `gpuctl down`"
+
+
+DESCRIPTION = replace(
+    AWS,
+    name="eks",
+    about="Kubernetes on Amazon's EKS with Ray, made and removed: --provider eks --shape g5.12xlarge",
+    control="provision.eks.cloud",
+    base="aws",
+    provider="provision.eks.provider",
+    shapes=(),
+    default_user="ray",
+    ending_requests=_ending_requests,
+    ending_sentence=_ending_sentence,
+    ending_clause=_ending_clause,
+)

@@ -1,0 +1,190 @@
+"""Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from provision.aws.api import Api
+from provision.aws.infrastructure.find_or_create import named
+from provision.aws.requests import tagged
+from provision.clock import Clock
+from provision.cloud import tags
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Offer
+from provision.eks import names, requests
+from provision.eks.infrastructure.control_plane import issues, once_settled
+from provision.eks.infrastructure.wait import wait_until
+from provision.eks.lists import whole
+from provision.errors import Blocked, Capacity, CloudError, CreateFailed, Exists, Gone, Quota
+from provision.provider import Say
+
+GROUP_WITHIN_S = 2400.0
+"""EKS itself gives up after about half an hour."""
+NO_CAPACITY = (
+    "InsufficientInstanceCapacity",
+    "UnfulfillableCapacity",
+    "Could not launch Spot",
+)
+"""What the reason of a scaling group has, where AWS has no such machine in the zone now."""
+NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")
+
+
+def ensure_template(
+    api: Api, cluster: CloudCluster, group: str, ensure: Ensure, make: Callable[[str], requests.Request]
+) -> str:
+    """The id of a group's launch template. `make` gives the request for a token."""
+    name = names.template_name(cluster, group)
+
+    def find() -> str | None:
+        which = tagged(tags.CLUSTER_ID, cluster.id)
+        found = named(
+            api.pages("describe_launch_templates", "LaunchTemplates", Filters=which),
+            "LaunchTemplateName",
+            name,
+        )
+        return None if found is None else str(found["LaunchTemplateId"])
+
+    def create(token: str) -> str:
+        answer = api.call("create_launch_template", again=True, settle=True, **make(token))
+        return str(answer["LaunchTemplate"]["LaunchTemplateId"])
+
+    return ensure(f"launch-template {group}", find=find, create=create)
+
+
+def ensure_group(
+    api: Api,
+    clock: Clock,
+    cluster: CloudCluster,
+    group: str,
+    ensure: Ensure,
+    make: Callable[[str], requests.Request],
+) -> None:
+    """Have the node group made. `make` gives the request for a token."""
+
+    def find() -> str | None:
+        found = describe(api, cluster, group)
+        return None if found is None or found["status"] == "DELETING" else group
+
+    def create(token: str) -> str:
+        try:
+            once_settled(
+                clock, lambda: api.call("create_nodegroup", service="eks", again=True, **make(token))
+            )
+        except (Blocked, Exists):
+            if find() is None:
+                raise
+        return group
+
+    ensure(f"node-group {group}", find=find, create=create)
+
+
+def describe(api: Api, cluster: CloudCluster, group: str) -> Mapping[str, Any] | None:
+    """What EKS says of a node group. None: it is not there."""
+    try:
+        answer = api.call(
+            "describe_nodegroup",
+            service="eks",
+            clusterName=names.cluster_name(cluster),
+            nodegroupName=group,
+        )
+    except Gone:
+        return None
+    found: Mapping[str, Any] = answer["nodegroup"]
+    return found
+
+
+def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
+    """Names of the groups of machines with GPUs that there are."""
+    try:
+        found = whole(api, "eks", "list_nodegroups", "nodegroups", clusterName=names.cluster_name(cluster))
+    except Gone:
+        return ()
+    return tuple(sorted(group for group in found if group != names.CPU_GROUP))
+
+
+def scale(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
+    """Have the group want so many machines; nothing where it does."""
+    found = describe(api, cluster, group)
+    wanted = {"minSize": 0, "maxSize": max(count, 1), "desiredSize": count}
+    if found is not None and found["scalingConfig"] != wanted:
+        api.call(
+            "update_nodegroup_config",
+            service="eks",
+            again=True,
+            clusterName=names.cluster_name(cluster),
+            nodegroupName=group,
+            scalingConfig=wanted,
+        )
+
+
+def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: Say) -> Mapping[str, Any]:
+    """What EKS says of the group once all of its machines are nodes.
+
+    Raises Capacity or Quota as soon as AWS says that it has no machine, CreateFailed for anything else.
+    """
+
+    def look() -> tuple[Mapping[str, Any] | None, str]:
+        found = describe(api, cluster, group)
+        if found is None:
+            return None, "EKS does not list it yet"
+        status = found["status"]
+        if status in ("CREATE_FAILED", "DEGRADED"):
+            raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
+        refused = [] if status == "ACTIVE" else refusals(api, found)
+        if refused:
+            raise failure(f"AWS could not start a machine of the node group {group}: {refused[0]}")
+        return (found if status == "ACTIVE" else None), f"its status is {status}"
+
+    return wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
+
+
+def failure(text: str) -> CloudError | CreateFailed:
+    """What a sentence of EKS or of a scaling group is, by the codes in it."""
+    if any(word in text for word in NO_CAPACITY):
+        return Capacity(text)
+    return Quota(text) if any(word in text for word in NO_QUOTA) else CreateFailed(text)
+
+
+def refusals(api: Api, group: Mapping[str, Any]) -> list[str]:
+    """What scaling groups say of launches that failed for a reason that waiting does not mend, newest first."""
+    found = [
+        activity.get("StatusMessage", "")
+        for name in scaling_groups(group)
+        for activity in whole(
+            api, "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
+        )
+        if activity["StatusCode"] == "Failed"
+    ]
+    return [text for text in found if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))]
+
+
+def scaling_groups(group: Mapping[str, Any]) -> list[str]:
+    """Names of a node group's Auto Scaling groups."""
+    return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
+
+
+def schedule_end(api: Api, cluster: CloudCluster, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Have the machines of these groups end at the cluster's time, with nobody there."""
+    if cluster.expires_at is None:
+        return
+    for name in (name for group in groups for name in scaling_groups(group)):
+        wanted = requests.scheduled_end(cluster, name)
+        api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)
+
+
+def template_of(
+    cluster: CloudCluster, offer: Offer, zone: str, groups: Sequence[str], placement: str | None
+) -> Callable[[str], requests.Request]:
+    """The request of the GPU machines' launch template, for a token."""
+
+    def make(token: str) -> requests.Request:
+        return requests.launch_template(
+            cluster,
+            names.gpu_group(zone),
+            disk_gb=offer.disk_gb,
+            token=token,
+            facts=offer.facts,
+            groups=groups,
+            placement_group=placement,
+        )
+
+    return make

@@ -1,0 +1,73 @@
+"""Names of what belongs to a cluster, and the tags that AWS's own controllers put on what they make for it. Pure.
+
+Each name has the cluster's whole id, so that no name of ours is another's, and a name alone tells whose it is.
+"""
+
+import re
+from collections.abc import Mapping
+
+from provision.aws import requests
+from provision.cloud import tags
+from provision.cloud.records import CloudCluster
+
+PROVIDER = "eks"
+ROLE_PATH = "/gpuctl/"
+"""Of IAM's roles: they are the account's, not a region's, and are listed by this."""
+CLUSTER_ROLE, NODE_ROLE = "cluster", "node"
+CPU_GROUP = "cpu"
+OWNED_BY = "kubernetes.io/cluster/"
+"""Tag of AWS's controllers on what they make: this and the Kubernetes cluster's name."""
+INTERFACE_OF = "cluster.k8s.amazonaws.com/name"
+"""Tag of the VPC CNI on network interfaces: its value is the Kubernetes cluster's name."""
+VOLUME_OF = "ebs.csi.aws.com/cluster"
+"""Tag of the EBS CSI driver on volumes, beside OWNED_BY."""
+GROUP_OF = "aws:eks:cluster-name"
+"""Tag of EKS on its security group."""
+REGION = "gpuctl-region"
+"""Tag of roles: the region of their cluster."""
+
+_NAME = re.compile(r"gpuctl-(?P<name>[a-z0-9-]{1,40})-(?P<id>[0-9a-f]{16})")
+
+
+def cluster_name(cluster: CloudCluster) -> str:
+    """The name of the Kubernetes cluster."""
+    return f"gpuctl-{cluster.name}-{cluster.id}"
+
+
+def role_name(cluster: CloudCluster, what: str) -> str:
+    """The name of a role, `what` is CLUSTER_ROLE or NODE_ROLE; at most 64 characters, as IAM has it."""
+    return f"gpuctl-{cluster.id}-{what}"
+
+
+def gpu_group(zone: str) -> str:
+    """The name of the GPU node group in a zone."""
+    return f"gpu-{zone}"
+
+
+def template_name(cluster: CloudCluster, group: str) -> str:
+    """The name of a node group's launch template."""
+    return f"{cluster_name(cluster)}-{group}"
+
+
+def own_tags(cluster: CloudCluster) -> dict[str, str]:
+    """Tags of everything that belongs to the cluster."""
+    return requests.cluster_tags(cluster)
+
+
+def tags_of_name(name: str) -> dict[str, str]:
+    """The tags that the Kubernetes cluster of that name has; empty where it is no name of ours."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return {}
+    return {tags.CLUSTER: found["name"], tags.CLUSTER_ID: found["id"], tags.PROVIDER: PROVIDER}
+
+
+def tags_by_controllers(of: Mapping[str, str]) -> dict[str, str]:
+    """Our tags of something that AWS's controllers made for a cluster of ours; empty where it is none."""
+    named = [of.get(INTERFACE_OF, ""), of.get(GROUP_OF, "")]
+    named += [
+        key.removeprefix(OWNED_BY)
+        for key, value in of.items()
+        if key.startswith(OWNED_BY) and value == "owned"
+    ]
+    return next((found for name in named if (found := tags_of_name(name))), {})

@@ -1,0 +1,218 @@
+"""EKS's node groups: their machines are started from their launch templates, all by one scaling group each."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes.aws_proxy import eks as clusters
+from tests.fakes.aws_proxy import images, instances, launch, lookup, room
+from tests.fakes.aws_proxy.errors import ApiError
+from tests.fakes.aws_proxy.instances import Instance
+from tests.fakes.aws_proxy.moto_app import ACCOUNT
+from tests.fakes.aws_proxy.run import make_instance
+from tests.fakes.aws_proxy.world import Thing, World, new_id, utc_now
+
+Params = dict[str, Any]
+
+GROUP = "node-group"
+MIRRORED = (
+    "amiType",
+    "capacityType",
+    "instanceTypes",
+    "labels",
+    "launchTemplate",
+    "nodeRole",
+    "subnets",
+    "taints",
+)
+NAME_TAG = "eks:nodegroup-name"
+AMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)"
+
+
+def group_of(world: World, region: str, cluster: str, name: str) -> Thing:
+    """A node group. Raises ApiError where there is none."""
+    clusters.cluster_of(world, region, cluster)
+    for one in world.of(GROUP, region):
+        if (one.body["clusterName"], one.body["nodegroupName"]) == (cluster, name):
+            thing: Thing = one
+            return thing
+    raise clusters.gone("node group", name)
+
+
+def create(world: World, region: str, params: Params) -> Params:
+    """CreateNodegroup."""
+    cluster = clusters.cluster_of(world, region, params["clusterName"])
+    if cluster.body["status"] != "ACTIVE":
+        raise ApiError(
+            "InvalidRequestException", f"Cluster '{params['clusterName']}' is not in ACTIVE status"
+        )
+    name = params["nodegroupName"]
+    if any(
+        (one.body["clusterName"], one.body["nodegroupName"]) == (params["clusterName"], name)
+        for one in world.of(GROUP, region)
+    ):
+        raise clusters.in_use(f"NodeGroup already exists with name {name}")
+    clusters.check_role(params["nodeRole"], "ec2.amazonaws.com")
+    template = params["launchTemplate"]["id"]
+    if template not in world.template_data:
+        raise ApiError("InvalidRequestException", f"Launch template {template} is not there.")
+    for subnet in params["subnets"]:
+        lookup.subnet(world, region, subnet)
+    scaling = params["scalingConfig"]
+    if not scaling["minSize"] <= scaling["desiredSize"] <= scaling["maxSize"]:
+        raise ApiError("InvalidParameterException", "desired capacity is not between min and max size")
+    scaling_group = f"eks-{name}-{new_id('')[-8:]}"
+    thing = Thing(
+        kind=GROUP,
+        id=f"arn:aws:eks:{region}:{ACCOUNT}:nodegroup/{params['clusterName']}/{name}",
+        region=region,
+        tags=dict(params.get("tags", {})),
+        body={key: params[key] for key in MIRRORED if key in params}
+        | {
+            "clusterName": params["clusterName"],
+            "nodegroupName": name,
+            "createdAt": utc_now().timestamp(),
+            "scalingConfig": dict(scaling),
+            "status": "CREATING",
+            "health": {"issues": []},
+            "resources": {"autoScalingGroups": [{"name": scaling_group}]},
+            "_activities": [],
+        },
+    )
+    world.add(thing)
+    _scale(world, thing)
+    return {"nodegroup": _shown(thing)}
+
+
+def _shown(thing: Thing) -> Params:
+    body = {name: value for name, value in thing.body.items() if not name.startswith("_")}
+    return body | {"tags": dict(thing.tags)}
+
+
+def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
+    """The machines of a node group that have not ended."""
+    for one in world.of("instance", thing.region):
+        if not one.gone and one.tags.get("aws:autoscaling:groupName") == scaling_group_of(thing):
+            yield one
+
+
+def nodes_of(world: World, region: str, cluster: str) -> list[Instance]:
+    """The nodes of a cluster that run."""
+    groups = [one for one in world.of(GROUP, region) if one.body["clusterName"] == cluster]
+    return [one for group in groups for one in machines_of(world, group) if one.state == "running"]
+
+
+def scaling_group_of(thing: Thing) -> str:
+    """The name of a node group's scaling group."""
+    return str(thing.body["resources"]["autoScalingGroups"][0]["name"])
+
+
+def _scale(world: World, thing: Thing) -> None:
+    """Start or end machines until there are as many as are wanted; a refusal is told, and tried again."""
+    if thing.body["status"] == "DELETING":
+        return
+    live = [one for one in machines_of(world, thing) if one.state in ("pending", "running")]
+    wanted = thing.body["scalingConfig"]["desiredSize"]
+    for one in live[wanted:]:
+        instances.terminate(world, one)
+    if len(live) < wanted:
+        try:
+            _launch(world, thing, wanted - len(live))
+        except ApiError as refusal:
+            told = f"Could not launch On-Demand Instances. {refusal.code} - {refusal.message}"
+            thing.body["_activities"].insert(0, told)
+            world.after(60.0, lambda: _scale(world, thing))
+
+
+def _launch(world: World, thing: Thing, count: int) -> None:
+    region = thing.region
+    data = world.template_data[thing.body["launchTemplate"]["id"]]
+    subnet = thing.body["subnets"][0]
+    cluster = clusters.cluster_of(world, region, thing.body["clusterName"])
+    group = cluster.body["resourcesVpcConfig"]["clusterSecurityGroupId"]
+    request = {
+        "ImageId": images.image_id(region, images.of_region(region)[0]["Name"]),
+        "InstanceType": thing.body["instanceTypes"][0],
+        "MinCount": 1,
+        "MaxCount": count,
+        "BlockDeviceMappings": [],
+        "TagSpecifications": _with_own_tags(thing, data.get("TagSpecifications", [])),
+        "MetadataOptions": data.get("MetadataOptions", {}),
+    }
+    if data.get("NetworkInterfaces"):
+        request["NetworkInterfaces"] = [one | {"SubnetId": subnet} for one in data["NetworkInterfaces"]]
+    else:
+        request |= {"SubnetId": subnet, "SecurityGroupIds": [group]}
+    if data.get("Placement"):
+        request["Placement"] = data["Placement"]
+    if thing.body.get("capacityType") == "SPOT":
+        request["InstanceMarketOptions"] = {"MarketType": "spot"}
+    planned = launch.plan(world, region, request)
+    for index in range(room.for_launch(world, region, planned)):
+        instances.start(world, make_instance(world, region, request, planned, new_id("r"), index))
+
+
+def _with_own_tags(thing: Thing, specifications: list[Params]) -> list[Params]:
+    own = {
+        "eks:cluster-name": thing.body["clusterName"],
+        NAME_TAG: thing.body["nodegroupName"],
+        "aws:autoscaling:groupName": scaling_group_of(thing),
+        f"kubernetes.io/cluster/{thing.body['clusterName']}": "owned",
+    }
+    more = [{"Key": key, "Value": value} for key, value in own.items()]
+    return [
+        one | {"Tags": [*one["Tags"], *more]} if one["ResourceType"] == "instance" else one
+        for one in specifications
+    ]
+
+
+def _look(world: World, thing: Thing) -> None:
+    """What has become of a group since it was looked at."""
+    if thing.body["status"] in ("CREATING", "UPDATING"):
+        running = sum(one.state == "running" for one in machines_of(world, thing))
+        if running == thing.body["scalingConfig"]["desiredSize"]:
+            thing.body["status"] = "ACTIVE"
+    elif (
+        thing.body["status"] == "DELETING"
+        and not any(machines_of(world, thing))
+        and world.control.now() >= thing.body["_gone_at"]
+    ):
+        world.things.pop(thing.id, None)
+
+
+def describe(world: World, region: str, params: Params) -> Params:
+    """DescribeNodegroup."""
+    _look(world, group_of(world, region, params["clusterName"], params["nodegroupName"]))
+    return {"nodegroup": _shown(group_of(world, region, params["clusterName"], params["nodegroupName"]))}
+
+
+def list_groups(world: World, region: str, params: Params) -> Params:
+    """ListNodegroups."""
+    cluster = params["clusterName"]
+    clusters.cluster_of(world, region, cluster)
+    for one in world.of(GROUP, region):
+        _look(world, one)
+    found = [one for one in world.of(GROUP, region) if one.body["clusterName"] == cluster]
+    return {"nodegroups": [one.body["nodegroupName"] for one in found]}
+
+
+def update(world: World, region: str, params: Params) -> Params:
+    """UpdateNodegroupConfig: how many machines."""
+    thing = group_of(world, region, params["clusterName"], params["nodegroupName"])
+    if thing.body["status"] not in ("ACTIVE", "DEGRADED"):
+        raise clusters.in_use(f"Nodegroup is {thing.body['status']}")
+    thing.body["scalingConfig"] |= params.get("scalingConfig", {})
+    thing.body["status"] = "UPDATING"
+    _scale(world, thing)
+    return {"update": {"id": new_id("u"), "status": "InProgress", "type": "ConfigUpdate"}}
+
+
+def delete(world: World, region: str, params: Params) -> Params:
+    """DeleteNodegroup."""
+    thing = group_of(world, region, params["clusterName"], params["nodegroupName"])
+    if thing.body["status"] == "DELETING":
+        raise clusters.in_use("Nodegroup is being deleted")
+    thing.body["status"] = "DELETING"
+    thing.body["_gone_at"] = world.control.now() + world.extra.eks_gone_s
+    for one in machines_of(world, thing):
+        instances.terminate(world, one)
+    return {"nodegroup": _shown(thing)}

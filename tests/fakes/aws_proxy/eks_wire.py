@@ -1,0 +1,108 @@
+"""The protocol of EKS, REST with JSON, by botocore's own description of it: what EKS does not have is refused."""
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from botocore.loaders import Loader
+from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
+from botocore.validate import ParamValidator
+
+from tests.fakes.aws_proxy.errors import ApiError
+
+Params = dict[str, Any]
+
+
+@functools.cache
+def service(name: str = "eks") -> ServiceModel:
+    """Botocore's description of a service."""
+    return ServiceModel(Loader().load_service_model(name, "service-2"), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One operation, and the paths that mean it."""
+
+    method: str
+    pattern: re.Pattern[str]
+    operation: str
+
+
+@functools.cache
+def _routes() -> tuple[Route, ...]:
+    found = []
+    for name in service().operation_names:
+        http = service().operation_model(name).http
+        path = http["requestUri"].partition("?")[0]
+        words = re.sub(r"\{(\w+)\}", lambda word: f"(?P<{word[1]}>[^/]+)", path)
+        found.append(Route(method=http["method"], pattern=re.compile(words), operation=name))
+    return tuple(found)
+
+
+def operation_of(method: str, path: str) -> str:
+    """The operation of a request; empty where EKS has none there."""
+    return next(
+        (one.operation for one in _routes() if one.method == method and one.pattern.fullmatch(path)), ""
+    )
+
+
+def parse(operation: str, method: str, path: str, query: str, body: bytes) -> Params:
+    """The parameters as boto3 takes them. Raises ApiError for what the operation does not take."""
+    route = next(one for one in _routes() if one.operation == operation and one.method == method)
+    found = route.pattern.fullmatch(path)
+    assert found
+    model = service().operation_model(operation)
+    shape = model.input_shape
+    assert isinstance(shape, StructureShape)
+    given: Params = {}
+    places = {member.serialization.get("name", name): name for name, member in shape.members.items()}
+    for word, text in found.groupdict().items():
+        given[places[word]] = unquote(text)
+    for word, text in parse_qsl(query, keep_blank_values=True):
+        name = places.get(word)
+        if name is None:
+            raise _invalid(f"there is no parameter {word}")
+        member = shape.members[name]
+        if isinstance(member, ListShape):
+            given.setdefault(name, []).append(text)
+        else:
+            given[name] = int(text) if member.type_name == "integer" else text
+    for name, value in json.loads(body or b"{}").items():
+        if name not in shape.members or shape.members[name].serialization.get("location"):
+            raise _invalid(f"there is no parameter {name}")
+        given[name] = value
+    _refuse_unknown(shape, given, operation)
+    if report := ParamValidator().validate(given, shape).generate_report():
+        raise _invalid(report)
+    return given
+
+
+def _refuse_unknown(shape: Shape, value: Any, where: str) -> None:
+    """Names and words that the model does not have: botocore itself lets words pass."""
+    if isinstance(shape, StructureShape):
+        if not isinstance(value, dict):
+            raise _invalid(f"{where} is no structure")
+        for name, inner in value.items():
+            if name not in shape.members:
+                raise _invalid(f"{where} has no {name}")
+            _refuse_unknown(shape.members[name], inner, f"{where}.{name}")
+    elif isinstance(shape, ListShape):
+        for inner in value:
+            _refuse_unknown(shape.member, inner, where)
+    elif isinstance(shape, MapShape):
+        for inner in value.values():
+            _refuse_unknown(shape.value, inner, where)
+    elif (words := getattr(shape, "enum", None)) and value not in words:
+        raise _invalid(f"{where} can't be {value}")
+
+
+def model_of(operation: str) -> OperationModel:
+    """The description of an operation."""
+    return service().operation_model(operation)
+
+
+def _invalid(why: str) -> ApiError:
+    return ApiError("InvalidParameterException", why)

@@ -1,0 +1,75 @@
+"""Auto Scaling groups of node groups: what came of their launches, and what they will do at some time."""
+
+from typing import Any
+
+from tests.fakes.aws_proxy import eks_nodes, eks_wire, wire
+from tests.fakes.aws_proxy.errors import ApiError
+from tests.fakes.aws_proxy.world import Thing, World, new_id, utc_now
+
+Params = dict[str, Any]
+
+XMLNS = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
+
+
+def answer(world: World, region: str, operation: str, form: dict[str, str]) -> bytes:
+    """The answer to a call, as XML."""
+    acts = {
+        "DescribeScalingActivities": _activities,
+        "DescribeScheduledActions": _actions,
+        "PutScheduledUpdateGroupAction": _put,
+    }
+    if operation not in acts:
+        raise ApiError("InvalidAction", f"This fake has no {operation}.")
+    model = eks_wire.service("autoscaling").operation_model(operation)
+    result = acts[operation](world, region, wire.parse(model, form))
+    parts = [f'<{operation}Response xmlns="{XMLNS}"><{operation}Result>']
+    if model.output_shape is not None:
+        wire.write_members(parts, model.output_shape, result)
+    parts.append(f"</{operation}Result></{operation}Response>")
+    return "".join(parts).encode()
+
+
+def _group(world: World, region: str, name: str) -> Thing:
+    for one in world.of(eks_nodes.GROUP, region):
+        if eks_nodes.scaling_group_of(one) == name:
+            thing: Thing = one
+            return thing
+    raise ApiError(
+        "ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found"
+    )
+
+
+def _activities(world: World, region: str, params: Params) -> Params:
+    thing = _group(world, region, params["AutoScalingGroupName"])
+    return {
+        "Activities": [
+            {
+                "ActivityId": new_id("a"),
+                "AutoScalingGroupName": params["AutoScalingGroupName"],
+                "Cause": "a difference between desired and actual capacity",
+                "StartTime": utc_now(),
+                "StatusCode": "Failed",
+                "StatusMessage": text,
+            }
+            for text in thing.body["_activities"]
+        ]
+    }
+
+
+def _put(world: World, region: str, params: Params) -> Params:
+    thing = _group(world, region, params["AutoScalingGroupName"])
+    thing.body.setdefault("_actions", {})[params["ScheduledActionName"]] = params
+    return {}
+
+
+def _actions(world: World, region: str, params: Params) -> Params:
+    thing = _group(world, region, params["AutoScalingGroupName"])
+    return {
+        "ScheduledUpdateGroupActions": [
+            {
+                key: one[key]
+                for key in ("AutoScalingGroupName", "ScheduledActionName", "MinSize", "DesiredCapacity")
+            }
+            for one in thing.body.get("_actions", {}).values()
+        ]
+    }

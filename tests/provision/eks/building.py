@@ -1,0 +1,111 @@
+"""A fake AWS with EKS, an API server that takes its tokens, and what tests of `provision.eks` ask for."""
+
+import base64
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from inventories.disk.store import ClusterFolder, Store
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.cloud.records import Target
+from provision.eks.cloud import EksCloud
+from provision.eks.provider import EksProvider
+from provision.eks.tokens import CLUSTER_HEADER, PREFIX
+from provision.provider import Leftover, Plan
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import FastClock
+
+
+def signed_for(token: str) -> dict[str, str]:
+    """The parameters that a token's address has."""
+    text = token.removeprefix(PREFIX)
+    address = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+
+
+@contextmanager
+def api_server() -> Iterator[str]:
+    """The URL of an API server that says that it is ready to who has a token of EKS."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            signed = signed_for(token) if token.startswith(PREFIX) else {}
+            good = signed.get("Action") == "GetCallerIdentity" and CLUSTER_HEADER in signed[
+                "X-Amz-SignedHeaders"
+            ].split(";")
+            self.send_response((200 if self.path == "/readyz" else 404) if good else 401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class User:
+    """Somebody with a home of their own, and one cluster."""
+
+    def __init__(self, home: Path, *, name: str = "demo") -> None:
+        self.home = home
+        self.name = name
+        self.said: list[str] = []
+
+    @property
+    def folder(self) -> ClusterFolder:
+        return Store(self.home).cluster(self.name)
+
+    @property
+    def provider(self) -> EksProvider:
+        """One as new, as a command has it."""
+        return EksProvider(
+            self.folder, clock=FastClock(), connect=lambda target, clock: EksCloud(target, clock=clock)
+        )
+
+    def plan(self, count: int | None = 2, **spec: Any) -> Plan:
+        asked: dict[str, Any] = {"shape": "g5.12xlarge", "ssh_cidr": "198.51.100.7/32", "provider": "eks"}
+        current = self.folder.load() if self.folder.exists() else None
+        return self.provider.plan(Spec(cluster=self.name, count=count, **(asked | spec)), current)
+
+    def up(self, count: int | None = 2, **spec: Any) -> tuple[Machine, ...]:
+        plan = self.plan(count, **spec)
+        machines = self.provider.create(plan, self.folder.journal, self.said.append)
+        self.folder.save(
+            Inventory(
+                cluster=self.name,
+                provider="eks",
+                region=plan.region,
+                shape=plan.spec.shape,
+                hourly_usd=plan.hourly_usd,
+                created_at="2026-11-21T09:00:00Z",
+                machines=machines,
+            )
+        )
+        return machines
+
+    def down(self) -> tuple[Leftover, ...]:
+        return self.provider.destroy(self.said.append)
+
+
+def region_of(fake: FakeCloud) -> EksCloud:
+    """The account as `reap` sees it, with nobody's files."""
+    assert fake
+    return EksCloud(replace(Target(provider="eks"), region="us-east-1"), clock=FastClock())
+
+
+def operations(fake: FakeCloud) -> list[str]:
+    """The calls that changed something."""
+    return [call["operation"] for call in fake.calls(mutating=True)]

@@ -1,0 +1,35 @@
+"""One fake AWS for each file of tests, emptied before each."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import SPEED, running_fake
+from tests.provision.eks.building import User, api_server
+
+
+@pytest.fixture(scope="module")
+def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud]:
+    with running_fake(tmp_path_factory.mktemp("aws")) as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with api_server() as url:
+        yield url
+
+
+@pytest.fixture
+def fake(fake_process: FakeCloud, endpoint: str) -> FakeCloud:
+    fake_process.reset()
+    fake_process.settings(speed=SPEED, eks_endpoint=endpoint, eks_cluster_s=2.0, eks_gone_s=2.0)
+    return fake_process
+
+
+@pytest.fixture
+def user(fake: FakeCloud, tmp_path: Path) -> User:
+    assert fake
+    return User(tmp_path / "home")

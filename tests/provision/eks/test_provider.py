@@ -1,0 +1,48 @@
+"""The whole way on a fake AWS: plan, create, find, destroy."""
+
+from collections import Counter
+from pathlib import Path
+
+from tests.fakes.client import FakeCloud
+from tests.provision.eks.building import User, operations
+
+
+def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, fake: FakeCloud) -> None:
+    made = user.up(2)
+
+    assert [machine.rank for machine in made] == [0, 1]
+    assert user.provider.find() == made
+    kinds = Counter(part.get("kind", "instance") for part in fake.owned())
+    assert kinds["kubernetes-cluster"] == 1
+    assert kinds["node-group"] == kinds["launch-template"] == kinds["role"] == 2
+    assert kinds["add-on"] == 4
+    assert kinds["instance"] == 3
+    assert user.down() == ()
+    assert fake.owned() == []
+    assert not [part for part in fake.state()["resources"] if "eks" in str(part.get("name"))]
+
+
+def test_second_up_changes_nothing(user: User, fake: FakeCloud) -> None:
+    user.up(2)
+    fake.forget_calls()
+
+    plan = user.plan(2)
+    user.up(2)
+
+    assert not plan.changes
+    assert plan.requests == ()
+    assert operations(fake) == []
+
+
+def test_larger_count_makes_the_node_group_larger(user: User, fake: FakeCloud) -> None:
+    user.up(1)
+    fake.forget_calls()
+
+    assert len(user.up(2)) == 2
+
+    assert operations(fake) == ["UpdateNodegroupConfig"]
+
+
+def test_cluster_that_is_only_known_by_its_files_is_no_leftover(tmp_path: Path, user: User) -> None:
+    assert User(tmp_path / "another").down() == ()
+    assert user.down() == ()
