@@ -28,7 +28,7 @@ from remote.transport import NO_STATUS, pod_relay
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
-STDIN, STDOUT, STDERR, STATUS = range(4)
+STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels: the first byte of each message."""
 PROTOCOL = "v4.channel.k8s.io"
 OPEN_TIMEOUT_S = 20.0
@@ -128,19 +128,22 @@ class PodTransport:
         return [self._machine.python or "python3", "-I", "-c", pod_relay.PROGRAM, what]
 
     def _exec(self, argv: list[str], window_bytes: int | None) -> "PodProcess":
+        return PodProcess(self.link(argv), self._broke, kept_bytes=window_bytes or KEPT_BYTES)
+
+    def link(self, argv: list[str], *, terminal: bool = False) -> "websocket.WebSocket":
+        """Start a program, on a terminal of its own where asked; its streams. Raises ConnectionLost."""
         namespace, _, name = self._machine.id.partition("/")
         settings = self._api.configuration
-        query = [
-            ("container", self._container),
-            *((stream, "true") for stream in ("stdin", "stdout", "stderr")),
-        ]
+        # What is said on a terminal is one stream.
+        streams = ("stdin", "stdout", "tty") if terminal else ("stdin", "stdout", "stderr")
+        query = [("container", self._container), *((stream, "true") for stream in streams)]
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
         headers = {
             one["key"]: one["value"] for one in settings.auth_settings().values() if one["in"] == "header"
         }
         try:
-            link = websocket.create_connection(
+            return websocket.create_connection(
                 "ws" + address.removeprefix("http"),
                 timeout=OPEN_TIMEOUT_S,
                 header=headers,
@@ -153,7 +156,6 @@ class PodTransport:
             raise ConnectionLost(
                 f"{self._machine.name}: the connection broke: {error or 'closed'}."
             ) from error
-        return PodProcess(link, self._broke, kept_bytes=window_bytes or KEPT_BYTES)
 
     def _broke(self) -> None:
         self._open = False

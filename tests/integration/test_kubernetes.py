@@ -66,6 +66,7 @@ def test_whole_way_in_pods_with_torchrun_and_ray(gpuctl: Gpuctl, api: KubeApi) -
     ]
     assert "nothing changed" in gpuctl.ok(*UP).err
     assert [one["state"] for one in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
+    assert gpuctl.ok("ssh", "1", "hostname").out == "gpu-1\n"
     losses = {}
     for mode in ("torchrun", "ray"):
         done = gpuctl.ok("train", "--mode", mode, "--json", "--", *JOB, timeout_s=400).json

@@ -112,18 +112,27 @@ def ssh_config(app: App) -> tuple[str, Path]:
     return text.render(inventory.machines, folder.known_hosts_path), folder.ssh_config_path
 
 
-def replace_by_ssh(app: App, rank: str, words: tuple[str, ...]) -> NoReturn:
-    """Become the system's ssh client, connected to a node. Raises Usage with --json."""
+def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
+    """Open a shell on a node, or run a command there; its exit status. Raises Usage with --json.
+
+    Where the node has SSH, this process becomes the system's ssh client.
+    """
     if app.options.json:
         raise Usage("gpuctl ssh has no document to print. For a command's outcome: gpuctl exec --json -- CMD")
     folder = app.store.cluster(app.options.cluster)
     machine = machine_of(load_inventory(folder), rank)
     from remote.sessions.session import shell_command
 
-    command = ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name]
     words = words[1:] if words[:1] == ("--",) else words
-    if words:
-        command.append(shell_command(tuple(words)))
+    told = shell_command(tuple(words)) if words else ""
+    if machine.transport != "pod":
+        _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([told] if told else [])])
+    from remote.transport import pod_shell
+
+    return pod_shell.run(machine, folder, told)
+
+
+def _become_ssh(command: list[str]) -> NoReturn:
     try:
         os.execvp(command[0], command)  # noqa: S606 - an argv, no shell
     except FileNotFoundError as error:

@@ -23,6 +23,7 @@ import yaml
 from tests.fakes.kube.exec import end, failure, serve_exec
 from tests.fakes.kube.requests import Request, answer, read_request
 from tests.fakes.kube.store import Document, Refused
+from tests.fakes.kube.terminal import serve_terminal
 from tests.fakes.kube.world import World
 
 TOKEN = "a-token-of-the-tests"
@@ -172,13 +173,16 @@ def kube_api(pods: Mapping[str, Pod] | None = None) -> Iterator[KubeApi]:
 
         def _exec(self, request: Request) -> None:
             query = request.query
-            assert query["stdin"] == query["stdout"] == query["stderr"] == ["true"]
+            assert query["stdin"] == query["stdout"] == ["true"]
+            terminal = query.get("tty") == ["true"]
+            assert terminal != (query.get("stderr") == ["true"]), "a terminal has one stream"
             assert request.namespace is not None
             assert request.name is not None
             with api.lock:
                 pod = api.pod(request.namespace, request.name)
             api.links.append(self.connection)
-            serve_exec(self, [*pod.argv, *query["command"]], pod.env, api.running)
+            serve = serve_terminal if terminal else serve_exec
+            serve(self, [*pod.argv, *query["command"]], pod.env, api.running)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

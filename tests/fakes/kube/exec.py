@@ -48,7 +48,7 @@ def serve_exec(
     for thread in readers:
         thread.join()
     with suppress(OSError):
-        link.send(b"\x03" + json.dumps(_ended(process.wait())).encode())
+        link.send(b"\x03" + json.dumps(ended(process.wait())).encode())
         link.send(b"\x03\xe8", kind=8)
 
 
@@ -87,7 +87,8 @@ def _feed(link: WebSocketServer, process: "subprocess.Popen[bytes]") -> None:
             process.stdin.close()
 
 
-def _ended(code: int) -> dict[str, Any]:
+def ended(code: int) -> dict[str, Any]:
+    """The last message of a command: its exit status."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     causes = [{"reason": "ExitCode", "message": str(code if code > 0 else 128 - code)}]
