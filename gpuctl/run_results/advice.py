@@ -18,6 +18,8 @@ SPLIT = ("tp", "pp")
 OF_DDP = ("--compile", "--compression", "--bucket-mb")
 """Options that the job refuses with another strategy than ddp."""
 RECOMPUTING = "--activation-checkpointing"
+WITHOUT_BLOCKS = ("cnn", "mlp", "alexnet", "inception_v3", "vgg")
+"""Beginnings of the names of networks that repeat no block, for which the job refuses that option."""
 OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOST_PEER, Reason.NCCL_ERROR})
 """What ranks also fail with of which only some found a file, beside that they wait for each other."""
 
@@ -52,7 +54,7 @@ def _how_to_fit(result: Result) -> str:
         return ""
     typed = _options_of(result)
     ways = ["More --gradient-accumulation-steps compute the same batch in smaller parts"]
-    if RECOMPUTING not in typed:
+    if RECOMPUTING not in typed and not (train.model or "").startswith(WITHOUT_BLOCKS):
         ways.append(f"{RECOMPUTING} keeps less of the forward pass of repeated blocks")
     ways.append(_less_a_rank(train.strategy or "", result.world_size, typed))
     text_model = clean(train.model or "", 64)

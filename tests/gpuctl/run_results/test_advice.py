@@ -4,13 +4,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 from support import a_result
 
-from gpuctl.run_results.advice import advice_on
+from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
 from inventories.end_reasons import Reason
 from inventories.hang import Hang
 from inventories.run import FirstError, Result, Run, Seconds, TrainSummary
+from train.models.networks import build_model
+from train.options import Options
+from train.strategies.wrapping import repeated_blocks
 
 UNEVEN = "a.pt is on gpu-0 alone, from an earlier run: if the script loads it, add --fresh (begin without it)"
 SMALLER = "More --gradient-accumulation-steps compute the same batch in smaller parts"
@@ -63,19 +67,20 @@ def test_files_that_differed_are_told_where_they_explain_the_end(
 @pytest.mark.parametrize(
     ("model", "strategy", "ranks", "args", "advised"),
     [
-        ("cnn", "ddp", 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
-        ("cnn", "hsdp", 2, ("--activation-checkpointing",), f"{SMALLER}; {FSDP}."),
-        ("cnn", None, 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
-        ("cnn", "single", 1, (), f"{SMALLER}; {AGAIN}; {FSDP.replace('fsdp', 'fsdp on several ranks')}."),
+        ("resnet18", "ddp", 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
+        ("cnn", "ddp", 2, (), f"{SMALLER}; {FSDP}."),
+        ("resnet18", "hsdp", 2, ("--activation-checkpointing",), f"{SMALLER}; {FSDP}."),
+        ("resnet18", None, 2, (), f"{SMALLER}; {AGAIN}; {FSDP}."),
+        ("resnet18", "single", 1, (), f"{SMALLER}; {AGAIN}; {FSDP.replace('fsdp', 'fsdp on several ranks')}."),
         (
-            "cnn", "ddp", 2, ("--compile", "--bucket-mb=8"),
+            "resnet18", "ddp", 2, ("--compile", "--bucket-mb=8"),
             f"{SMALLER}; {AGAIN}; {FSDP.replace('fsdp', 'fsdp and without --compile and --bucket-mb')}.",
         ),
-        ("cnn", "pp 2 x ddp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
-        ("cnn", "ddp 2 x tp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
-        ("cnn", "deepspeed", 2, (), f"{SMALLER}; {AGAIN}; {ZERO3}."),
-        ("cnn", "deepspeed zero2", 1, (), f"{SMALLER}; {AGAIN}; {ZERO3} on several ranks."),
-        ("cnn", "deepspeed zero3", 2, (), f"{SMALLER}; {AGAIN}; {MORE}."),
+        ("resnet18", "pp 2 x ddp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
+        ("resnet18", "ddp 2 x tp 2", 4, (), f"{SMALLER}; {AGAIN}; {LARGER}."),
+        ("resnet18", "deepspeed", 2, (), f"{SMALLER}; {AGAIN}; {ZERO3}."),
+        ("resnet18", "deepspeed zero2", 1, (), f"{SMALLER}; {AGAIN}; {ZERO3} on several ranks."),
+        ("resnet18", "deepspeed zero3", 2, (), f"{SMALLER}; {AGAIN}; {MORE}."),
         (
             "gpt-1b", "fsdp 4 x tp 2", 8, (),
             f"{SMALLER}; {AGAIN}; {MORE}. gpuctl advise -- --model gpt-1b says what fits.",
@@ -95,12 +100,19 @@ def test_rank_of_the_built_in_job_without_memory_gets_what_its_strategy_can_do(
     assert advice_on(without_memory("built-in", model, strategy, ranks, folder.path)) == advised
 
 
+@pytest.mark.parametrize("model", ["cnn", "mlp", "alexnet", "vgg11", "resnet18", "vit_b_16", "mobilenet_v2"])
+def test_networks_that_repeat_no_block_are_those_of_the_job(model: str) -> None:
+    with torch.device("meta"):
+        network = build_model(Options(model=model), (3, 224, 224), 10)
+    assert bool(repeated_blocks(network)) is not model.startswith(WITHOUT_BLOCKS)
+
+
 def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Path) -> None:
     assert advice_on(without_memory("my.py", "cnn", "ddp", 2, tmp_path)) == ""
 
 
 def test_run_whose_record_is_gone_gets_the_advice_as_well(tmp_path: Path) -> None:
-    found = advice_on(without_memory("built-in", "cnn", "ddp", 2, tmp_path / "gone"))
+    found = advice_on(without_memory("built-in", "resnet18", "ddp", 2, tmp_path / "gone"))
     assert found == f"{SMALLER}; {AGAIN}; {FSDP}."
 
 
