@@ -245,6 +245,8 @@ def _served(api: "KubeApi", path: str) -> Document:
         unknown = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion")
         told = {"major": major, "minor": minor, "gitVersion": api.version, "platform": "linux/amd64"}
         return told | dict.fromkeys(unknown, "")
+    if path == "readyz":
+        return {"status": "ok"}
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"]}
     if path == "apis":
