@@ -71,6 +71,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/cluster/status.py",
     ),
     "integration/test_crash_sweep.py": _CLOUD,
+    "integration/test_eks.py": (*_CLOUD, "tests/fakes/kube"),
     "integration/test_doctor_cluster.py": (
         "gpuctl/workflow/maintenance/doctor",
         "remote/checks/probe",

@@ -73,6 +73,11 @@ class ClusterFolder:
         return self.path / "ssh_config"
 
     @property
+    def kubeconfig_path(self) -> Path:
+        """How clients get to the cluster's own Kubernetes, where its provider made that."""
+        return self.path / "kubeconfig"
+
+    @property
     def ray_token_path(self) -> Path:
         """The token of the cluster's Ray, once it was started."""
         return self.path / "keys" / "ray_token"

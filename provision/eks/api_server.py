@@ -10,9 +10,9 @@ from typing import Any
 from provision.clock import Clock
 from provision.cloud.records import CloudCluster
 from provision.eks import names, tokens
-from provision.eks.infrastructure.wait import wait_until
 from provision.errors import BadCredentials
 from provision.provider import Say
+from provision.wait import wait_until
 
 ANSWERS_WITHIN_S = 600.0
 TIMEOUT_S = 10.0

@@ -16,10 +16,10 @@ from provision.eks.infrastructure import control_plane as planes
 from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
-from provision.eks.infrastructure.wait import wait_until
 from provision.eks.resources import deletion, listing
 from provision.errors import Blocked, Capacity, NoCapacity, Quota
 from provision.provider import Say
+from provision.wait import wait_until
 
 
 @dataclass(frozen=True, kw_only=True)

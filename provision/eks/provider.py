@@ -20,9 +20,10 @@ from provision.cloud.records import CloudCluster, Target
 from provision.cloud.state import CloudState
 from provision.eks import api_server, build, kubeconfig, names
 from provision.eks.cloud import EksCloud
-from provision.eks.nodes import machine_of, refreshed, with_gpus
+from provision.eks.infrastructure.control_plane import describe
 from provision.eks.plan import Details, make_plan
-from provision.errors import OtherAccount
+from provision.eks.workers import Workers
+from provision.errors import BadCredentials, Denied, Exists, OtherAccount, Unclear
 from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported_options import refuse_unsupported
@@ -30,8 +31,8 @@ from provision.unsupported_options import refuse_unsupported
 HONOURED = frozenset(
     {"shape", "region", "profile", "disk_gb", "spot", "ssh_cidr", "ttl_s", "public_ip", "image"}
 )
-KUBECONFIG = "kubeconfig"
-"""File of the cluster's folder."""
+WORKS = ("ACTIVE", "UPDATING")
+"""States of a control plane whose API server answers."""
 
 
 def provider(folder: ClusterFolder) -> "EksProvider":
@@ -59,6 +60,7 @@ class EksProvider:
     ) -> None:
         self._files = CloudState(folder)
         self._clock = clock or SystemClock()
+        self._workers = Workers(folder=folder, clock=self._clock)
         self._connect = connect
         self._clouds: dict[Target, EksCloud] = {}
 
@@ -108,7 +110,9 @@ class EksProvider:
         build.node_groups(work, told, plan.details.count)
         if plan.create and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
-        return self._machines(cloud, cluster)
+        if plan.create:
+            self._workers.create(cluster, offer, plan.details.count, journal, say)
+        return self._workers.find(plan.spec.python)
 
     def find(self) -> tuple[Machine, ...]:
         """As the protocol says."""
@@ -117,7 +121,7 @@ class EksProvider:
 
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""
-        return refreshed(machine, self.find())
+        return self._workers.refresh(machine)
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002 - a pod has none
         """As the protocol says."""
@@ -129,6 +133,7 @@ class EksProvider:
         if cluster is None:
             return ()
         cloud = self._of(cluster)
+        self._remove_workers(cloud, cluster, say)
         removed = teardown.remove(
             cloud,
             {cluster.id},
@@ -144,6 +149,16 @@ class EksProvider:
             all_gone(self._files.cluster_folder.journal)
         return removed.leftovers
 
+    def _remove_workers(self, cloud: EksCloud, cluster: CloudCluster, say: Say) -> None:
+        """Remove what is in the cluster, as far as that can be: the rest goes with its control plane."""
+        try:
+            told = describe(cloud.api, cluster)
+            if told is not None and told["status"] in WORKS:
+                for left in self._workers.remove(say):
+                    say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
+        except (Denied, Unclear, Exists, BadCredentials) as error:
+            say(f"what is in the cluster goes with its control plane: {error}")
+
     def _watch_s(self, cloud: EksCloud, cluster: CloudCluster) -> float:
         """How long parts may still come up that AWS does not list yet."""
         journals = (self._files.cluster_folder.journal, self._files.network_journal(cluster.target))
@@ -152,14 +167,12 @@ class EksProvider:
         return max(0.0, cloud.consistency_s - min(ages, default=cloud.consistency_s))
 
     def _machines(self, cloud: EksCloud, record: CloudCluster | None) -> tuple[Machine, ...]:
-        if record is None:
-            return ()
-        nodes = with_gpus(cloud.nodes(record.id), record)
-        return tuple(machine_of(node, record, rank) for rank, node in enumerate(nodes))
+        """Those that there are; none before the API server is there to tell of them."""
+        told = describe(cloud.api, record) if record is not None else None
+        return () if told is None or told["status"] not in WORKS else self._workers.find()
 
     def _write_kubeconfig(self, cluster: CloudCluster, told: Mapping[str, Any]) -> None:
-        path = self._files.cluster_folder.path / KUBECONFIG
-        write_atomic(path, kubeconfig.render(cluster, told))
+        write_atomic(self._files.cluster_folder.kubeconfig_path, kubeconfig.render(cluster, told))
 
     def _of(self, record: CloudCluster, profile: str | None = None) -> EksCloud:
         """Raises OtherAccount where the credentials are of somebody else than made the cluster."""

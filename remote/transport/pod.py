@@ -1,6 +1,7 @@
 """A pod of Kubernetes: commands are started by `exec`, through the API server; the pod needs Python, and no SSH.
 
-A machine's `context` is one of the user's kubeconfig, and its `id` the pod: `namespace/name`. The API server
+A machine's `context` is one of the kubeconfig in the cluster's folder, else of the user's; its `id` is the pod,
+`namespace/name`. The API server
 ends a command's input with its connection alone, so a small program in the pod stands between: see `pod_relay`.
 """
 
@@ -42,12 +43,14 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 BROKEN = (OSError, websocket.WebSocketException)
 
 
-def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":  # noqa: ARG001
+def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":
     """Ask the API server for the pod. Raises Unreachable where it does not run, AuthenticationFailed."""
     settings = client.Configuration()
     settings.retries = False
     # The client itself looks at the variable once, when it is imported.
     files = os.environ.get("KUBECONFIG") or None
+    if cluster.kubeconfig_path.exists():
+        files = str(cluster.kubeconfig_path)
     try:
         api = config.new_client_from_config(files, context=machine.context, client_configuration=settings)
     except config.ConfigException as error:

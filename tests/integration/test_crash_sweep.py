@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 from clouds import COUNT, KINDS, PRIVATE, CloudGpuctl, Clouds, Kind
-from forks import Forked
+from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -27,18 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SIDE_BY_SIDE = 3
 """Clouds at work at once: a kill is mostly waiting."""
 
-PHASES = ("before", "after")
 APART, SAMPLE_APART = 9, 7
 """One point of so many is killed at; whatever the day, the sample has two at least."""
 PRIVATE_LIST_LAG_S = 0.4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """Where a command is killed: before or after its n-th call that changes something."""
-
-    nth: int
-    phase: str
 
 
 def converge(gpuctl: CloudGpuctl) -> None:
@@ -177,7 +167,7 @@ def sweep(
             prepare(first)
         total = calls_of(first, killed_words(first, prepared=prepare is not None))
     assert total > 4, "the command did nothing"
-    points = due([Point(nth=nth, phase=phase) for nth in range(1, total + 1) for phase in PHASES], apart)
+    points = due(points_of(total), apart)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         failures = [failure for failure in pool.map(at, points) if failure]
     with capsys.disabled():
@@ -187,37 +177,3 @@ def sweep(
 
 def killed_words(gpuctl: CloudGpuctl, *, prepared: bool) -> tuple[str, ...]:
     return ("down", "--yes") if prepared else gpuctl.up_words
-
-
-def calls_of(gpuctl: CloudGpuctl, words: tuple[str, ...]) -> int:
-    """How many calls that change something the command makes when nobody kills it."""
-    gpuctl.cloud.forget_calls()
-    gpuctl.ok(*words)
-    return len(gpuctl.cloud.calls(mutating=True))
-
-
-def wait_held(gpuctl: CloudGpuctl, process: Forked) -> dict[str, Any] | None:
-    """The call that is held; None where the command ended before, or made no call for half a minute."""
-    for _ in range(30):
-        held = gpuctl.cloud.held(wait_s=1)
-        if held is not None or process.poll() is not None:
-            return held
-    return None
-
-
-def kill(gpuctl: CloudGpuctl, words: tuple[str, ...], point: Point) -> None:
-    """Run the command and end it at that point, as a power cut would."""
-    gpuctl.cloud.fault(operation="*", mutating=True, nth=point.nth, kind=f"hold_{point.phase}")
-    process = gpuctl.fork(*words)
-    try:
-        held = wait_held(gpuctl, process)
-        ended = process.poll()
-        process.kill()
-        out, err = process.communicate(timeout=10)
-    finally:
-        process.kill()
-        process.wait()
-    # Retries and parallel calls may differ by one between two runs of the command: then it has ended well.
-    assert held is not None or ended == 0, f"not held, exit {ended}\n{out}\n{err}"
-    gpuctl.cloud.release()
-    gpuctl.cloud.clear_faults()

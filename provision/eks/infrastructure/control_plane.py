@@ -10,11 +10,11 @@ from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.infrastructure.roles import partition_of, refuse_strangers
-from provision.eks.infrastructure.wait import wait_until
 from provision.eks.lists import whole
 from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
 from provision.provider import Say
 from provision.retry import PollWaits
+from provision.wait import wait_until
 
 ACTIVE_WITHIN_S = 2400.0
 ADDON_WITHIN_S = 1200.0

@@ -12,10 +12,10 @@ from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster, Offer
 from provision.eks import names, requests
 from provision.eks.infrastructure.control_plane import issues, once_settled
-from provision.eks.infrastructure.wait import wait_until
 from provision.eks.lists import whole
 from provision.errors import Blocked, Capacity, CloudError, CreateFailed, Exists, Gone, Quota
 from provision.provider import Say
+from provision.wait import wait_until
 
 GROUP_WITHIN_S = 2400.0
 """EKS itself gives up after about half an hour."""

@@ -56,7 +56,9 @@ def read_request(
     method: str, path: str, query: Mapping[str, list[str]], body: bytes, content_type: str
 ) -> Request:
     """Take a request apart."""
-    document = yaml.safe_load(body) if content_type.endswith("yaml") else json.loads(body) if body else None
+    # What is JSON is YAML as well, and is read a hundred times as fast.
+    is_yaml = content_type.endswith("yaml") and not body.startswith(b"{")
+    document = yaml.safe_load(body) if is_yaml else json.loads(body) if body else None
     whole: dict[str, Any] = {"method": method, "path": path, "query": query, "document": document}
     whole["content_type"] = content_type
     words = path.strip("/").split("/")
@@ -245,6 +247,8 @@ def _served(api: "KubeApi", path: str) -> Document:
         unknown = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion")
         told = {"major": major, "minor": minor, "gitVersion": api.version, "platform": "linux/amd64"}
         return told | dict.fromkeys(unknown, "")
+    if path == "readyz":
+        return {"status": "ok"}
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"]}
     if path == "apis":

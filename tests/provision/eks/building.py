@@ -1,11 +1,9 @@
 """A fake AWS with EKS, an API server that takes its tokens, and what tests of `provision.eks` ask for."""
 
 import base64
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +17,7 @@ from provision.eks.provider import EksProvider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX
 from provision.provider import Leftover, Plan
 from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi, kube_api
 from tests.provision.aws.building import FastClock
 
 
@@ -29,31 +28,26 @@ def signed_for(token: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
 
 
+def is_ours(token: str) -> bool:
+    """Whether EKS would take the token."""
+    if not token.startswith(PREFIX):
+        return False
+    signed = signed_for(token)
+    of_cluster = CLUSTER_HEADER in signed["X-Amz-SignedHeaders"].split(";")
+    return of_cluster and signed["Action"] == "GetCallerIdentity" and int(signed["X-Amz-Expires"]) <= 900
+
+
 @contextmanager
-def api_server() -> Iterator[str]:
-    """The URL of an API server that says that it is ready to who has a token of EKS."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            signed = signed_for(token) if token.startswith(PREFIX) else {}
-            good = signed.get("Action") == "GetCallerIdentity" and CLUSTER_HEADER in signed[
-                "X-Amz-SignedHeaders"
-            ].split(";")
-            self.send_response((200 if self.path == "/readyz" else 404) if good else 401)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+def api_server() -> Iterator[KubeApi]:
+    """An API server that takes EKS's tokens, with the nodes of a cluster of three g5.12xlarge."""
+    with kube_api() as api:
+        api.knows = is_ours
+        api.world.add_node("cpu-0", labels={"gpuctl/group": "cpu"})
+        for number in range(3):
+            labels = {"node.kubernetes.io/instance-type": "g5.12xlarge", "gpuctl/group": "gpu"}
+            taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+            api.world.add_node(f"gpu-{number}", gpus=4, labels=labels, taints=[taint])
+        yield api
 
 
 class User:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import SPEED, running_fake
 from tests.provision.eks.building import User, api_server
 
@@ -16,16 +17,17 @@ def fake_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCloud
         yield fake
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with api_server() as url:
-        yield url
+@pytest.fixture
+def kube() -> Iterator[KubeApi]:
+    with api_server() as api:
+        yield api
 
 
 @pytest.fixture
-def fake(fake_process: FakeCloud, endpoint: str) -> FakeCloud:
+def fake(fake_process: FakeCloud, kube: KubeApi) -> FakeCloud:
     fake_process.reset()
-    fake_process.settings(speed=SPEED, eks_endpoint=endpoint, eks_cluster_s=2.0, eks_gone_s=2.0)
+    url = f"http://127.0.0.1:{kube.port}"
+    fake_process.settings(speed=SPEED, eks_endpoint=url, eks_cluster_s=2.0, eks_gone_s=2.0)
     return fake_process
 
 

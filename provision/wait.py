@@ -1,4 +1,4 @@
-"""Waiting for what takes EKS minutes."""
+"""Waiting for what takes a service minutes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,7 +24,7 @@ def wait_until(
     deadline = clock.now() + timeout_s
     waits = PollWaits()
     progress = Progress(clock, say)
-    for_what = "AWS does not answer"
+    for_what = "nothing is known of it"
     while True:
         try:
             found, for_what = look()

@@ -1,0 +1,84 @@
+"""The machines of a cluster: worker pods of a RayCluster, as provider `kubernetes` has them."""
+
+from dataclasses import dataclass, field, replace
+
+from inventories.disk.store import ClusterFolder, Journal
+from inventories.machine import Machine
+from provision.clock import Clock
+from provision.cloud.records import CloudCluster, Offer
+from provision.eks import names, requests
+from provision.errors import ProvisionError
+from provision.kubernetes import objects, operators, record
+from provision.kubernetes.api import POD, Api, connect
+from provision.kubernetes.pods import Pods, rank_of, state_of, undo
+from provision.kubernetes.record import KubernetesCluster
+from provision.provider import Leftover, Say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Those of one cluster's folder, whose kubeconfig leads there."""
+
+    folder: ClusterFolder
+    clock: Clock
+    _apis: dict[str, Api] = field(default_factory=dict)
+    """One: a client asks a program for its token."""
+
+    def create(self, cluster: CloudCluster, offer: Offer, count: int, journal: Journal, say: Say) -> None:
+        """Have `count` of them, each with a rank."""
+        known = record.load(self.folder)
+        wanted = known or self._record(cluster, offer)
+        record.save(self.folder, wanted)
+        journal.append("kubernetes objects", namespace=wanted.namespace, count=count)
+        api = self._api(wanted)
+        operators.install(api, self.clock, say, nodes={requests.GROUP_LABEL: "gpu"})
+        token = self.folder.ray_token()
+        pods = Pods(api, wanted, self.clock)
+        before = known.count if known else 0
+        try:
+            pods.apply(count, token)
+            pods.rank(pods.wait(count, say), count)
+        except ProvisionError as error:
+            undo(pods, error, before, token, say)
+            raise
+        record.save(self.folder, replace(wanted, count=count))
+
+    def find(self, python: str | None = None) -> tuple[Machine, ...]:
+        """Those that have a rank."""
+        known = record.load(self.folder)
+        if known is None:
+            return ()
+        pods = Pods(self._api(known), known, self.clock)
+        return tuple(pods.machine(pod, python=python) for pod in pods.workers() if rank_of(pod) is not None)
+
+    def refresh(self, machine: Machine) -> Machine:
+        """The machine with its state."""
+        known = record.load(self.folder)
+        if known is None:
+            return replace(machine, state="unknown")
+        pod = self._api(known).get(POD, machine.host, known.namespace)
+        return replace(machine, state="gone" if pod is None else state_of(pod))
+
+    def remove(self, say: Say) -> tuple[Leftover, ...]:
+        """Remove their namespace, so that what Kubernetes made for them goes while something is there to do it."""
+        known = record.load(self.folder)
+        return () if known is None else Pods(self._api(known), known, self.clock).remove(say)
+
+    def _api(self, known: KubernetesCluster) -> Api:
+        if known.context not in self._apis:
+            found = connect(known.context, kubeconfig=self.folder.kubeconfig_path, clock=self.clock)
+            self._apis[known.context] = found
+        return self._apis[known.context]
+
+    def _record(self, cluster: CloudCluster, offer: Offer) -> KubernetesCluster:
+        return KubernetesCluster(
+            name=cluster.name,
+            id=cluster.id[:6],
+            owner=cluster.owner,
+            created_at=cluster.created_at,
+            context=names.cluster_name(cluster),
+            server="",
+            shape=cluster.shape,
+            gpus=offer.gpus,
+            image=cluster.image or objects.default_image(offer.gpus),
+        )
