@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from clouds import IMPORTS
 from forks import forks_of
-from support import Gpuctl, clean_env
+from support import Gpuctl, clean_env, wait_for
+from vm_support import STEPS, end_of
 
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
 from tests.fakes.kube.store import Document
@@ -77,3 +78,29 @@ def test_whole_way_in_pods_with_torchrun_and_ray(gpuctl: Gpuctl, api: KubeApi) -
     gpuctl.ok("down")
     assert not [one for one in api.objects("namespaces") if one["metadata"]["name"].startswith("gpuctl-")]
     assert gpuctl.ok("clusters", "--json").json["clusters"] == []
+
+
+def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
+    gpuctl: Gpuctl, api: KubeApi, net: Net
+) -> None:
+    gpuctl.ok(*UP)
+    gpuctl.script("steps.py", STEPS)
+    process = gpuctl.start("train", "--json", "steps.py", "200")
+    logs = [f"/home/{host.user}/.gpuctl-node/runs/*/*/logs/rank-*.log" for host in net.hosts]
+    begun = [f"cat {path} | grep -q begins" for path in logs]
+    wait_for(
+        lambda: all(
+            host.root(one, check=False).returncode == 0 for host, one in zip(net.hosts, begun, strict=True)
+        ),
+        what="both ranks",
+    )
+    (namespace,) = {
+        pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
+    }
+    (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
+    net.hosts[1].root("kill -9 -1", check=False)
+    api.world.store.delete("pods", namespace, lost["metadata"]["name"])
+    done = end_of(process, timeout_s=200)
+    assert (done.status, done.json["status"]) == (1, "failed")
+    assert "default-1" in done.err
+    assert "1 replaced" in gpuctl.ok(*UP).err
