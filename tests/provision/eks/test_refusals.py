@@ -65,6 +65,7 @@ def test_role_of_that_name_that_is_not_ours_is_left_alone(user: User, fake: Fake
     assert iam.get_role(RoleName=role)["Role"]["RoleName"] == role
 
 
+@pytest.mark.slow
 def test_cluster_of_another_with_the_same_name_stays(user: User, fake: FakeCloud, tmp_path: object) -> None:
     user.up(1)
     another = User(user.home.with_name("another"), name=user.name)
@@ -75,6 +76,7 @@ def test_cluster_of_another_with_the_same_name_stays(user: User, fake: FakeCloud
     assert user.down() == ()
 
 
+@pytest.mark.slow
 def test_running_cluster_keeps_its_shape_and_count(user: User) -> None:
     user.up(2)
     with pytest.raises(RefusedPlan, match=r"has 2 machines, and `up` does not end any"):
@@ -93,6 +95,7 @@ def test_price_over_the_limit_is_refused_with_the_control_plane_in_it(user: User
     assert "the control plane is billed, $0.10 an hour" in plan.ending
 
 
+@pytest.mark.slow
 def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: User, fake: FakeCloud) -> None:
     user.up(1)
     cloud = region_of(fake)

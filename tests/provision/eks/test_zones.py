@@ -12,6 +12,7 @@ def zones_of(fake: FakeCloud) -> set[str]:
     return {one["place"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"}
 
 
+@pytest.mark.slow
 def test_next_zone_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 0}})
     assert len(user.up(2)) == 2
@@ -22,6 +23,7 @@ def test_next_zone_is_taken_where_the_first_has_no_machines(user: User, fake: Fa
     assert fake.owned() == []
 
 
+@pytest.mark.slow
 def test_no_zone_with_machines_is_told_with_the_reason_of_each(user: User, fake: FakeCloud) -> None:
     zones = {f"us-east-1{letter}": 0 for letter in "abcdef"}
     fake.settings(capacity={"g5.12xlarge": zones})
@@ -32,6 +34,7 @@ def test_no_zone_with_machines_is_told_with_the_reason_of_each(user: User, fake:
     assert fake.owned() == []
 
 
+@pytest.mark.slow
 def test_control_plane_that_fails_is_told_with_its_reason(user: User, fake: FakeCloud) -> None:
     fake.settings(eks_cluster_failure="InsufficientFreeAddresses: no address is free")
     with pytest.raises(CreateFailed, match="InsufficientFreeAddresses: no address is free"):
@@ -40,6 +43,7 @@ def test_control_plane_that_fails_is_told_with_its_reason(user: User, fake: Fake
     assert fake.owned() == []
 
 
+@pytest.mark.slow
 def test_machines_end_at_their_time_by_an_action_of_their_groups(user: User, fake: FakeCloud) -> None:
     user.up(1, ttl_s=7200.0)
     eks = boto3.client("eks", region_name="us-east-1")
