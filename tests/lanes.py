@@ -39,6 +39,7 @@ _CLOUD = (
 )
 _RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
+_EKS = ("provision/eks/", "provision/aws/", "provision/cloud/", "tests/fakes/aws_proxy")
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "fakes/test_aws_proxy_hosts.py": ("tests/fakes/",),
     "fakes/test_vms.py": ("tests/fakes/vms",),
@@ -113,6 +114,9 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_hangs_vms.py": ("gpuctl/hangs/", "remote/node/hangs/", "remote/runs/rank_activity.py"),
     "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pod", "tests/fakes/kube"),
     "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
+    "provision/eks/test_provider.py": _EKS,
+    "provision/eks/test_refusals.py": _EKS,
+    "provision/eks/test_zones.py": _EKS,
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
     "integration/test_library.py": ("gpuctl/library/", "gpuctl/__init__.py", "docs/python-api.md"),

@@ -19,12 +19,10 @@ from provision.cloud.records import (
     ResourceAction,
 )
 from provision.cloud.state import CloudState
-from provision.eks import names, offers, requests
+from provision.eks import names, offers, price, requests
 from provision.eks.cloud import EksCloud
-from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
+from provision.eks.description import CONTROL_PLANE_HOURLY_USD
 from provision.eks.resources import listing
-from provision.pricing.plan_price import PlanPrice
-from provision.pricing.prices import Prices
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
@@ -61,8 +59,8 @@ def make_plan(
         offers.refuse_over_quota(cloud.api, cluster, offer, count)
     cidrs, unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
     cluster = replace(cluster, ssh_cidrs=cidrs)
-    price = _price(load_prices(files.home), cluster, offer, count)
-    refuse_over_max_cost(price.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    parts = price.of(load_prices(files.home), cluster, offer, count)
+    refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
     own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
     unfinished = not {listing.CLUSTER, listing.NODE_GROUP} <= {one.kind for one in own}
     conditions = planned_resources.conditions(cluster, offer, lives=lives)
@@ -72,10 +70,10 @@ def make_plan(
         region=cluster.target.region,
         create=create,
         keep=tuple(machines),
-        price=price,
+        price=parts.whole,
         free=False,
         requests=preview(cluster, offer, count, own) if create or unfinished else (),
-        resources=tuple(_resources(cluster, offer, price, create, machines, own, found)),
+        resources=tuple(_resources(cluster, offer, parts, create, machines, own, found)),
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
@@ -93,53 +91,6 @@ def _notes(cluster: CloudCluster) -> tuple[str, ...]:
     if cluster.expires_at is None:
         return tuple(told)
     return (*told, "the node groups end their machines at that time also when this computer is off")
-
-
-def _price(prices: Prices, cluster: CloudCluster, offer: Offer, count: int) -> PlanPrice:
-    """Of `count` machines with GPUs, the CPU machine, the control plane and what is at them."""
-    region = cluster.target.region
-    disk_month_usd = prices.disk_usd_per_gb_month("aws", region)
-    found = prices.of(cluster.shape, region)
-    on_demand_usd = found.usd_per_hour if found else None
-    varies = cluster.spot
-    gpus = planned_resources.price_of(
-        cluster,
-        offer,
-        count,
-        offer.hourly_usd if varies else on_demand_usd,
-        varies=varies,
-        most_usd=on_demand_usd if varies else None,
-        disk_usd_per_gb_month=disk_month_usd,
-    )
-    cpu_usd = cpu_machine_usd(prices, region)
-    cpu = planned_resources.price_of(
-        cluster,
-        replace(offer, disk_gb=requests.CPU_DISK_GB),
-        1,
-        cpu_usd,
-        disk_usd_per_gb_month=disk_month_usd,
-    )
-    return PlanPrice(
-        machines_usd=_sum(gpus.machines_usd, cpu.machines_usd),
-        disks_usd=_sum(gpus.disks_usd, cpu.disks_usd),
-        addresses_usd=_sum(gpus.addresses_usd, cpu.addresses_usd),
-        network_usd=offer.network_hourly_usd,
-        control_plane_usd=CONTROL_PLANE_HOURLY_USD,
-        varies=varies,
-        most_machines_usd=_sum(gpus.most_machines_usd, cpu.machines_usd) if varies else None,
-    )
-
-
-def cpu_machine_usd(prices: Prices, region: str | None) -> float | None:
-    """What the machine of the operators costs an hour. None: not known in that region."""
-    found = prices.of(requests.CPU_TYPE, region)
-    if found is not None:
-        return found.usd_per_hour
-    return CPU_MACHINE_USD if region == "us-east-1" else None
-
-
-def _sum(*parts: float | None) -> float | None:
-    return None if None in parts else round(sum(part or 0.0 for part in parts), 6)
 
 
 def preview(
@@ -183,61 +134,46 @@ def preview(
 def _resources(
     cluster: CloudCluster,
     offer: Offer,
-    price: PlanPrice,
+    parts: price.Parts,
     create: Sequence[PlannedMachine],
     machines: Sequence[Machine],
     own: Sequence[Resource],
     found: Sequence[Resource],
 ) -> list[PlannedResource]:
     kinds = {one.kind for one in own}
-    cpu_usd = None
-    count = len(create) + len(machines)
-    gpu_price = price
-    if price.machines_usd is not None:
-        cpu_usd = CPU_MACHINE_USD
-        gpu_price = replace(price, machines_usd=price.machines_usd - cpu_usd)
-    share = count / (count + 1)
-    gpu_price = replace(
-        gpu_price,
-        disks_usd=_scaled(price.disks_usd, offer.disk_gb * count, requests.CPU_DISK_GB),
-        addresses_usd=None if price.addresses_usd is None else price.addresses_usd * share,
-    )
-    rows = list(
-        planned_resources.resources(
-            cluster, offer, gpu_price, create=create, keep=[machine.id for machine in machines], end=()
-        )
-    )
-    action: ResourceAction = "use" if listing.CLUSTER in kinds else "create"
-    rows.append(
+
+    def action(there: bool) -> ResourceAction:
+        return "use" if there else "create"
+
+    network = any(one.kind == "vpc" and tags.is_shared(one.tags) for one in found)
+    return [
+        *planned_resources.resources(
+            cluster, offer, parts.gpus, create=create, keep=[machine.id for machine in machines], end=()
+        ),
         PlannedResource(
-            action=action,
+            action=action(listing.NODE_GROUP in kinds),
+            kind="instance",
+            detail=f"{requests.CPU_TYPE} with {requests.CPU_DISK_GB} GB, for the operators and Ray's head",
+            hourly_usd=parts.cpu_usd,
+        ),
+        PlannedResource(
+            action=action(listing.CLUSTER in kinds),
             kind="control-plane",
             name=names.cluster_name(cluster),
             detail="EKS, with its add-ons",
-            hourly_usd=price.control_plane_usd,
-        )
-    )
-    rows.append(
+            hourly_usd=CONTROL_PLANE_HOURLY_USD,
+        ),
         PlannedResource(
-            action="use" if listing.NODE_GROUP in kinds else "create",
-            kind="instance",
-            detail=f"{requests.CPU_TYPE}, for the operators and Ray's head, with {requests.CPU_DISK_GB} GB",
-            hourly_usd=cpu_usd,
-        )
-    )
-    rows.append(PlannedResource(action="use" if listing.ROLE in kinds else "create", kind="role", count=2))
-    network = any(one.kind == "vpc" and tags.is_shared(one.tags) for one in found)
-    rows.append(
+            action=action(listing.ROLE in kinds),
+            kind="role",
+            count=2,
+            detail="of the control plane, of nodes",
+        ),
         PlannedResource(
-            action="use" if network else "create",
+            action=action(network),
             kind="vpc",
             name="gpuctl",
             detail="shared by all clusters of the region, with subnets in two zones",
             hourly_usd=offer.network_hourly_usd,
-        )
-    )
-    return rows
-
-
-def _scaled(usd: float | None, part: int, rest: int) -> float | None:
-    return None if usd is None else usd * part / (part + rest)
+        ),
+    ]

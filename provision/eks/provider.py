@@ -14,12 +14,13 @@ from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
-from provision.cloud.planning.caller_address import AddressUnknown
+from provision.cloud.planning import caller_address
+from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere
-from provision.cloud.records import CloudCluster, Target
+from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
-from provision.eks import api_server, build, kubeconfig, names
-from provision.eks.cloud import EksCloud
+from provision.eks import api_server, build, checks, kubeconfig, names
+from provision.eks.cloud import EksCloud, sdk
 from provision.eks.infrastructure.control_plane import describe
 from provision.eks.plan import Details, make_plan
 from provision.eks.workers import Workers
@@ -84,7 +85,7 @@ class EksProvider:
         assert isinstance(plan.details, Details)
         cluster, offer = plan.details.cluster, plan.details.offer
         if plan.ssh_unknown:
-            raise AddressUnknown(plan.ssh_unknown)
+            raise caller_address.AddressUnknown(plan.ssh_unknown)
         cloud = self._cloud(cluster.target)
         self._files.save(cluster)
         ensure = JournaledEnsure(
@@ -148,6 +149,21 @@ class EksProvider:
         if not removed.leftovers:
             all_gone(self._files.cluster_folder.journal)
         return removed.leftovers
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:
+        """What would make `up` fail. Read-only."""
+        record = self._files.load()
+        if record is not None:
+            refuse_elsewhere(record, spec)
+        target = Target(provider=self.name, region=spec.region, profile=spec.profile)
+        try:
+            cloud = self._cloud(target) if record is None else self._of(record, spec.profile)
+        except BadCredentials as error:
+            return (sdk(), Finding(what="credentials", ok=False, detail=str(error)))
+        wanted = wanted_cluster(self.name, self._files.name, record, spec, lives=record is not None)
+        asked = replace(wanted, target=cloud.target)
+        found = checks.check(cloud.api, asked, spec.count or 1)
+        return (*found, caller_address.check(asked.ssh_cidr))
 
     def _remove_workers(self, cloud: EksCloud, cluster: CloudCluster, say: Say) -> None:
         """Remove what is in the cluster, as far as that can be: the rest goes with its control plane."""

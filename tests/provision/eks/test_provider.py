@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.client import FakeCloud
 from tests.provision.eks.building import User, operations
 
@@ -22,6 +24,7 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert not [part for part in fake.state()["resources"] if "eks" in str(part.get("name"))]
 
 
+@pytest.mark.slow
 def test_second_up_changes_nothing(user: User, fake: FakeCloud) -> None:
     user.up(2)
     fake.forget_calls()
@@ -34,6 +37,7 @@ def test_second_up_changes_nothing(user: User, fake: FakeCloud) -> None:
     assert operations(fake) == []
 
 
+@pytest.mark.slow
 def test_larger_count_makes_the_node_group_larger(user: User, fake: FakeCloud) -> None:
     user.up(1)
     fake.forget_calls()

@@ -1,0 +1,115 @@
+"""What `doctor` looks at for EKS. Nothing is changed: IAM is asked what may be done."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from inventories.errors import InvalidInput
+from provision.aws import checks, quotas
+from provision.aws.api import Api
+from provision.cloud.records import CloudCluster, Finding
+from provision.eks import offers
+from provision.eks.infrastructure.control_plane import principal_of
+from provision.eks.lists import whole
+from provision.eks.resources import listing
+from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
+from provision.parallel import run_all
+
+NEEDED = (
+    "autoscaling:DescribeScalingActivities",
+    "autoscaling:PutScheduledUpdateGroupAction",
+    "ec2:CreateLaunchTemplate",
+    "ec2:CreateSecurityGroup",
+    "ec2:CreateSubnet",
+    "ec2:CreateVpc",
+    "ec2:DeleteLaunchTemplate",
+    "ec2:ModifySubnetAttribute",
+    "ec2:ModifyVpcAttribute",
+    "ec2:RunInstances",
+    "eks:AssociateAccessPolicy",
+    "eks:CreateAccessEntry",
+    "eks:CreateAddon",
+    "eks:CreateCluster",
+    "eks:CreateNodegroup",
+    "eks:DeleteCluster",
+    "eks:DeleteNodegroup",
+    "eks:TagResource",
+    "eks:UpdateNodegroupConfig",
+    "iam:AttachRolePolicy",
+    "iam:CreateRole",
+    "iam:CreateServiceLinkedRole",
+    "iam:DeleteRole",
+    "iam:DetachRolePolicy",
+    "iam:PassRole",
+    "iam:TagRole",
+)
+"""Actions that `up` and `down` take, beside those that only read."""
+
+
+def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+    """All findings, the plainest first."""
+    todo: dict[str, Callable[[], Finding]] = {
+        "permissions to read": lambda: _reading(api),
+        "permissions to change": lambda: _changing(api),
+        f"shape and quota for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
+    }
+    outcomes = run_all(lambda one: one(), list(todo.values()))
+    found = [
+        replace(outcome, what=what)
+        if isinstance(outcome, Finding)
+        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
+        for what, outcome in zip(todo, outcomes, strict=True)
+    ]
+    return (checks.sdk(), *found)
+
+
+def _reading(api: Api) -> Finding:
+    try:
+        clusters = [one for one in listing.resources(api) if one.kind == listing.CLUSTER]
+    except Denied as error:
+        return Finding(what="", ok=False, detail=str(error), fix="Ask whoever runs the account to allow it.")
+    return Finding(what="", ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
+
+
+def _changing(api: Api) -> Finding:
+    """What IAM says that the caller may do."""
+    try:
+        results = whole(
+            api,
+            "iam",
+            "simulate_principal_policy",
+            "EvaluationResults",
+            PolicySourceArn=principal_of(api),
+            ActionNames=list(NEEDED),
+        )
+    except CloudError as error:
+        return Finding(what="", ok=None, detail=f"IAM does not tell: {error}")
+    return told(
+        [one["EvalActionName"] for one in results if one["EvalDecision"] != "allowed"], asked=len(results)
+    )
+
+
+def told(denied: Sequence[str], *, asked: int) -> Finding:
+    """What is to be said of actions that are not allowed. Pure."""
+    if not denied:
+        return Finding(what="", ok=True, detail=f"All of {asked} actions are allowed.")
+    listed = ", ".join(sorted(denied))
+    return Finding(
+        what="",
+        ok=False,
+        detail=f"Not allowed: {listed}.",
+        fix=f"Ask whoever runs the account to allow {listed}.",
+    )
+
+
+def _shape(api: Api, cluster: CloudCluster, count: int) -> Finding:
+    try:
+        offer = offers.find(api, cluster)
+        offers.refuse_over_quota(api, cluster, offer, count)
+    except (ProvisionError, InvalidInput) as error:
+        ok = None if isinstance(error, Throttled | Unclear) else False
+        return Finding(what="", ok=ok, detail=str(error))
+    quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
+    known = f"the quota '{quota.name}' is {quota.vcpus:g} vCPUs" if quota and quota.vcpus is not None else ""
+    zones = ", ".join(str(zone) for zone in offer.zones)
+    detail = f"{offer.gpus} GPUs each, in {zones}; {known or 'its quota is not known'}."
+    return Finding(what="", ok=True, detail=detail)

@@ -1,0 +1,130 @@
+"""What is refused, before anything is made where that can be known; and whose things are left alone."""
+
+import boto3
+import pytest
+
+from inventories.errors import InvalidInput
+from provision.cloud.teardown import remove
+from provision.eks import names
+from provision.errors import Denied, Exists, NoCapacity, RefusedPlan, UnknownShape
+from tests.fakes.client import FakeCloud
+from tests.provision.aws.building import FastClock
+from tests.provision.eks.building import User, operations, region_of
+
+QUOTA_OF_G = "L-DB2E81BA"
+
+
+def test_shape_without_gpus_is_refused(user: User, fake: FakeCloud) -> None:
+    with pytest.raises(InvalidInput, match=r"m5.large has no NVIDIA GPU"):
+        user.plan(shape="m5.large")
+    with pytest.raises(UnknownShape, match=r"no instance type 'g5.13xlarge'"):
+        user.plan(shape="g5.13xlarge")
+    assert operations(fake) == []
+
+
+def test_quota_of_zero_is_refused(user: User, fake: FakeCloud) -> None:
+    fake.settings(quotas={QUOTA_OF_G: 0.0})
+    with pytest.raises(NoCapacity, match=r"2 g5.12xlarge need 96 vCPUs, and the quota 'Running On-Demand G"):
+        user.plan(2)
+    assert operations(fake) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("subnet_id", "subnet-1", "--subnet-id"),
+        ("bastion", "me@there", "--bastion"),
+        ("driver", "580", "--driver"),
+    ],
+)
+def test_option_that_nodes_have_not_is_refused(user: User, option: str, value: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=f"eks has no {said}"):
+        user.plan(**{option: value})
+
+
+def test_missing_permission_is_named_and_nothing_is_left(user: User, fake: FakeCloud) -> None:
+    fake.settings(denied=["CreateCluster"])
+    with pytest.raises(Denied, match="to allow eks:CreateCluster"):
+        user.up(1)
+    fake.settings(denied=[])
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+def test_role_of_that_name_that_is_not_ours_is_left_alone(user: User, fake: FakeCloud) -> None:
+    plan = user.plan(1)
+    role = names.role_name(plan.details.cluster, names.CLUSTER_ROLE)
+    iam = boto3.client("iam", region_name="us-east-1")
+    iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
+    with pytest.raises(
+        Exists, match=f"The role {role} is there already, and was not made for cluster 'demo'"
+    ):
+        user.provider.create(plan, user.folder.journal)
+    assert user.down() == ()
+    assert fake.owned() == []
+    assert iam.get_role(RoleName=role)["Role"]["RoleName"] == role
+
+
+@pytest.mark.slow
+def test_cluster_of_another_with_the_same_name_stays(user: User, fake: FakeCloud, tmp_path: object) -> None:
+    user.up(1)
+    another = User(user.home.with_name("another"), name=user.name)
+    theirs = {one["id"] for one in fake.owned()}
+    assert another.plan(1).create[0].name == "demo-0"
+    assert another.down() == ()
+    assert {one["id"] for one in fake.owned()} == theirs
+    assert user.down() == ()
+
+
+@pytest.mark.slow
+def test_running_cluster_keeps_its_shape_and_count(user: User) -> None:
+    user.up(2)
+    with pytest.raises(RefusedPlan, match=r"has 2 machines, and `up` does not end any"):
+        user.plan(1)
+    with pytest.raises(RefusedPlan, match=r"--shape g5.12xlarge, not g5.xlarge"):
+        user.plan(2, shape="g5.xlarge")
+
+
+def test_price_over_the_limit_is_refused_with_the_control_plane_in_it(user: User) -> None:
+    with pytest.raises(RefusedPlan, match="can't be kept without a time limit"):
+        user.plan(1, max_cost_usd=5.0)
+    machines, disks, addresses = 5.672 + 0.096, (200 + 80) * 0.08 / 730, 2 * 0.005
+    plan = user.plan(1, ttl_s=3600.0, max_cost_usd=6.0)
+    assert plan.hourly_usd == pytest.approx(machines + disks + addresses + 0.10)
+    assert sum(one.hourly_usd or 0 for one in plan.resources) == pytest.approx(plan.hourly_usd)
+    assert "the control plane is billed, $0.10 an hour" in plan.ending
+
+
+@pytest.mark.slow
+def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: User, fake: FakeCloud) -> None:
+    user.up(1)
+    cloud = region_of(fake)
+    (cluster,) = (one for one in cloud.resources() if one.kind == "kubernetes-cluster")
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    vpc = next(one.id for one in cloud.resources() if one.kind == "vpc")
+    subnet = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"][0]["SubnetId"]
+    for of in ({names.INTERFACE_OF: cluster.name}, {names.INTERFACE_OF: "somebody-elses"}):
+        pairs = [{"Key": key, "Value": value} for key, value in of.items()]
+        ec2.create_network_interface(
+            SubnetId=subnet, TagSpecifications=[{"ResourceType": "network-interface", "Tags": pairs}]
+        )
+    volume = {names.OWNED_BY + cluster.name: "owned", names.VOLUME_OF: "true"}
+    ec2.create_volume(
+        AvailabilityZone="us-east-1a",
+        Size=1,
+        TagSpecifications=[
+            {
+                "ResourceType": "volume",
+                "Tags": [{"Key": key, "Value": value} for key, value in volume.items()],
+            }
+        ],
+    )
+    assert {"network-interface", "volume"} <= {one.kind for one in cloud.resources()}
+
+    removed = remove(cloud, None, clock=FastClock(), say=user.said.append, blocked_timeout_s=20.0)
+
+    # Somebody else's interface is in the network, which is told, and stays.
+    assert {one.kind for one in removed.leftovers} <= {"subnet", "vpc", "route-table", "internet-gateway"}
+    assert [one["kind"] for one in fake.state()["resources"] if one["kind"] == "volume"] == []
+    (stays,) = (one for one in fake.state()["resources"] if one["kind"] == "network-interface")
+    assert stays["tags"] == {names.INTERFACE_OF: "somebody-elses"}

@@ -1,0 +1,71 @@
+"""Machines with GPUs come all in one zone: the first that has them; and they end at their time."""
+
+import boto3
+import pytest
+
+from provision.errors import CreateFailed, NoCapacity
+from tests.fakes.client import FakeCloud
+from tests.provision.eks.building import User, operations
+
+
+def zones_of(fake: FakeCloud) -> set[str]:
+    return {one["place"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"}
+
+
+@pytest.mark.slow
+def test_next_zone_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 0}})
+    assert len(user.up(2)) == 2
+    (zone,) = zones_of(fake)
+    assert zone != "us-east-1a"
+    assert any("InsufficientInstanceCapacity" in line for line in user.said)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_no_zone_with_machines_is_told_with_the_reason_of_each(user: User, fake: FakeCloud) -> None:
+    zones = {f"us-east-1{letter}": 0 for letter in "abcdef"}
+    fake.settings(capacity={"g5.12xlarge": zones})
+    with pytest.raises(NoCapacity, match=r"AWS has not 2 g5.12xlarge together. us-east-1a: .*us-east-1b: "):
+        user.up(2)
+    assert "DeleteNodegroup" in operations(fake)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_control_plane_that_fails_is_told_with_its_reason(user: User, fake: FakeCloud) -> None:
+    fake.settings(eks_cluster_failure="InsufficientFreeAddresses: no address is free")
+    with pytest.raises(CreateFailed, match="InsufficientFreeAddresses: no address is free"):
+        user.up(1)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_machines_end_at_their_time_by_an_action_of_their_groups(user: User, fake: FakeCloud) -> None:
+    user.up(1, ttl_s=7200.0)
+    eks = boto3.client("eks", region_name="us-east-1")
+    (name,) = eks.list_clusters()["clusters"]
+    scaling = boto3.client("autoscaling", region_name="us-east-1")
+    for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
+        told = eks.describe_nodegroup(clusterName=name, nodegroupName=group)["nodegroup"]
+        (scaling_group,) = (one["name"] for one in told["resources"]["autoScalingGroups"])
+        (action,) = scaling.describe_scheduled_actions(AutoScalingGroupName=scaling_group)[
+            "ScheduledUpdateGroupActions"
+        ]
+        assert (action["MinSize"], action["DesiredCapacity"]) == (0, 0)
+    assert any("reap --expired" in line for line in user.said)
+    assert fake
+
+
+def test_machines_with_efa_have_interfaces_and_a_placement_group(user: User, fake: FakeCloud) -> None:
+    plan = user.plan(2, shape="p4d.24xlarge")
+    (template,) = (
+        one.body["LaunchTemplateData"]
+        for one in plan.requests
+        if one.operation == "CreateLaunchTemplate" and "gpu-" in one.body["LaunchTemplateName"]
+    )
+    assert template["NetworkInterfaces"][0]["InterfaceType"] == "efa"
+    assert operations(fake) == []
