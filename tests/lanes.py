@@ -117,6 +117,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/eks/test_provider.py": _EKS,
     "provision/eks/test_refusals.py": _EKS,
     "provision/eks/test_zones.py": _EKS,
+    "integration/test_kube_server.py": (
+        "provision/kubernetes/",
+        "remote/transport/pod",
+        "tests/kube/",
+        "tests/fakes/kube/",
+    ),
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
     "integration/test_library.py": ("gpuctl/library/", "gpuctl/__init__.py", "docs/python-api.md"),

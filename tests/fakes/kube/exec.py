@@ -12,6 +12,9 @@ from tests.fakes.kube.websocket_server import WebSocketServer
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """Those of a server of 1.29 and older; newer ones also have a version 5, which can close one channel."""
+NEWER_PROTOCOLS = ("v5.channel.k8s.io", *PROTOCOLS)
+RESIZE, CLOSE_CHANNEL = 4, 255
+"""Further channels of a client."""
 
 
 def serve_exec(
@@ -19,9 +22,10 @@ def serve_exec(
     argv: Sequence[str],
     env: Mapping[str, str],
     running: list["subprocess.Popen[bytes]"],
+    protocols: tuple[str, ...] = PROTOCOLS,
 ) -> None:
     """Answer the handshake, run a command, and say how it ended; it is added to `running`."""
-    link = WebSocketServer(request, PROTOCOLS)
+    link = WebSocketServer(request, protocols)
     request.close_connection = True
     try:
         process = subprocess.Popen(
@@ -80,6 +84,10 @@ def _feed(link: WebSocketServer, process: "subprocess.Popen[bytes]") -> None:
     try:
         while True:
             message = link.receive()
+            if message[0] == CLOSE_CHANNEL:
+                raise EOFError
+            if message[0] == RESIZE:
+                continue
             assert message[0] == 0, "a client sends input alone"
             process.stdin.write(message[1:])
     except (EOFError, OSError, ValueError):

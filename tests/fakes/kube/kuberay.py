@@ -21,6 +21,7 @@ PLAYED_OF_GROUPS = {
     "minReplicas",
     "maxReplicas",
     "numOfHosts",
+    "priority",
     "rayStartParams",
     "serviceType",
     "template",
@@ -61,6 +62,7 @@ def check_played(cluster: Document) -> None:
     spec = cluster["spec"]
     assert spec.keys() <= PLAYED, f"not played here: {spec.keys() - PLAYED}"
     for group in (spec["headGroupSpec"], *spec.get("workerGroupSpecs", [])):
+        assert group.get("priority", 0) == 0, "not played here: priority"
         assert group.keys() <= PLAYED_OF_GROUPS, f"not played here: {group.keys() - PLAYED_OF_GROUPS}"
     auth = spec.get("authOptions") or {}
     assert auth.get("mode", "disabled") == "disabled" or auth.get("secretName"), (

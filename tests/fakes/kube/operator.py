@@ -101,7 +101,7 @@ def _condition(before: Document, kind: str, true: bool, reason: str) -> Document
         "type": kind,
         "status": text,
         "reason": reason,
-        "message": "",
+        "message": reason,
         "lastTransitionTime": "2026-11-01T00:00:00Z",
     }
 

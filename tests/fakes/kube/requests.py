@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.fakes.kube.apply import merged
-from tests.fakes.kube.store import Document, Refused, Resource, Store
+from tests.fakes.kube.store import BUILT_IN, Document, Refused, Resource, Store
 
 if TYPE_CHECKING:
     from tests.fakes.kube.api import KubeApi
@@ -175,8 +175,13 @@ def _collection(store: Store, resource: Resource, request: Request) -> Document:
         "apiVersion": resource.api_version,
         "kind": f"{resource.kind}List",
         "metadata": {"resourceVersion": str(store.writes)},
-        "items": found,
+        "items": [_item(one) for one in found] if resource in BUILT_IN else found,
     }
+
+
+def _item(document: Document) -> Document:
+    """An object in a list of Kubernetes' own kinds, which tells its kind once."""
+    return {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
 
 
 def _selected(document: Document, query: Mapping[str, list[str]]) -> bool:

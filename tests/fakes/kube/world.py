@@ -205,7 +205,7 @@ class World:
         elif status["phase"] == "Running" and fate != "crashing":
             return
         elif fate == "missing":
-            why = f'Back-off pulling image "{image}"'
+            why = f'Back-off pulling image "{image}": ErrImagePull: {image}: not found'
             self._event(pod, "Warning", "Failed", f'Failed to pull image "{image}": not found')
             status = pod_status.waiting(pod, "ImagePullBackOff", why, address=address)
         elif fate == "slow":

@@ -1,0 +1,112 @@
+"""The containers of one pod: processes in a host of its own, with its own network, file system and processes.
+
+The containers of a pod share all three here, where those of a real one share the network alone.
+"""
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.vms import Host
+from tests.fakes.vms.boot import enter_argv
+
+Document = dict[str, Any]
+USER = "ray"
+
+
+@dataclass(kw_only=True)
+class Containers:
+    """A pod's, on a host that runs."""
+
+    pod: Document
+    host: Host
+    log: Path
+    path: str
+    """PATH of all commands, as an image sets it."""
+    secrets: Mapping[str, Mapping[str, str]]
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    """By the container's name."""
+
+    def start(self, container: Document) -> "subprocess.Popen[bytes]":
+        """Start what the container runs."""
+        with (self.log / f"{container['name']}.log").open("ab") as log:
+            process = subprocess.Popen(
+                self.argv(container, [*container.get("command", []), *container.get("args", [])]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[container["name"]] = process
+        return process
+
+    def argv(self, container: Document, command: Sequence[str]) -> list[str]:
+        """What starts a command in a container: as its user, with its environment, in the user's home."""
+        env = [f"{name}={value}" for name, value in self.environment(container).items()]
+        enter = [
+            *enter_argv(self.host.pid),
+            "runuser",
+            "-u",
+            USER,
+            "--",
+            "env",
+            "-i",
+            f"--chdir=/home/{USER}",
+        ]
+        return [*enter, *env, *command]
+
+    def environment(self, container: Document) -> dict[str, str]:
+        """A container's environment variables."""
+        env = {"HOME": f"/home/{USER}", "USER": USER, "PATH": self.path, "LANG": "C.UTF-8"}
+        env["HOSTNAME"] = self.pod["metadata"]["name"]
+        for one in container.get("env") or []:
+            env[one["name"]] = one["value"] if one.get("value") else self._from(one.get("valueFrom") or {})
+        return env
+
+    def container(self, name: str) -> Document:
+        """The container of that name; the first where none is named."""
+        containers: list[Document] = self.pod["spec"]["containers"]
+        return next(one for one in containers if name in ("", one["name"]))
+
+    def write_hosts(self, names: Mapping[str, str]) -> None:
+        """Let names of services resolve, as a cluster's DNS does: name to address."""
+        own = f"127.0.0.1 localhost\n{self.host.address} {self.host.name}\n"
+        lines = "".join(f"{address} {name}\n" for name, address in sorted(names.items()))
+        self.host.root(f"cat > /etc/hosts <<'END'\n{own}{lines}END\n")
+
+    def kill(self) -> None:
+        """End all of it."""
+        self.host.power_off()
+        for process in self.processes.values():
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def _from(self, source: Document) -> str:
+        if secret := source.get("secretKeyRef"):
+            return self.secrets[secret["name"]][secret["key"]]
+        if reference := source.get("fieldRef"):
+            return field_of(self.pod, reference["fieldPath"], self.host.address)
+        return ""
+
+
+def field_of(pod: Document, path: str, address: str) -> str:
+    """What a `fieldRef` gives."""
+    metadata = pod["metadata"]
+    if path.startswith("metadata.labels['"):
+        return str(metadata["labels"][path.removeprefix("metadata.labels['").removesuffix("']")])
+    known = {"metadata.name": metadata["name"], "metadata.namespace": metadata["namespace"]}
+    return str((known | {"status.podIP": address, "status.hostIP": "127.0.0.1"})[path])
+
+
+def secrets_of(pod: Document) -> set[str]:
+    """The names of the Secrets that a pod's environment needs."""
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
+    references = [
+        (one.get("valueFrom") or {}).get("secretKeyRef")
+        for each in containers
+        for one in each.get("env") or []
+    ]
+    return {one["name"] for one in references if one}

@@ -1,0 +1,35 @@
+"""KubeRay's manifests for an API server of 1.20, which knows less than those of today. Pure."""
+
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def for_old_server(document: Document) -> Document:
+    """The same without rules in CEL and empty strings as defaults, and with keys of lists stated."""
+    made = _stripped(document)
+    assert isinstance(made, dict)
+    if made["kind"] == "Service":
+        for port in made["spec"]["ports"]:
+            port.setdefault("protocol", "TCP")
+    return made
+
+
+def _stripped(one: Any) -> Any:
+    if isinstance(one, list):
+        return [_stripped(part) for part in one]
+    if not isinstance(one, dict):
+        return one
+    made = {
+        key: _stripped(value)
+        for key, value in one.items()
+        if key != "x-kubernetes-validations" and not (key == "default" and value == "")
+    }
+    keys = made.get("x-kubernetes-list-map-keys")
+    if isinstance(keys, list):
+        items = made["items"]
+        required = set(items.get("required", []))
+        missing = [key for key in keys if key not in required and "default" not in items["properties"][key]]
+        if missing:
+            items["required"] = [*items.get("required", []), *missing]
+    return made
