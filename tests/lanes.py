@@ -30,6 +30,10 @@ NEWEST_S = 6 * 3600
 ORPHANS_S = 15.0
 """For processes that outlive the tests to end by themselves."""
 
+KUBE_SERVER = "integration/test_kube_server.py"
+"""Needs an API server, which is built where these tests are due."""
+KUBERNETES_BUILD_S = 1200.0
+
 _CLOUD = (
     "provision/",
     "gpuctl/workflow/cluster/up.py",
@@ -271,6 +275,16 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
 """File with deep tests → beginnings of the paths that it is about."""
 
 
+def about(touched: Iterable[str]) -> set[str]:
+    """The files with deep tests that are about what was touched."""
+    changed = tuple(touched)
+    return {
+        file
+        for file in ABOUT
+        if any(path.startswith(ABOUT[file]) or path == f"tests/{file}" for path in changed)
+    }
+
+
 def deep_order(touched: Iterable[str], commits: int) -> list[str]:
     """The files with deep tests: those about what was touched, then all others.
 
@@ -279,12 +293,7 @@ def deep_order(touched: Iterable[str], commits: int) -> list[str]:
     files = sorted(ABOUT)
     start = commits * 101 % len(files)  # a prime above their number: each comes first in its turn
     turned = [*files[start:], *files[:start]]
-    changed = tuple(touched)
-    due = {
-        file
-        for file in files
-        if any(path.startswith(ABOUT[file]) or path == f"tests/{file}" for path in changed)
-    }
+    due = about(touched)
     return [file for file in turned if file in due] + [file for file in turned if file not in due]
 
 
@@ -361,14 +370,38 @@ def fast(options: Sequence[str]) -> int:
 
 def deep(minutes: float, options: Sequence[str]) -> int:
     """Run deep tests for so many minutes, in the order of `deep_order`; pytest tells at its end what was left out."""
-    order = deep_order(newest_paths(), commits_so_far())
+    touched = newest_paths()
+    if KUBE_SERVER in about(touched):
+        minutes -= build_kubernetes() / 60
+    order = deep_order(touched, commits_so_far())
     files = [str(TESTS / file) for file in order]
     env = {**os.environ, "GPUCTL_TEST_MINUTES": str(minutes)}
     return run([*WORKERS, "-m", "slow and not whole", *files, *options], env)[0]
 
 
+def build_kubernetes() -> float:
+    """Build the API server where there is none, which takes minutes; returns the seconds that it took.
+
+    Where that does not work, the tests that need it are skipped, and say so.
+    """
+    began = time.monotonic()
+    if os.geteuid() == 0:
+        command = ["bash", str(TESTS / "kube" / "build.sh")]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=KUBERNETES_BUILD_S, check=False
+            )
+            said = "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"[-2000:]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = str(error)
+        if said:
+            print(f"Kubernetes' API server could not be built:\n{said}", flush=True)
+    return time.monotonic() - began
+
+
 def everything(options: Sequence[str]) -> int:
     """Run all tests, with every point of the sweeps and many histories of the clouds."""
+    build_kubernetes()
     env = {**os.environ, "GPUCTL_TEST_SWEEPS": "all", "GPUCTL_TEST_SEQUENCES": "100"}
     return run([*WORKERS, *options], env)[0]
 

@@ -18,6 +18,8 @@ class NodeRoom:
     name: str
     shape: str | None
     """Its instance type. None: it has no such label."""
+    cpus: int
+    """Whole ones that pods may have."""
     gpus: int
     free_gpus: int | None
     """None: the pods of others can't be listed."""
@@ -40,10 +42,15 @@ def rooms(
     for node in nodes:
         if not _usable(node):
             continue
-        name, gpus = node["metadata"]["name"], _gpus(node["status"].get("allocatable"))
+        allocatable = node["status"].get("allocatable") or {}
+        name, gpus, cpus = (
+            node["metadata"]["name"],
+            _gpus(allocatable),
+            whole_cpus(allocatable.get("cpu", "0")),
+        )
         free = None if pods is None else max(0, gpus - taken[name])
         shape = (node["metadata"].get("labels") or {}).get(INSTANCE_TYPE)
-        found.append(NodeRoom(name=name, shape=shape, gpus=gpus, free_gpus=free))
+        found.append(NodeRoom(name=name, shape=shape, cpus=cpus, gpus=gpus, free_gpus=free))
     return tuple(found)
 
 
@@ -74,12 +81,26 @@ def gpus_each(found: Sequence[NodeRoom], shape: str | None, *, of_shape: int | N
     return kinds[0][0] if kinds else 0
 
 
+def cpus_each(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> int:
+    """Return the CPUs that Ray gives away of one machine: those of the smallest node that fits; 0: there is none."""
+    return min((node.cpus for node in found if _fits(node, shape, gpus)), default=0)
+
+
+def whole_cpus(quantity: str) -> int:
+    """Return the whole CPUs of a quantity of Kubernetes, `3920m` or `8`."""
+    return int(quantity[:-1]) // 1000 if quantity.endswith("m") else int(float(quantity))
+
+
 def with_room(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> tuple[int, int | None]:
     """Return how many nodes fit, and how many of those have all their GPUs free (None: not known)."""
-    fitting = [node for node in found if node.gpus >= gpus and shape in (None, node.shape)]
+    fitting = [node for node in found if _fits(node, shape, gpus)]
     if any(node.free_gpus is None for node in fitting) and gpus:
         return len(fitting), None
     return len(fitting), sum((node.free_gpus or 0) >= gpus for node in fitting)
+
+
+def _fits(node: NodeRoom, shape: str | None, gpus: int) -> bool:
+    return node.gpus >= gpus and shape in (None, node.shape)
 
 
 def _usable(node: Mapping[str, Any]) -> bool:

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import yaml
 
+from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.objects import (
     GPU,
     HOSTNAME,
     INSTANCE_TYPE,
-    RAY_VERSION,
     SHARED_MEMORY,
     default_image,
 )

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from inventories.ray_in_pods import RAY_VERSION
 from provision.kubernetes.record import KubernetesCluster
 
-RAY_VERSION = "2.60.0"
-"""Of the default image. KubeRay takes the version from the RayCluster, and does not look into the image."""
 CLUSTER, CLUSTER_ID, RANK = "gpuctl/cluster", "gpuctl/cluster-id", "gpuctl/rank"
 """Labels. The last one is a worker pod's, once it is a machine."""
 OWNER = "gpuctl/owner"
@@ -70,7 +69,7 @@ def ray_cluster(cluster: KubernetesCluster, count: int) -> dict[str, Any]:
                     "replicas": count,
                     "minReplicas": count,
                     "maxReplicas": count,
-                    "rayStartParams": {},
+                    "rayStartParams": {"num-cpus": str(cluster.cpus)} if cluster.cpus else {},
                     "template": _template(cluster, _worker(cluster)),
                 }
             ],

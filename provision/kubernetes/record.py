@@ -31,6 +31,8 @@ class KubernetesCluster:
     """Instance type of the nodes. None: any."""
     gpus: int = 0
     """Of each machine."""
+    cpus: int = 0
+    """Of each machine, what Ray gives away. 0: it was not known, and KubeRay takes what the pod asks for, 1."""
     image: str
     """The containers' image."""
     count: int = 0

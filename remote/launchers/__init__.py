@@ -84,8 +84,6 @@ class Launcher(ABC):
 
     title: str
     """Its name as people write it."""
-    requirements: tuple[str, ...] = ("torch",)
-    """What an environment that is built for it holds."""
     phase: str | None = None
     """What `start` does, for the progress display. None: nothing."""
 
@@ -105,6 +103,10 @@ class Launcher(ABC):
         """Start what has to run before ranks do, where it is not there. `most`: nodes that there may be later."""
         return self.planned([node.machine for node in nodes.values()], facts)
 
+    def requirements(self, machines: "Sequence[Machine]") -> tuple[str, ...]:
+        """Return what an environment that is built for it on these machines holds."""
+        return ("torch",)
+
     def findings(self, facts: "Mapping[str, Facts]") -> "list[Finding]":
         """Return what the nodes' interpreters lack for it: torch, or the same torch on all of them."""
         from remote.launchers.python_packages import same_torch
@@ -122,8 +124,8 @@ class Launcher(ABC):
         """Return whether a run that drives itself can use a node."""
         return True
 
-    def may_have_daemons(self, cluster: "ClusterFolder") -> bool:
-        """Return whether it may have left daemons on the cluster's nodes, kept for the next run."""
+    def may_have_daemons(self, cluster: "ClusterFolder", machine: "Machine") -> bool:
+        """Return whether it may have left daemons on a machine of the cluster, kept for the next run."""
         return False
 
     def end_daemons(self, node: "Node") -> bool:

@@ -1,4 +1,7 @@
-"""Ray: daemons that are kept between runs; a built-in job's ranks are started by ours, a script drives Ray itself."""
+"""Ray: daemons that are kept between runs; a built-in job's ranks are started by ours, a script drives Ray itself.
+
+In pods KubeRay keeps Ray, and nothing is started.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,10 +9,11 @@ from typing import Any
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
+from inventories.ray_in_pods import RAY_VERSION
 from inventories.run import Run, RunNode
 from remote.checks.facts import Facts, cores_of_a_node
 from remote.checks.finding import Finding, not_the_first
-from remote.launchers import Launcher, Say, Service, ray_cluster
+from remote.launchers import Launcher, Say, Service, kuberay, ray_cluster
 from remote.launchers import ray_commands as commands
 from remote.launchers.python_packages import not_installed, older
 from remote.launchers.rank_command import Script
@@ -22,8 +26,12 @@ class Ray(Launcher):
     """Keeps a Ray cluster on the nodes."""
 
     title = "Ray"
-    requirements = ("torch", f"ray[default,train]>={OLDEST}")
-    phase = "a head on the first node, workers on the others"
+    phase = "a Ray cluster of all nodes"
+
+    def requirements(self, machines: Sequence[Machine]) -> tuple[str, ...]:
+        """Return torch and Ray; in pods the very Ray that they have, as others do not take part in it."""
+        version = f"=={RAY_VERSION}" if kuberay.keeps_ray(machines) else f">={OLDEST}"
+        return ("torch", f"ray[default,train]{version}")
 
     def findings(self, facts: Mapping[str, Facts]) -> list[Finding]:
         """Return where torch or Ray is missing, differs, or is too old."""
@@ -51,17 +59,23 @@ class Ray(Launcher):
         say: Say,
         *,
         most: int,
-    ) -> "RayService":
+    ) -> Service:
         """Have Ray's daemons on all nodes. Raises RayNotReady, NodeFailed."""
+        machines = [node.machine for node in nodes.values()]
+        if kuberay.keeps_ray(machines):
+            return kuberay.service(nodes, facts, say)
         token = cluster.ray_token()
-        head = ray_cluster.bring_up(nodes, facts, token, say, most=most)
-        master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
-        return RayService(head=head, master=master, token=token, say=say, most=most)
+        found = ray_cluster.bring_up(nodes, facts, token, say, most=most)
+        master = min(machines, key=lambda machine: machine.rank)
+        return RayService(head=found.head, ids=found.ids, master=master, token=token, say=say, most=most)
 
-    def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "RayService":
+    def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> Service:
         """Return the service, with names in braces for what is chosen on the nodes."""
+        ids = {machine.name: f"{{{machine.name}}}" for machine in machines}
+        if kuberay.keeps_ray(machines):
+            return kuberay.planned(ids)
         cores = cores_of_a_node(facts)
-        head = commands.Head(address=f"{commands.address_of(machines[0])}:{{gcs}}", dashboard_port=0)
+        head = f"{commands.address_of(machines[0])}:{{gcs}}"
         daemons = {
             machine.name: commands.daemons(
                 machine,
@@ -74,15 +88,17 @@ class Ray(Launcher):
             )["argv"]
             for at, machine in enumerate(machines)
         }
-        return RayService(head=head, master=machines[0], daemons=daemons)
+        return RayService(head=head, ids=ids, master=machines[0], daemons=daemons)
 
     def takes_part(self, node: Node) -> bool:
         """Return whether Ray runs on a node."""
+        if kuberay.keeps_ray([node.machine]):
+            return kuberay.counts_in(node)
         return ray_cluster.runs_on(node)
 
-    def may_have_daemons(self, cluster: ClusterFolder) -> bool:
-        """Return whether Ray was ever started on the cluster: then it has a token."""
-        return cluster.ray_token_path.exists()
+    def may_have_daemons(self, cluster: ClusterFolder, machine: Machine) -> bool:
+        """Return whether Ray was ever started on the cluster: then it has a token. In pods KubeRay starts it."""
+        return cluster.ray_token_path.exists() and not kuberay.keeps_ray([machine])
 
     def end_daemons(self, node: Node) -> bool:
         """End Ray on a node."""
@@ -93,7 +109,10 @@ class Ray(Launcher):
 class RayService(Service):
     """Ray's daemons on the nodes of a run."""
 
-    head: commands.Head
+    head: str
+    """HOST:PORT of its control service."""
+    ids: dict[str, str]
+    """By a node's name, what Ray calls it."""
     master: Machine
     """On which the head is."""
     daemons: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -113,11 +132,16 @@ class RayService(Service):
         env: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the driver's launch, and for the built-in job one that watches over a node's ranks."""
-        return commands.launch(run, node, facts, script, cwd=cwd, cores=cores, env=env, head=self.head)
+        way = commands.way_to(self.head, facts[node.name], node.name)
+        return commands.launch(
+            run, node, facts, script, cwd=cwd, cores=cores, cpus=cores, env=env, ids=self.ids, ray=way
+        )
 
     def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
         """Have a worker on one more node."""
-        ray_cluster.join(nodes, machine, facts, self.head, self.master, self.token, self.say, most=self.most)
+        self.ids[machine.name] = ray_cluster.join(
+            nodes, machine, facts, self.head, self.master, self.token, self.say, most=self.most
+        )
 
 
 launcher = Ray()

@@ -19,6 +19,16 @@ SILENCE_S = 30.0
 START_TIMEOUT_S = 120.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RayNodes:
+    """A Ray cluster that is ready."""
+
+    head: str
+    """HOST:PORT of its control service."""
+    ids: dict[str, str]
+    """By a node's name, what Ray calls it."""
+
+
 def bring_up(
     nodes: Mapping[str, Node],
     facts: Mapping[str, Facts],
@@ -26,7 +36,7 @@ def bring_up(
     say: Callable[[str, str], None],
     *,
     most: int = 0,
-) -> ray.Head:
+) -> RayNodes:
     """Have a head on the first of the nodes and workers on the others, and wait until Ray counts all of them in.
 
     What runs as it should is kept. `say`: gets a node's name and what it does. `most`: as many nodes as there may be
@@ -36,32 +46,30 @@ def bring_up(
     machines = sorted((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
     start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)
     first = start(nodes[machines[0].name], head=None)
-    head = ray.Head(
-        address=f"{ray.address_of(machines[0])}:{first.ports['gcs']}", dashboard_port=first.ports["dashboard"]
-    )
+    head = f"{ray.address_of(machines[0])}:{first.ports['gcs']}"
     others = values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
-    _wait_until_ready(nodes, machines[0], {machines[0].name: first, **others}, facts, say)
-    return head
+    ids = _wait_until_ready(nodes, machines[0], {machines[0].name: first, **others}, facts, say)
+    return RayNodes(head=head, ids=ids)
 
 
 def join(
     nodes: Mapping[str, Node],
     joining: Machine,
     facts: Mapping[str, Facts],
-    head: ray.Head,
+    head: str,
     master: Machine,
     token: str,
     say: Callable[[str, str], None],
     *,
     most: int,
-) -> None:
-    """Have a worker on one more node of a cluster that is at work, and wait as `bring_up` does.
+) -> str:
+    """Have a worker on one more node of a cluster that is at work, and wait as `bring_up` does; returns its id.
 
     `facts`: of all of its nodes. `head` is on `master`.
     """
     node = nodes[joining.name]
     started = _start(node, facts=facts, head=head, master=master, token=token, say=say, most=most)
-    _wait_until_ready(nodes, master, {joining.name: started}, facts, say)
+    return _wait_until_ready(nodes, master, {joining.name: started}, facts, say)[joining.name]
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def _start(
     node: Node,
     *,
     facts: Mapping[str, Facts],
-    head: ray.Head | None,
+    head: str | None,
     master: Machine,
     token: str,
     say: Callable[[str, str], None],
@@ -107,8 +115,11 @@ def _wait_until_ready(
     started: Mapping[str, _Started],
     facts: Mapping[str, Facts],
     say: Callable[[str, str], None],
-) -> None:
-    """Wait until the head, which is on `master`, counts in what was `started` on the nodes of these names."""
+) -> dict[str, str]:
+    """Wait until the head, which is on `master`, counts in what was `started` on the nodes of these names.
+
+    Returns the id that Ray gave to each.
+    """
     head = nodes[master.name]
     names = {ray.address_of(nodes[name].machine): name for name in started}
     request = {
@@ -132,7 +143,7 @@ def _wait_until_ready(
                     f"~/{NODE_FOLDER}/{RAY}/*/daemons-*/{LOGS}/ray.log'"
                 )
             if header["t"] == frames.READY:
-                return
+                return {names[address]: str(of) for address, of in header["ids"].items()}
             if missing != told:
                 say(head.name, f"Ray waits for {', '.join(missing)}")
                 told = missing

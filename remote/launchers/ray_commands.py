@@ -5,7 +5,6 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from inventories.machine import Machine
@@ -26,16 +25,6 @@ WORKER_PORTS = ("agent",)
 """Of the daemons' ports those that Ray would not choose itself, so that two nodes on one machine don't share them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Head:
-    """Where the cluster's head is found, from its nodes."""
-
-    address: str
-    """HOST:PORT of its control service."""
-    dashboard_port: int
-    """On the loopback interface of the first node."""
-
-
 def address_of(machine: Machine) -> str:
     """The address that Ray knows a node by.
 
@@ -52,9 +41,9 @@ def label_of(name: str) -> str:
 
 
 def daemons(
-    machine: Machine, facts: Facts, *, cores: int, master: Machine, nodes: int, head: Head | None, token: str
+    machine: Machine, facts: Facts, *, cores: int, master: Machine, nodes: int, head: str | None, token: str
 ) -> dict[str, Any]:
-    """What a node's part is asked to have running; `head` None: this node is the head itself."""
+    """What a node's part is asked to have running. `head`: its HOST:PORT; None: this node is the head itself."""
     address = address_of(machine)
     own = (
         [
@@ -66,7 +55,7 @@ def daemons(
             "--ray-client-server-port={client}",
         ]
         if head is None
-        else [f"--address={head.address}"]
+        else [f"--address={head}"]
     )
     argv = [
         facts.python,
@@ -77,7 +66,7 @@ def daemons(
         f"--node-ip-address={address}",
         f"--num-cpus={cores}",
         f"--num-gpus={len(facts.gpus)}",
-        f"--labels={constants.START_LABEL}={{start}},{constants.NODE_LABEL}={label_of(machine.name)}",
+        f"--labels={constants.START_LABEL}={{start}},{constants.NAME_LABEL}={label_of(machine.name)}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port={agent}",
@@ -120,10 +109,13 @@ def launch(
     *,
     cwd: str,
     cores: Mapping[str, int],
+    cpus: Mapping[str, float],
     env: Mapping[str, str],
-    head: Head,
+    ids: Mapping[str, str],
+    ray: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the node's supervisor is given.
+    """What the node's supervisor is given. `cpus`: what Ray gives away of each node; `ids`: what it
+    calls them; `ray`: variables by which a driver finds it.
 
     A script is a driver, on the first node alone: what runs on the others is its own affair. The built-in job's
     driver is ours, and every node watches over its ranks.
@@ -132,19 +124,24 @@ def launch(
     environment = rank_environment(run, node, own, cores=cores[node.name], env=env)
     if script.kind == "built-in":
         part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
-        part += driver(run, facts, script, cores) if node.rank == 0 else []
+        part += driver(run, facts, script, cpus, ids) if node.rank == 0 else []
     else:
         command = (
             script.command(own.python) if script.search is None else search(script, facts, own, cwd, env)
         )
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
-        environment |= {
-            "RAY_ADDRESS": head.address,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": f"{own.home}/{constants.NODE_FOLDER}/{constants.RAY}/{node.name}/token",
-        }
+        environment |= ray
     return launch_spec(node, own, node_payload.argv_on_node(own.python, own.home, *part), environment)
+
+
+def way_to(head: str, facts: Facts, node: str) -> dict[str, str]:
+    """Variables by which a driver on a node finds the head, and is let in by it."""
+    return {
+        "RAY_ADDRESS": head,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": f"{facts.home}/{constants.NODE_FOLDER}/{constants.RAY}/{node}/token",
+    }
 
 
 def search(
@@ -164,34 +161,41 @@ def search(
     return node_payload.argv_on_node(own.python, own.home, "ray_tune", json.dumps(document))
 
 
-def driver(run: Run, facts: Mapping[str, Facts], script: Script, cores: Mapping[str, int]) -> list[str]:
+def driver(
+    run: Run,
+    facts: Mapping[str, Facts],
+    script: Script,
+    cpus: Mapping[str, float],
+    ids: Mapping[str, str],
+) -> list[str]:
     """The command that has Ray start the ranks of the built-in job, as the layout says."""
     python = facts[run.nodes[0].name].python
-    gpus, cpus = shares(run.nodes, facts, cores)
+    gpus_each, cpus_each = shares(run.nodes, facts, cpus)
     return [
         python,
         "-u",
         "-m",
         "train.on_ray",
         f"--run={run.run}",
-        f"--layout={','.join(f'{label_of(node.name)}:{node.nproc}' for node in run.nodes)}",
+        f"--layout={','.join(f'{ids[node.name]}:{node.nproc}' for node in run.nodes)}",
+        f"--names={','.join(node.name for node in run.nodes)}",
         f"--master={run.master_addr}:{run.master_port}",
-        f"--gpus-per-rank={gpus:g}",
-        f"--cpus-per-rank={cpus:g}",
+        f"--gpus-per-rank={gpus_each:g}",
+        f"--cpus-per-rank={cpus_each:g}",
         "--",
         *script.args,
     ]
 
 
 def shares(
-    nodes: Sequence[RunNode], facts: Mapping[str, Facts], cores: Mapping[str, int]
+    nodes: Sequence[RunNode], facts: Mapping[str, Facts], cpus: Mapping[str, float]
 ) -> tuple[float, float]:
     """GPUs and CPUs that a rank takes of its node, so that every node's ranks find room; at most one of each.
 
     Ray counts in ten-thousandths.
     """
 
-    def share(of: Mapping[str, int]) -> float:
+    def share(of: Mapping[str, float]) -> float:
         return min(1.0, *(int(of[node.name] / node.nproc * 10_000) / 10_000 for node in nodes))
 
-    return share({name: len(fact.gpus) for name, fact in facts.items()}), share(cores)
+    return share({name: len(fact.gpus) for name, fact in facts.items()}), share(cpus)

@@ -31,6 +31,7 @@ ANSWERING = {
     "ray_ready": "ray.daemons",
     "ray_state": "ray.daemons",
     "ray_stop": "ray.daemons",
+    "kuberay_ready": "ray.kuberay",
 }
 """Command → the module whose `command_NAME(request, output)` answers it; imported when it is asked for."""
 CONVERSING = {

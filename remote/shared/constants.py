@@ -61,11 +61,12 @@ HANG_OFF = "off"
 NODE_VARIABLE = "GPUCTL_NODE"
 NODE_HOME_VARIABLE = "GPUCTL_NODE_HOME"
 
-# Labels of a Ray node.
-NODE_LABEL = "gpuctl-node"
-"""The node's name."""
+NODE_ID_LABEL = "ray.io/node-id"
+"""Label of each Ray node, by Ray itself."""
+NAME_LABEL = "gpuctl-node"
+"""Label of a Ray node: its name, for scripts that place their tasks."""
 START_LABEL = "gpuctl-start"
-"""Which start of its daemons it is. Ray may count those before them as alive for a while."""
+"""Label of a Ray node: which start of its daemons it is. Ray may count those before them as alive for a while."""
 
 # The preflight's probe.
 RENDEZVOUS_PORTS = range(20000, 30000)

@@ -12,6 +12,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import UnknownTransport
 
+LOOPBACK = "127.0.0.1"
 NO_STATUS = -1
 """Exit status of a command that a signal ended, or whose connection broke."""
 
@@ -68,8 +69,11 @@ class Transport(Protocol):
         """
         ...
 
-    def connect_port(self, port: int) -> Stream:
-        """Connect to a port on the machine's loopback. Raises ConnectionLost, also where nobody listens there."""
+    def connect_port(self, port: int, host: str = LOOPBACK) -> Stream:
+        """Connect to a port on the machine's loopback, or of a host that the machine reaches.
+
+        Raises ConnectionLost, also where nobody listens there.
+        """
         ...
 
     def is_open(self) -> bool:

@@ -24,7 +24,7 @@ from kubernetes import client, config
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
-from remote.transport import NO_STATUS, pod_relay
+from remote.transport import LOOPBACK, NO_STATUS, pod_relay
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -104,9 +104,12 @@ class PodTransport:
         """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""
         return self._exec([*self._relay("run"), f"cd; {command}"], window_bytes)
 
-    def connect_port(self, port: int) -> "PodProcess":
-        """Connect to a port on the pod's loopback. Raises ConnectionLost, also where nobody listens there."""
-        stream = self._exec([*self._relay("connect"), str(port)], None)
+    def connect_port(self, port: int, host: str = LOOPBACK) -> "PodProcess":
+        """Connect to a port on the pod's loopback, or of a host that it reaches.
+
+        Raises ConnectionLost, also where nobody listens there.
+        """
+        stream = self._exec([*self._relay("connect"), host, str(port)], None)
         stream.settimeout(OPEN_TIMEOUT_S)
         try:
             if stream.recv(1) == pod_relay.CONNECTED:

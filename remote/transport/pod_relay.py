@@ -2,7 +2,7 @@
 
 Input comes in parts: their size as SIZE, then so many bytes; a part of size 0 is the input's end, which `exec` has
 no word for. `run COMMAND` gives it to a shell command, whose output and exit status are the program's own; `connect
-PORT` to a port on the loopback, after CONNECTED on the standard output.
+HOST PORT` to a port, after CONNECTED on the standard output.
 """
 
 SIZE = ">I"
@@ -40,7 +40,7 @@ if sys.argv[1] == "run":
     code = child.wait()
     os._exit(code if code >= 0 else 128 - code)
 try:
-    peer = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    peer = socket.create_connection((sys.argv[2], int(sys.argv[3])))
 except OSError as error:
     sys.exit(str(error))
 os.write(1, b"+")

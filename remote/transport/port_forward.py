@@ -5,23 +5,29 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from threading import Thread
 
 from remote.errors import ConnectionLost, PortTaken
-from remote.transport import Transport
+from remote.transport import LOOPBACK, Stream, Transport
 
 CHUNK_BYTES = 64 * 1024
 LOOK_S = 1.0
 
 
 @contextmanager
-def forward(transport: Transport, port: int, here: int | None, *, usual: int = 0) -> Iterator[int]:
+def forward(
+    transport: Transport, port: int, here: int | None, *, usual: int = 0, host: str = LOOPBACK
+) -> Iterator[int]:
     """Pass on what connects to a port of this computer's loopback to `port` of the machine's; yields that port.
 
-    `here`: exactly this one, or PortTaken is raised. None: `usual` where that is free, else another.
+    `here`: exactly this one, or PortTaken is raised. None: `usual` where that is free, else another. `host`: one that
+    the machine reaches, in its place.
     """
     with closing(_listener(here, usual)) as listener:
-        Thread(target=_accept, args=(transport, port, listener), daemon=True).start()
+        Thread(
+            target=_accept, args=(partial(transport.connect_port, port, host), listener), daemon=True
+        ).start()
         try:
             yield int(listener.getsockname()[1])
         finally:
@@ -45,7 +51,7 @@ def _listener(here: int | None, usual: int) -> socket.socket:
         raise PortTaken(f"Port {here or 0} of this computer can't be had: {error.strerror}.") from error
 
 
-def _accept(transport: Transport, port: int, listener: socket.socket) -> None:
+def _accept(connect: Callable[[], Stream], listener: socket.socket) -> None:
     """Pass on each connection, until the listener is closed."""
     while True:
         try:
@@ -55,14 +61,14 @@ def _accept(transport: Transport, port: int, listener: socket.socket) -> None:
                 return  # it was closed
             time.sleep(LOOK_S)  # too many are open, or this one has gone
             continue
-        Thread(target=_pass_on, args=(transport, port, near), daemon=True).start()
+        Thread(target=_pass_on, args=(connect, near), daemon=True).start()
 
 
-def _pass_on(transport: Transport, port: int, near: socket.socket) -> None:
+def _pass_on(connect: Callable[[], Stream], near: socket.socket) -> None:
     """Pass on one connection until both sides have ended."""
     with closing(near):
         try:
-            far = transport.connect_port(port)
+            far = connect()
         except ConnectionLost:
             return
         with closing(far):

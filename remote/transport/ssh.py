@@ -9,6 +9,7 @@ import paramiko
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
+from remote.transport import LOOPBACK
 from remote.transport.pinned_connection import BROKEN, OPEN_TIMEOUT_S, PinnedConnection
 
 
@@ -41,9 +42,9 @@ class SshTransport:
             raise self._lost(error) from error
         return SshProcess(channel)
 
-    def connect_port(self, port: int) -> "SshStream":
-        """Connect to a port on the machine's loopback. Raises ConnectionLost."""
-        ends = (("127.0.0.1", port), ("127.0.0.1", 0))
+    def connect_port(self, port: int, host: str = LOOPBACK) -> "SshStream":
+        """Connect to a port on the machine's loopback, or of a host that it reaches. Raises ConnectionLost."""
+        ends = ((host, port), (LOOPBACK, 0))
         try:
             return SshStream(self._transport().open_channel("direct-tcpip", *ends, timeout=OPEN_TIMEOUT_S))
         except paramiko.ChannelException as error:

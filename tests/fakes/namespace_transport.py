@@ -14,7 +14,7 @@ from typing import IO
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import Unreachable
-from remote.transport import NO_STATUS, TRANSPORTS
+from remote.transport import LOOPBACK, NO_STATUS, TRANSPORTS
 from tests.fakes.vms import boot
 from tests.fakes.vms.host import PATH
 
@@ -22,7 +22,7 @@ TRANSPORTS["namespace"] = __name__
 
 RELAY = """
 import os, select, socket, sys
-peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 while True:
     for ready in select.select([0, peer], [], [])[0]:
         if ready == 0:
@@ -59,9 +59,9 @@ class NamespaceTransport:
         """Start a shell command as the machine's user."""
         return NamespaceProcess([*self._enter(), "sh", "-c", f"cd; {command}"])
 
-    def connect_port(self, port: int) -> "NamespaceProcess":
+    def connect_port(self, port: int, host: str = LOOPBACK) -> "NamespaceProcess":
         """Connect to a port by a process there that passes bytes on."""
-        return NamespaceProcess([*self._enter(), sys.executable, "-c", RELAY, str(port)])
+        return NamespaceProcess([*self._enter(), sys.executable, "-c", RELAY, host, str(port)])
 
     def is_open(self) -> bool:
         """Whether the host is on."""

@@ -27,6 +27,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason
 
 CPU_SHAPE = "m7i.large"
 GPU_TAINT = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
+DRIVER = """
+import ray
+
+import beside
+
+
+@ray.remote(scheduling_strategy="SPREAD")
+def where():
+    return beside.name()
+
+
+ray.init(log_to_driver=False)
+found = set()
+while len(found) < 2:
+    found |= set(ray.get([where.remote() for _ in range(8)]))
+print(f"{len(found)} pods: {sorted(found)}")
+"""
+ROOT = Path(__file__).parents[2]
 IDLE = (
     "import socket; s = socket.create_server(('', 7777)); [s.accept()[0].sendall(b'hello') for _ in range(9)]"
 )
@@ -72,9 +91,9 @@ def namespaces(cluster: Cluster) -> set[str]:
     return {one["metadata"]["name"] for one in cluster.client.items("/api/v1/namespaces")}
 
 
-def kubectl(kubeconfig: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def kubectl(kubeconfig: Path, *words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
     argv = ["kubectl", "--kubeconfig", str(kubeconfig), *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=False)
 
 
 def idle_pod(cluster: Cluster, place: str, name: str = "idle", **spec: Any) -> Machine:
@@ -225,6 +244,23 @@ def test_pod_that_cannot_run_says_why(cluster: Cluster, place: str) -> None:
     assert "Insufficient nvidia.com/gpu" in condition["message"]
 
 
+def test_job_of_manifests_runs_without_gpuctl(
+    cluster: Cluster, gpuctl: Gpuctl, kubeconfig: Path, place: str
+) -> None:
+    words = ("--mode", "ray", "--name", "alone", "--namespace", place, "--shape", CPU_SHAPE)
+    text = gpuctl.ok("manifests", *words, str(ROOT / "tests/kube/ray_script.py")).out
+    done = kubectl(kubeconfig, "apply", "-f", "-", given=text)
+    assert done.returncode == 0, done.stderr
+
+    def over() -> Any:
+        path = f"/apis/ray.io/v1/namespaces/{place}/rayjobs/alone"
+        status = cluster.client.call("GET", path).get("status", {})
+        return status if status.get("jobDeploymentStatus") in ("Complete", "Failed") else None
+
+    status = wait_for(over, what="the RayJob", deadline_s=120)
+    assert (status["jobDeploymentStatus"], status["jobStatus"]) == ("Complete", "SUCCEEDED"), status
+
+
 def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     before = namespaces(cluster)
     where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
@@ -238,13 +274,21 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     gpuctl.script("allreduce.py", ALLREDUCE)
     done = gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json
     assert (done["status"], done["world_size"]) == ("succeeded", 2)
-    options = ("--model", "mlp", "--dataset", "digits", "--epochs", "1")
-    job = gpuctl.ok(
-        "train", "--mode", "torchrun", "--python", sys.executable, "--json", "--", *options, timeout_s=300
-    ).json
-    assert (job["status"], len(job["train"]["loss"])) == ("succeeded", 1)
+    losses = {}
+    for mode in ("torchrun", "ray"):
+        words = ("--mode", mode, "--python", sys.executable, "--json", "--", *JOB)
+        job = gpuctl.ok("train", *words, timeout_s=300).json
+        assert (job["status"], job["world_size"]) == ("succeeded", 2)
+        losses[mode] = job["train"]["loss"]
+    assert losses["ray"] == pytest.approx(losses["torchrun"], rel=1e-6)
     (first, *_) = gpuctl.ok("results", "--json", job["run"]).json["runs"]
-    assert first["train"]["loss"] == job["train"]["loss"]
+    assert first["train"]["loss"] == losses["ray"]
 
+    assert [node["running"] for node in gpuctl.ok("ray", "status", "--json").json["nodes"]] == [True, True]
+    gpuctl.script("beside.py", "import socket\n\n\ndef name():\n    return socket.gethostname()\n")
+    gpuctl.script("drive.py", DRIVER)
+    driven = gpuctl.ok("train", "--mode", "ray", "--python", sys.executable, "drive.py", timeout_s=300)
+    assert "KubeRay keeps Ray" in gpuctl("ray", "stop").err
+    assert f"2 pods: {sorted(pod.partition('/')[2] for pod in pods)}" in driven.err
     gpuctl.ok("down", "--json", "--yes", timeout_s=120)
     assert ours not in namespaces(cluster)

@@ -57,7 +57,7 @@ UP = ("up", "--provider", "kubernetes", "--shape", "c5.large", "--count", "2", "
 JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
 
 
-def test_whole_way_in_pods_with_torchrun_and_ray(gpuctl: Gpuctl, api: KubeApi) -> None:
+def test_whole_way_in_pods(gpuctl: Gpuctl, api: KubeApi) -> None:
     shown = gpuctl.ok(*UP, "--dry-run").out
     assert "raycluster" in shown
     up = gpuctl.ok(*UP, "--json")
@@ -68,12 +68,8 @@ def test_whole_way_in_pods_with_torchrun_and_ray(gpuctl: Gpuctl, api: KubeApi) -
     assert "nothing changed" in gpuctl.ok(*UP).err
     assert [one["state"] for one in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
     assert gpuctl.ok("ssh", "1", "hostname").out == "gpu-1\n"
-    losses = {}
-    for mode in ("torchrun", "ray"):
-        done = gpuctl.ok("train", "--mode", mode, "--json", "--", *JOB, timeout_s=400).json
-        assert (done["status"], done["world_size"]) == ("succeeded", 2)
-        losses[mode] = done["train"]["loss"]
-    assert losses["ray"] == pytest.approx(losses["torchrun"], rel=1e-6)
+    done = gpuctl.ok("train", "--mode", "torchrun", "--json", "--", *JOB, timeout_s=400).json
+    assert (done["status"], done["world_size"]) == ("succeeded", 2)
     assert len(gpuctl.ok("results", "--json").json["runs"]) == 1
     gpuctl.ok("down")
     assert not [one for one in api.objects("namespaces") if one["metadata"]["name"].startswith("gpuctl-")]

@@ -60,6 +60,14 @@ class Client:
         """Create an object."""
         return self.call("POST", place(document), document)
 
+    def create_where_none(self, document: Document) -> None:
+        """Create an object unless there is one of that name."""
+        try:
+            self.create(document)
+        except Refused as error:
+            if error.status != 409:
+                raise
+
     def set_status(self, document: Document, status: Document) -> None:
         """Replace an object's status; nothing happens where the object has gone."""
         path = f"{place(document)}/{document['metadata']['name']}/status"

@@ -3,6 +3,7 @@
 KubeRay's operator is played by a loop of `tests/fakes/kube/operator.py`, as its program is in an image alone.
 """
 
+import secrets
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 import urllib3.exceptions
 
 from provision.kubernetes import kuberay
+from tests.fakes.kube import kuberay as kuberay_objects
 from tests.fakes.kube import operator
 from tests.fakes.vms import lacking as lacking_hosts
 from tests.fakes.vms.host import PATH
 from tests.fakes.vms.network import bridge
-from tests.kube import server
+from tests.kube import ray_jobs, server
 from tests.kube.client import Client, Refused
 from tests.kube.definitions import for_old_server
 from tests.kube.kubelet import Kubelet, Node
@@ -28,6 +30,7 @@ from tests.kube.server import Server, kube_server
 Document = dict[str, Any]
 POLL_S = 0.2
 CLUSTERS = "/apis/ray.io/v1/rayclusters"
+JOBS = "/apis/ray.io/v1/rayjobs"
 
 
 def lacking() -> str | None:
@@ -76,7 +79,7 @@ def kube_cluster(folder: Path, nodes: Sequence[Node], *, with_kuberay: bool = Tr
 
 
 class Operator:
-    """KubeRay's operator, played: one turn after the other for each RayCluster."""
+    """KubeRay's operator, played: one turn after the other for each RayCluster and RayJob."""
 
     def __init__(self, client: Client) -> None:
         self.errors: list[str] = []
@@ -100,6 +103,8 @@ class Operator:
             try:
                 for one in self._client.items(CLUSTERS):
                     self._turn(one)
+                for one in self._client.items(JOBS):
+                    ray_jobs.turn(self._client, one)
             except Refused as error:
                 # What a turn saw may have gone meanwhile, or its namespace be on its way out.
                 if error.status not in (403, 404, 409):
@@ -114,6 +119,9 @@ class Operator:
         )
         if made.refused:
             self._refuse(cluster, made.refused)
+            return
+        if (secret := kuberay_objects.auth_secret(cluster, secrets.token_hex(16))) is not None:
+            self._client.create_where_none(secret)
         for one in made.create:
             self._client.create(one)
         for one in made.delete:

@@ -327,24 +327,26 @@ class _Pod:
         self._client.set_status(self._document, status)
 
     def _event(self, kind: str, reason: str, message: str) -> None:
-        """Tell of something, once."""
+        """Tell of something, once; not where the namespace is on its way out, and takes nothing more."""
         metadata = self._document["metadata"]
         name = f"{self.name}.{reason.lower()}"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         about = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "namespace": self.namespace}
-        self._client.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": name, "namespace": self.namespace},
-                "involvedObject": about | {"uid": metadata["uid"]},
-                "type": kind,
-                "reason": reason,
-                "message": message,
-                "count": 1,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "source": {"component": "kubelet"},
-            },
-            manager="kubelet",
-        )
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "involvedObject": about | {"uid": metadata["uid"]},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": "kubelet"},
+        }
+        try:
+            self._client.apply(event, manager="kubelet")
+        except Refused as error:
+            if error.status != 403 or "being terminated" not in str(error):
+                raise

@@ -24,7 +24,7 @@ END_S = 15.0
 
 
 def folder() -> Path:
-    """Where the programs are, or are to be."""
+    """Where the programs are, or are to be; `build.sh` takes the same."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get(VARIABLE) or cache / "gpuctl-tests" / "kube")
 
@@ -33,7 +33,7 @@ def lacking() -> str | None:
     """Why there can be no server; None: there can."""
     missing = [name for name in PROGRAMS if not (folder() / "bin" / name).exists()]
     if missing:
-        return f"Kubernetes has not been built: tests/kube/build.sh {folder()} builds it in 7 minutes"
+        return "Kubernetes has not been built: tests/kube/build.sh does it in 7 minutes"
     return None
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from train.batches.augmentation import MAX_SHIFT, Augmentations
 from train.batches.batch import Batch, Normalize, to_device
 from train.batches.sampling import RankSampler
-from train.constants import NODE_HOME_VARIABLE, NODE_LABEL, NODE_VARIABLE
+from train.constants import NODE_HOME_VARIABLE, NODE_ID_LABEL, NODE_VARIABLE
 from train.data.dataset import ImageFiles
 from train.errors import BadData, BadEnvironment
 
@@ -127,6 +127,7 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
     # Sent to the task whole, with its imports: only here it learns from which folder this package is imported.
     def read(asked: Columns) -> Columns:
         import os
+        import socket
         import sys
         from pathlib import Path
 
@@ -146,7 +147,8 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
                 image = decode(code_folder / Path(folder).expanduser() / path, size)
                 images[number] = augment_one(image, flip=flip, down=down, right=right)
             except TrainError as error:
-                problems[number] = f"On {os.environ[NODE_VARIABLE]}: {error}"
+                node = os.environ.get(NODE_VARIABLE) or socket.gethostname()
+                problems[number] = f"On {node}: {error}"
         return {"image": images, "problem": problems}
 
     return read
@@ -166,10 +168,10 @@ def _code_folder() -> str:
 
 
 def _nodes(ranks: int) -> tuple[str, ...]:
-    """Return the nodes of the run by their labels; Ray may have others, without the code and the data."""
+    """Return the nodes of the run by their ids; Ray may have others, without the code and the data."""
     import ray
 
-    own = str(ray.get_runtime_context().get_node_labels()[NODE_LABEL])
+    own = str(ray.get_runtime_context().get_node_id())
     if ranks == 1:
         return (own,)
     found = [own] * ranks
@@ -190,9 +192,7 @@ def _stream(
     import ray
     import ray.data
 
-    has = [
-        node["Resources"] for node in ray.nodes() if node["Labels"].get(NODE_LABEL) in nodes and node["Alive"]
-    ]
+    has = [node["Resources"] for node in ray.nodes() if node["NodeID"] in nodes and node["Alive"]]
     cpus, store = (sum(node[name] for node in has) for name in ("CPU", "object_store_memory"))
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -209,7 +209,7 @@ def _stream(
         # number is limited: one at a time for each core, divided among the ranks.
         num_cpus=0,
         compute=ray.data.TaskPoolStrategy(math.ceil(cpus / ranks)),
-        label_selector={NODE_LABEL: f"in({','.join(nodes)})"},
+        label_selector={NODE_ID_LABEL: f"in({','.join(nodes)})"},
     )
     yield from read_blocks.iter_batches(
         batch_size=batch_size, batch_format="numpy", prefetch_batches=PREFETCH_BATCHES

@@ -1,8 +1,8 @@
 """The built-in job on Ray Train: the same ranks, data and loop as under torchrun, in workers that Ray starts.
 
-Run by gpuctl on the first node of a Ray cluster whose nodes carry their names as the label `gpuctl-node`:
+Run by gpuctl on the first node, with what Ray calls the nodes and what gpuctl does:
 
-    python -m train.on_ray --run ID --layout gpu-0:2,gpu-1:2 --master 10.0.0.1:29400 -- [the job's options]
+    python -m train.on_ray --run ID --layout 1afe…:2,07c2…:2 --names gpu-0,gpu-1 --master 10.0.0.1:29400 -- [options]
 
 Rank n is on the same node as under torchrun, and has the same environment variables. On each node a worker reads
 `place.json` in the run's folder: the folder of the code, and variables. It prints to `logs/rank-N.log` there, and
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from train.constants import (
     METRICS_VARIABLE,
     NODE_HOME_VARIABLE,
-    NODE_LABEL,
+    NODE_ID_LABEL,
     NODE_VARIABLE,
     PLACE,
     RANK_BEGAN,
@@ -53,12 +53,12 @@ def _node_and_gpu() -> tuple[str, int]:
 
     context = ray.get_runtime_context()
     gpus = context.get_accelerator_ids().get("GPU", [])
-    return str(context.get_node_labels()[NODE_LABEL]), min(map(int, gpus), default=0)
+    return str(context.get_node_id()), min(map(int, gpus), default=0)
 
 
 def _set_up_rank(run: str, variables: dict[str, str]) -> None:
     """Make this worker a rank of the run: folder, variables, log, and a process group of its own."""
-    run_dir = Path(os.environ[NODE_HOME_VARIABLE], RUNS, run, os.environ[NODE_VARIABLE])
+    run_dir = Path(os.environ[NODE_HOME_VARIABLE], RUNS, run, variables[NODE_VARIABLE])
     place = _read_place(run_dir)
     os.environ.update(place["env"])
     os.environ.update(variables)
@@ -149,6 +149,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.on_ray")
     parser.add_argument("--run", required=True)
     parser.add_argument("--layout", required=True, type=parse_layout)
+    parser.add_argument("--names", required=True, type=lambda text: text.split(","))
     parser.add_argument("--master", required=True)
     parser.add_argument("--gpus-per-rank", type=float, default=0.0)
     parser.add_argument("--cpus-per-rank", type=float, default=1.0)
@@ -171,6 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     layout, run, master, words = parsed.layout, parsed.run, parsed.master, parsed.words
+    names: list[str] = parsed.names
 
     class Ranks(Backend):  # type: ignore[misc,unused-ignore]
         """Makes ranks of Ray's workers. The job opens the process group, as under torchrun."""
@@ -179,10 +181,11 @@ def main(arguments: Sequence[str]) -> int:
 
         def on_start(self, worker_group: "ExecutionGroup", backend_config: BackendConfig) -> None:  # noqa: ARG002
             ranks = assign_ranks(worker_group.execute(_node_and_gpu), layout)
+            of_ranks = [rank.variables(master) | {NODE_VARIABLE: names[rank.node_rank]} for rank in ranks]
             ray.get(
                 [
-                    worker_group.execute_single_async(at, _set_up_rank, run, rank.variables(master))
-                    for at, rank in enumerate(ranks)
+                    worker_group.execute_single_async(at, _set_up_rank, run, variables)
+                    for at, variables in enumerate(of_ranks)
                 ]
             )
 
@@ -206,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
             num_workers=sum(layout.values()),
             use_gpu=bool(parsed.gpus_per_rank),
             resources_per_worker=resources,
-            label_selector=[{NODE_LABEL: node} for node, count in layout.items() for _ in range(count)],
+            label_selector=[{NODE_ID_LABEL: node} for node, count in layout.items() for _ in range(count)],
         ),
         run_config=RunConfig(
             name=run,

@@ -53,5 +53,5 @@ def assign_ranks(workers: Sequence[tuple[str, int]], layout: Mapping[str, int]) 
 
 
 def parse_layout(text: str) -> dict[str, int]:
-    """Read how many ranks each node has from `gpu-0:2,gpu-1:2`."""
+    """Read how many ranks each node has from `1afe…:2,07c2…:2`: nodes by Ray's ids."""
     return {node: int(count) for node, _, count in (part.rpartition(":") for part in text.split(","))}

@@ -104,7 +104,7 @@ def _packages(
         requirements=request.requirements,
         wheels=request.wheels,
         built_in=request.built_in,
-        always=(*launcher_of(request.mode).requirements, *ENGINES.get(request.engine or "", ())),
+        always=(*launcher_of(request.mode).requirements(machines), *ENGINES.get(request.engine or "", ())),
     )
 
 

@@ -35,9 +35,10 @@ def end_daemons(
     done: list[Ended] = []
     for name in launchers:
         launcher = launcher_of(name)
-        if not launcher.may_have_daemons(folder):
-            continue
-        outcomes = fan_out(partial(_end, launcher, folder), machines)
+        those = {
+            at: machine for at, machine in machines.items() if launcher.may_have_daemons(folder, machine)
+        }
+        outcomes = fan_out(partial(_end, launcher, folder), those)
         done += [Ended(launcher=name, node=one.node, error=one.error) for one in outcomes]
     return done
 

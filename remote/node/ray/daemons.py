@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, List, Sequence
 
 from remote.node.checks.facts import free_port
 from remote.node.home_folder import NODE_HOME
@@ -162,6 +162,11 @@ def check_running(folder: Path) -> None:
         raise OSError("Ray ended: {}".format(last_words(folder)))
 
 
+def known_here(folder: Path) -> bool:
+    """Whether daemons were started here, and not stopped again."""
+    return bool(read_json(folder / "node.json"))
+
+
 def running(folder: Path) -> bool:
     """Whether the daemons that were started last run."""
     known = read_json(folder / "node.json")
@@ -199,8 +204,8 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_ready`: on the head, wait until Ray itself counts every node of `expected` as alive.
 
     `expected`: address → `gpus`, and `start`, the value of the label `gpuctl-start`. Answers `waiting` with the
-    addresses that are `missing` now and then, at last `ready` with those still missing after `deadline_s`. Raises
-    OSError where the head's daemons have ended.
+    addresses that are `missing` now and then, at last `ready` with those still missing after `deadline_s`, and the
+    `ids` by which Ray knows the others. Raises OSError where the head's daemons have ended.
     """
     folder = folder_of(request["node"])
     known = read_json(folder / "node.json")
@@ -209,9 +214,10 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
     port, token = known["ports"]["dashboard"], (folder / "token").read_text()
     limit, beat = time.monotonic() + float(request["deadline_s"]), time.monotonic()
     while True:
-        missing = missing_of(_ask(port, token), request["expected"])
+        ids = ids_of(alive(ask("127.0.0.1", port, token, NODES)), request["expected"])
+        missing = sorted(request["expected"].keys() - ids.keys())
         if not missing or time.monotonic() > limit:
-            frames.write(output, {"t": frames.READY, "missing": missing})
+            frames.write(output, {"t": frames.READY, "missing": missing, "ids": ids})
             return
         check_running(folder)
         if time.monotonic() - beat > BEAT_S:
@@ -220,15 +226,15 @@ def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
         time.sleep(ASK_S)
 
 
-def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
-    """What Ray says of the nodes; None where the dashboard gave no such answer, as before it is up."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def ask(host: str, port: int, token: str, path: str) -> Dict[str, Any]:
+    """What Ray's dashboard answers; empty where it gave no document, as before it is up."""
+    connection = http.client.HTTPConnection(host, port, timeout=10)
     try:
-        connection.request("GET", NODES, headers={"Authorization": "Bearer " + token})
+        connection.request("GET", path, headers={"Authorization": "Bearer " + token})
         answer = connection.getresponse()
         text = answer.read()
     except (OSError, http.client.HTTPException):
-        return None
+        return {}
     finally:
         connection.close()
     if answer.status in (401, 403):
@@ -236,23 +242,26 @@ def _ask(port: int, token: str) -> Optional[Dict[str, Any]]:
     try:
         document = json.loads(text.decode())
     except ValueError:
-        return None
-    return document if isinstance(document, dict) else None
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
-def missing_of(document: Optional[Dict[str, Any]], expected: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Addresses that Ray does not count as alive, as they were started last, with all of their GPUs."""
-    data = (document or {}).get("data") or {}
-    alive: Dict[Tuple[str, str], float] = {}
-    for node in (data.get("result") or {}).get("result") or []:
-        if node.get("state") == "ALIVE":
-            key = str(node.get("node_ip")), str((node.get("labels") or {}).get(START_LABEL))
-            alive[key] = float((node.get("resources_total") or {}).get("GPU", 0))
-    return sorted(
-        address
-        for address, node in expected.items()
-        if alive.get((address, node["start"]), -1.0) < node["gpus"]
-    )
+def alive(answer: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Of the dashboard's answer on NODES, those that Ray counts as alive."""
+    found = ((answer.get("data") or {}).get("result") or {}).get("result") or []
+    return [node for node in found if node.get("state") == "ALIVE"]
+
+
+def ids_of(nodes: List[Dict[str, Any]], expected: Dict[str, Dict[str, Any]]) -> Dict[str, str]:
+    """By address, Ray's id of each expected node that is there as it was started last, with all of its GPUs."""
+    found = {}
+    for node in nodes:
+        address = str(node.get("node_ip"))
+        asked = expected.get(address)
+        labels, gpus = node.get("labels") or {}, float((node.get("resources_total") or {}).get("GPU", 0))
+        if asked and labels.get(START_LABEL) == asked.get("start") and gpus >= asked["gpus"]:
+            found[address] = str(node["node_id"])
+    return found
 
 
 def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:

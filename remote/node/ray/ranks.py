@@ -81,10 +81,16 @@ class Ray:
 
     def __init__(self, node: str) -> None:
         self._folder = daemons.folder_of(node)
+        self._ours = daemons.known_here(self._folder)
         self._vital = daemons.vital_processes(self._folder)
 
     def ended(self) -> bool:
-        """Whether it is gone. Its keeper takes seconds to follow, and is asked where the daemons are not known."""
+        """Whether it is gone. Its keeper takes seconds to follow, and is asked where the daemons are not known.
+
+        One that gpuctl did not start is the first process of this container, and takes this one along.
+        """
+        if not self._ours:
+            return False
         if self._vital:
             return not all(process.alive(pid, born) for pid, born in self._vital.items())
         return not daemons.running(self._folder)

@@ -64,10 +64,27 @@ def check_played(cluster: Document) -> None:
     for group in (spec["headGroupSpec"], *spec.get("workerGroupSpecs", [])):
         assert group.get("priority", 0) == 0, "not played here: priority"
         assert group.keys() <= PLAYED_OF_GROUPS, f"not played here: {group.keys() - PLAYED_OF_GROUPS}"
-    auth = spec.get("authOptions") or {}
-    assert auth.get("mode", "disabled") == "disabled" or auth.get("secretName"), (
-        "not played: KubeRay's Secret"
-    )
+
+
+def auth_secret(cluster: Document, token: str) -> Document | None:
+    """The Secret that the operator makes where tokens are asked for and none is named; None: it makes none."""
+    auth = cluster["spec"].get("authOptions") or {}
+    if auth.get("mode") != "token" or auth.get("secretName"):
+        return None
+    metadata = _metadata(cluster, labels={"ray.io/cluster": cluster["metadata"]["name"]})
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata | {"name": secret_name(cluster)},
+        "type": "Opaque",
+        "stringData": {"auth_token": token},
+    }
+
+
+def secret_name(cluster: Document) -> str:
+    """The name of the Secret with the token."""
+    auth = cluster["spec"].get("authOptions") or {}
+    return str(auth.get("secretName") or cluster["metadata"]["name"])
 
 
 def head_address(cluster: Document) -> str:
@@ -228,7 +245,7 @@ def _token_env(cluster: Document, container: Document) -> list[Document]:
     auth = cluster["spec"].get("authOptions") or {}
     if auth.get("mode") != "token":
         return []
-    secret = {"name": auth["secretName"], "key": "auth_token"}
+    secret = {"name": secret_name(cluster), "key": "auth_token"}
     made: list[Document] = [
         {"name": "RAY_AUTH_MODE", "value": "token"},
         {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": secret}},

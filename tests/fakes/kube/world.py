@@ -12,7 +12,7 @@ from itertools import count
 from typing import Literal
 
 from provision.kubernetes import kuberay as release
-from tests.fakes.kube import operator, pod_status
+from tests.fakes.kube import kuberay, operator, pod_status
 from tests.fakes.kube.scheduler import place
 from tests.fakes.kube.store import WHEN, Document, Resource, Store
 
@@ -164,6 +164,7 @@ class World:
 
     def _operate(self, cluster: Document) -> None:
         namespace = cluster["metadata"]["namespace"]
+        assert kuberay.auth_secret(cluster, "") is None, "not played here: a Secret of KubeRay's own"
         made = operator.turn(
             cluster, self.store.listed("pods", namespace), self.store.listed("services", namespace)
         )

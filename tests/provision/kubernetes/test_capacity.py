@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.kubernetes.capacity import gpus_each, rooms, with_room
+from provision.kubernetes.capacity import cpus_each, gpus_each, rooms, whole_cpus, with_room
 from provision.kubernetes.objects import GPU, INSTANCE_TYPE
 
 
@@ -59,3 +59,9 @@ def test_a_machine_has_all_gpus_of_its_node() -> None:
         InvalidInput, match=r"No node of the cluster is of the instance type x: it has g5.12xlarge, m5"
     ):
         gpus_each(mixed, "x", of_shape=None)
+
+
+def test_ray_gives_away_the_cpus_of_the_smallest_node_that_fits() -> None:
+    mixed = rooms([node("a", 4), node("b", 0, shape="m5.large")], [])
+    assert (cpus_each(mixed, None, 4), cpus_each(mixed, "c5.large", 0)) == (8, 0)
+    assert [whole_cpus(one) for one in ("3920m", "8", "0.5", "999m")] == [3, 8, 0, 0]

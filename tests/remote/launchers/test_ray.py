@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from node_facts import facts
 from node_here import ROOT, NodeHere
+from ray_samples import HEAD, IDS, machine, run_of
 from support import wait_for
 
-from inventories.machine import Machine
-from inventories.run import Run, RunNode
 from remote.errors import RayNotReady
 from remote.launchers import ray_commands as ray
 from remote.launchers.rank_command import Script
@@ -29,27 +28,6 @@ from remote.node.ray import daemons
 from remote.sessions import node_payload
 
 GPU = {"name": "A10"}
-HEAD = ray.Head(address="10.0.0.1:20100", dashboard_port=20101)
-
-
-def machine(rank: int, private_ip: str) -> Machine:
-    return Machine(
-        name=f"c-{rank}", rank=rank, state="running", host="203.0.113.9", user="ubuntu", private_ip=private_ip,
-        gpus=0, id="i",
-    )  # fmt: skip
-
-
-def run_of(*nproc: int) -> Run:
-    nodes = tuple(
-        RunNode(
-            name=f"c-{rank}", rank=rank, nproc=count, first_rank=sum(nproc[:rank]), run_dir=f"/run/c-{rank}"
-        )
-        for rank, count in enumerate(nproc)
-    )
-    return Run(
-        run="R", cluster="c", mode="ray", script="built-in", args=("--epochs", "1"), nodes=nodes,
-        master_addr="10.0.0.1", master_port=20001, started_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
 
 
 def test_ray_daemons_argv_of_head_and_worker_are_exact() -> None:
@@ -107,22 +85,6 @@ def test_ray_address_of_local_hosts_is_unique() -> None:
     assert ray.address_of(machine(1, "10.0.0.7")) == "10.0.0.7"
 
 
-def test_ray_layout_keeps_the_names_of_the_remaining_machines() -> None:
-    """A run on some of the machines: what it asks for is what those that are there are called."""
-    left = [machine(1, "10.0.0.2"), machine(3, "10.0.0.4")]
-    asked = [
-        ray.daemons(m, facts(), cores=8, master=left[0], nodes=2, head=None, token="T")["argv"] for m in left
-    ]
-    labels = [word.rpartition("=")[2] for words in asked for word in words if word.startswith("--labels=")]
-    run = run_of(1, 1)
-    nodes = tuple(replace(part, name=m.name) for part, m in zip(run.nodes, left, strict=True))
-    job = Script(kind="built-in", target="train")
-    words = ray.driver(
-        replace(run, nodes=nodes), {m.name: facts() for m in left}, job, {m.name: 8 for m in left}
-    )
-    assert f"--layout={labels[0]}:1,{labels[1]}:1" in words
-
-
 def test_ray_label_of_hashes_names_that_are_no_labels() -> None:
     assert [ray.label_of(name) for name in ("gpu-0.lan", "a_b")] == ["gpu-0.lan", "a_b"]
     assert ray.label_of("gpu 0") != ray.label_of("gpu 1")
@@ -157,8 +119,10 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
             job,
             cwd="/code",
             cores={"c-0": 8, "c-1": 8},
+            cpus={"c-0": 8, "c-1": 8},
             env={"KEY": "secret"},
-            head=HEAD,
+            ids=IDS,
+            ray=ray.way_to(HEAD, found[f"c-{node}"], f"c-{node}"),
         )
 
     part = [
@@ -172,8 +136,8 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     assert launch(1)["argv"] == [*part, "/run/c-1", "/code", "2", "2", names]
     assert launch(0)["argv"] == [
         *part, "/run/c-0", "/code", "0", "2", names,
-        "/usr/bin/python3", "-u", "-m", "train.on_ray", "--run=R", "--layout=c-0:2,c-1:2", "--master=10.0.0.1:20001",
-        "--gpus-per-rank=0", "--cpus-per-rank=1", "--", "--epochs", "1",
+        "/usr/bin/python3", "-u", "-m", "train.on_ray", "--run=R", "--layout=1afe:2,07c2:2", "--names=c-0,c-1",
+        "--master=10.0.0.1:20001", "--gpus-per-rank=0", "--cpus-per-rank=1", "--", "--epochs", "1",
     ]  # fmt: skip
     assert launch(0)["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"
     assert launch(0)["env"]["RAY_AUTH_TOKEN_PATH"] == "/home/ubuntu/.gpuctl-node/ray/c-0/token"
@@ -184,7 +148,16 @@ def test_ray_launch_spec_runs_a_script_as_driver() -> None:
     run = run_of(1)
     script = Script(kind="file", target="drive.py", args=("--lr", "0.1"))
     launch = ray.launch(
-        run, run.nodes[0], {"c-0": facts()}, script, cwd="/code", cores={"c-0": 8}, env={}, head=HEAD
+        run,
+        run.nodes[0],
+        {"c-0": facts()},
+        script,
+        cwd="/code",
+        cores={"c-0": 8},
+        cpus={"c-0": 8},
+        env={},
+        ids=IDS,
+        ray=ray.way_to(HEAD, facts(), "c-0"),
     )
     assert launch["argv"][3:] == [
         "rank", "/run/c-0", "/code", "--", "/usr/bin/python3", "-u", "drive.py", "--lr", "0.1",
@@ -193,8 +166,14 @@ def test_ray_launch_spec_runs_a_script_as_driver() -> None:
 
 
 def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, Any]:
-    labels = {"gpuctl-node": "any", "gpuctl-start": f"now {address}"}
-    return {"state": state, "node_ip": address, "resources_total": resources, "labels": labels}
+    labels = {"gpuctl-start": f"now {address}"}
+    return {
+        "state": state,
+        "node_id": f"id {address}",
+        "node_ip": address,
+        "resources_total": resources,
+        "labels": labels,
+    }
 
 
 @pytest.mark.parametrize(
@@ -214,13 +193,14 @@ def raylet(address: str, state: str = "ALIVE", **resources: float) -> dict[str, 
         ([{**raylet("10.0.0.1"), "resources_total": None}, raylet("10.0.0.2", GPU=2.0)], []),
     ],
 )
-def test_ray_missing_of_lists_nodes_absent_from_ray(nodes: list[Any] | None, missing: list[str]) -> None:
-    document = None if nodes is None else {"data": {"result": {"result": nodes}}}
+def test_ray_ids_are_of_nodes_as_they_were_started_last(nodes: list[Any] | None, missing: list[str]) -> None:
+    document = {} if nodes is None else {"data": {"result": {"result": nodes}}}
     expected = {
         address: {"gpus": gpus, "start": f"now {address}"}
         for address, gpus in (("10.0.0.1", 0), ("10.0.0.2", 2))
     }
-    assert daemons.missing_of(document, expected) == missing
+    ids = daemons.ids_of(daemons.alive(document), expected)
+    assert ids == {address: f"id {address}" for address in expected if address not in missing}
 
 
 def daemons_request(argv: list[str], **changed: object) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from remote.runs.monitor import RunMonitor
 from remote.runs.observer import Observer
 from remote.sessions.connect import connect
 from remote.shared import frames
-from remote.transport import TRANSPORTS
+from remote.transport import LOOPBACK, TRANSPORTS
 
 
 class Nobody(Observer):
@@ -83,7 +83,7 @@ class Way:
             raise ConnectionLost("it is closed.")
         return Following(self)
 
-    def connect_port(self, port: int) -> Following:
+    def connect_port(self, port: int, host: str = LOOPBACK) -> Following:
         raise ConnectionLost("nobody listens there.")
 
     def is_open(self) -> bool:

@@ -1,0 +1,149 @@
+"""What gpuctl adds to a script on Ray in pods that are ready, beside a RayJob that is written by hand.
+
+The same script, which trains on two pods by Ray Train, on the same RayCluster: `gpuctl train --mode ray` and `kubectl
+apply` of a RayJob, in pairs, from the command to the first step. The API server, the scheduler and Ray are real; the
+kubelet and KubeRay's operator are those of `tests/kube`, which lose no time where real ones wait for seconds. Prints
+the median ratio; exits 1 above 1.1. It needs root, kubectl, and the server that `tests/kube/build.sh` builds.
+
+    python bench/kube_launch.py [PAIRS]
+"""
+
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.kube import ray_jobs
+from tests.kube.cluster import Cluster, kube_cluster, lacking
+from tests.kube.kubelet import Node
+
+BIN = Path(sys.executable).parent
+LIMIT = 1.1
+DEADLINE_S = 180.0
+POLL_S = 0.1
+SHAPE = "m7i.large"
+SCRIPT = """
+import time
+
+import torch
+from ray import train
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_model
+
+
+def work():
+    model = prepare_model(torch.nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    train.report({"at": time.time()})
+
+
+done = TorchTrainer(work, scaling_config=ScalingConfig(num_workers=2)).fit()
+print("first step at", done.metrics["at"])
+"""
+FIRST_STEP = re.compile(r"first step at ([0-9.]+)")
+
+
+def gpuctl(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run it. Ends the program where it fails."""
+    done = subprocess.run(
+        [str(BIN / "gpuctl"), *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"gpuctl {' '.join(words)} failed:\n{done.stderr}")
+    return done
+
+
+def by_gpuctl(folder: Path) -> float:
+    """Seconds from the command to the first step."""
+    began = time.time()
+    done = gpuctl(folder, "train", "--mode", "ray", "--python", sys.executable, "script.py")
+    return first_step(done.stderr) - began
+
+
+def by_hand(cluster: Cluster, folder: Path, namespace: str, number: int) -> float:
+    """Seconds from the command to the first step."""
+    job: dict[str, Any] = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": f"by-hand-{number}", "namespace": namespace},
+        "spec": {
+            "entrypoint": f"python -c {shlex.quote(SCRIPT)}",
+            "submissionMode": "HTTPMode",
+            "clusterSelector": {"ray.io/cluster": "machines"},
+        },
+    }
+    manifest = folder / "job.json"
+    manifest.write_text(json.dumps(job))
+    began = time.time()
+    subprocess.run(["kubectl", "apply", "-f", str(manifest)], check=True, capture_output=True)
+    path = f"/apis/ray.io/v1/namespaces/{namespace}/rayjobs/by-hand-{number}"
+    while (found := cluster.client.call("GET", path).get("status", {})).get("jobDeploymentStatus") not in (
+        "Complete",
+        "Failed",
+    ):
+        if time.time() - began > DEADLINE_S:
+            sys.exit(f"the RayJob is not over after {DEADLINE_S:.0f} s: {found}")
+        time.sleep(POLL_S)
+    logs = ray_jobs.ask_head(cluster.client, namespace, "machines", f"/api/jobs/{found['jobId']}/logs")
+    if found["jobDeploymentStatus"] == "Failed":
+        sys.exit(f"the RayJob failed: {found['message']}\n{logs['logs']}")
+    return first_step(logs["logs"]) - began
+
+
+def first_step(said: str) -> float:
+    """The time that the script tells."""
+    if (found := FIRST_STEP.search(said)) is None:
+        sys.exit(f"the script did not tell of its first step:\n{said}")
+    return float(found[1])
+
+
+def main() -> int:
+    """Print each pair, and the median of the ratios."""
+    if (why := lacking()) is not None:
+        sys.exit(why)
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    nodes = [Node(name=f"cpu-{at}", labels={"node.kubernetes.io/instance-type": SHAPE}) for at in range(2)]
+    with tempfile.TemporaryDirectory() as name, kube_cluster(Path(name), nodes) as cluster:
+        folder = Path(name, "project")
+        folder.mkdir()
+        (folder / "script.py").write_text(SCRIPT)
+        kubeconfig = cluster.server.kubeconfig(Path(name, "kubeconfig"))
+        os.environ.update(KUBECONFIG=str(kubeconfig), GPUCTL_HOME=str(Path(name, "home")))
+        where = ("--provider", "kubernetes", "--shape", SHAPE, "--count", "2")
+        made = json.loads(gpuctl(folder, "up", *where, "--json", "--yes").stdout)
+        namespace = made["machines"][0]["id"].partition("/")[0]
+        try:
+            by_gpuctl(folder)  # a warm-up of each: code sent, files in the page cache
+            by_hand(cluster, folder, namespace, 0)
+            ratios = []
+            for pair in range(1, pairs + 1):
+                order = ("ours", "hand") if pair % 2 else ("hand", "ours")
+                taken = {
+                    which: by_gpuctl(folder) if which == "ours" else by_hand(cluster, folder, namespace, pair)
+                    for which in order
+                }
+                ratios.append(taken["ours"] / taken["hand"])
+                print(f"pair {pair}: gpuctl {taken['ours']:.2f} s, RayJob {taken['hand']:.2f} s", flush=True)
+        finally:
+            gpuctl(folder, "down", "--yes")
+    ratio = statistics.median(ratios)
+    print(
+        f"gpuctl train / kubectl apply of a RayJob, to the first step: median ratio {ratio:.3f} "
+        f"(min {min(ratios):.3f}, max {max(ratios):.3f}, {pairs} pairs, limit {LIMIT})"
+    )
+    return 0 if ratio <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
