@@ -79,7 +79,7 @@ $(VENV)/.clients: | $(VENV)
 # Frameworks whose scripts are run as they are. DeepSpeed's setup imports torch, so it is built where that is.
 $(VENV)/.frameworks: constraints.txt | $(VENV)
 	$(PYTHON) -m venv $(VENV)/frameworks
-	{ $(FRAMEWORKS_PIP) torch accelerate lightning transformers setuptools wheel && $(FRAMEWORKS_PIP) --no-build-isolation deepspeed; } \
+	{ $(FRAMEWORKS_PIP) torch torchvision accelerate lightning transformers setuptools wheel && $(FRAMEWORKS_PIP) --no-build-isolation deepspeed; } \
 		|| echo "not all frameworks could be installed: tests of their scripts will be skipped"
 	touch $@
 

@@ -20,6 +20,8 @@ GPU = "nvidia.com/gpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 HOSTNAME = "kubernetes.io/hostname"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
+NODE_FOLDERS = ("/home/ray/.gpuctl-node", "/root/.gpuctl-node")
+"""Where gpuctl keeps environments, code and logs, in the home of the user of Ray's images or of root."""
 
 
 def default_image(gpus: int) -> str:
@@ -109,7 +111,10 @@ def _head(cluster: KubernetesCluster) -> dict[str, Any]:
 
 
 def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
-    """One pod a node: it has the node's GPUs, and shared memory as large as the node's allows."""
+    """One pod a node: it has the node's GPUs, and shared memory as large as the node's allows.
+
+    A container that ends, as for want of memory, is started anew; what gpuctl has there outlives it.
+    """
     gpus = {GPU: str(cluster.gpus)} if cluster.gpus else {}
     container = {
         "name": "ray-worker",
@@ -118,7 +123,10 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
             "requests": {"cpu": "1", "memory": "2Gi", **gpus},
             **({"limits": gpus} if gpus else {}),
         },
-        "volumeMounts": [{"name": "shared-memory", "mountPath": SHARED_MEMORY}],
+        "volumeMounts": [
+            {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+            *({"name": "gpuctl", "mountPath": folder} for folder in NODE_FOLDERS),
+        ],
     }
     apart = {
         "labelSelector": {"matchLabels": {CLUSTER_ID: cluster.id, "ray.io/node-type": "worker"}},
@@ -128,7 +136,10 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
         "containers": [container],
-        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
+        "volumes": [
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+            {"name": "gpuctl", "emptyDir": {}},
+        ],
     }
     if cluster.shape:
         spec["nodeSelector"] = {INSTANCE_TYPE: cluster.shape}

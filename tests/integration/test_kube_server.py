@@ -12,7 +12,7 @@ import pytest
 from clouds import IMPORTS
 from forks import forks_of
 from support import Gpuctl, clean_env, wait_for
-from vm_support import ALLREDUCE
+from vm_support import ALLREDUCE, STEPS, end_of
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
@@ -292,3 +292,23 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     assert f"2 pods: {sorted(pod.partition('/')[2] for pod in pods)}" in driven.err
     gpuctl.ok("down", "--json", "--yes", timeout_s=120)
     assert ours not in namespaces(cluster)
+
+
+def test_run_whose_head_is_lost_is_told_and_pods_serve_again(cluster: Cluster, gpuctl: Gpuctl) -> None:
+    before = namespaces(cluster)
+    where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
+    gpuctl.ok("up", *where, "--count", "2", "--yes", "--python", sys.executable, timeout_s=300)
+    (ours,) = namespaces(cluster) - before
+    gpuctl.script("steps.py", STEPS)
+    process = gpuctl.start("train", "--json", "steps.py", "400")
+    wait_for(lambda: "begins" in gpuctl("logs").out, what="the ranks")
+    (head,) = [one for one in cluster.pods(ours) if one["metadata"]["labels"]["ray.io/node-type"] == "head"]
+    cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")
+    done = end_of(process, timeout_s=300)
+    assert (done.status, done.json["status"]) == (1, "failed")
+    print(done.err)
+
+    gpuctl.ok("up", timeout_s=300)
+    gpuctl.script("allreduce.py", ALLREDUCE)
+    assert gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json["world_size"] == 2
+    gpuctl.ok("down", "--yes", timeout_s=120)

@@ -302,6 +302,8 @@ class _Pod:
             if self._document["spec"].get("restartPolicy", "Always") != "Always":
                 self._tell(pod_status.ended(self._document, status, reason))
                 return
+            # A container ends with all its processes, also those that `exec` has started.
+            self.containers.end_processes()
             restarts, told = restarts + 1, False
             self._tell(pod_status.crashing(self._document, self._address, status, reason, restarts))
             self._over.wait(min(restarts, LONGEST_BACK_OFF_S))

@@ -25,16 +25,16 @@ OPENED, CLOSED = "firewall", "firewall closed"
 RESTORE_TIMEOUT_S = 10.0
 
 
-def crosses_a_network(peers: Sequence[str]) -> bool:
-    """Whether nodes meet anywhere but on this computer's own loopback, which no firewall guards."""
+def may_stand_between(machines: Sequence[Machine]) -> bool:
+    """Whether a firewall of the machines' own may: none does on this computer's loopback, and pods have none."""
 
-    def is_loopback(peer: str) -> bool:
+    def is_loopback(address: str) -> bool:
         try:
-            return ipaddress.ip_address(peer).is_loopback
+            return ipaddress.ip_address(address).is_loopback
         except ValueError:
-            return peer == "localhost"
+            return address == "localhost"
 
-    return not all(map(is_loopback, peers))
+    return not all(machine.transport == "pod" or is_loopback(machine.private_ip) for machine in machines)
 
 
 def owner_of(inventory: Inventory) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.text import plural
 from gpuctl.view import View
-from gpuctl.workflow.cluster.host_firewalls import crosses_a_network, open_firewall
+from gpuctl.workflow.cluster.host_firewalls import may_stand_between, open_firewall
 from gpuctl.workflow.environment.build import Build, install_project
 from gpuctl.workflow.training.earlier import aside_lines
 from gpuctl.workflow.training.request import Project
@@ -71,7 +71,7 @@ def prepare(
     peers = tuple(machine.private_ip for machine in inventory.machines)
     for name, why in project.tree.skipped.items():
         view.note(f"{name} is not sent: {why}")
-    guarded = crosses_a_network(peers)
+    guarded = may_stand_between(inventory.machines)
     everyone = {**nodes, **(beside or {})}
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
     if project.on_cpu:
