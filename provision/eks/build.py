@@ -1,15 +1,13 @@
 """Making a Kubernetes cluster, in its order: network, roles, control plane, add-ons, node groups."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.clock import Clock
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Infrastructure, Offer, Resource
+from provision.cloud.records import Infrastructure, Resource
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
 from provision.eks import names, requests
 from provision.eks.infrastructure import control_plane as planes
@@ -18,26 +16,20 @@ from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
 from provision.errors import Blocked, Capacity, NoCapacity, Quota
-from provision.provider import Say
+from provision.managed_kubernetes.service import Work
 from provision.wait import wait_until
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Building(Work):
     """What every step needs."""
 
     api: Api
     maker: ResourceMaker
     clock: Clock
-    cluster: CloudCluster
-    offer: Offer
-    ensure: Ensure
-    say: Say
-    network: Callable[[], AbstractContextManager[None]]
-    """Keeps our other commands off the shared network."""
 
 
-def control_plane(work: Work) -> Mapping[str, Any]:
+def control_plane(work: Building) -> Mapping[str, Any]:
     """What EKS says of the control plane once it works, with its add-ons asked for."""
     api, cluster, ensure = work.api, work.cluster, work.ensure
     with work.network():
@@ -52,7 +44,7 @@ def control_plane(work: Work) -> Mapping[str, Any]:
     return told
 
 
-def node_groups(work: Work, told: Mapping[str, Any], count: int) -> None:
+def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     """Both node groups with their machines, and add-ons that work. Raises NoCapacity where no zone has them."""
     api, cluster = work.api, work.cluster
     role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
@@ -65,7 +57,7 @@ def node_groups(work: Work, told: Mapping[str, Any], count: int) -> None:
     groups.schedule_end(api, cluster, [cpu, gpu])
 
 
-def _cpu_group(work: Work, role: str, subnets: list[str]) -> None:
+def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
     template = groups.ensure_template(
         work.api,
         work.cluster,
@@ -85,7 +77,7 @@ def _cpu_group(work: Work, role: str, subnets: list[str]) -> None:
     )
 
 
-def _gpu_group(work: Work, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
     """The group of machines with GPUs, all in one zone: where there is one already, else the first that has them."""
     there = groups.gpu_groups(work.api, work.cluster)
     zones = [zone.name for zone in work.offer.zones]
@@ -105,7 +97,7 @@ def _gpu_group(work: Work, count: int, wanted: Mapping[str, str]) -> Mapping[str
     )
 
 
-def _in_zone(work: Work, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
     api, cluster, offer = work.api, work.cluster, work.offer
     group = names.gpu_group(zone)
     with work.network():
@@ -134,7 +126,7 @@ def _in_zone(work: Work, count: int, zone: str, wanted: Mapping[str, str]) -> Ma
     return groups.wait_group(api, work.clock, cluster, group, work.say)
 
 
-def _remove_group(work: Work, group: str) -> None:
+def _remove_group(work: Building, group: str) -> None:
     """Remove a node group that can't have its machines, so that they come in another zone or not at all."""
     resource = Resource(
         kind=listing.NODE_GROUP,

@@ -7,6 +7,7 @@ from typing import Any
 from provision.aws.requests import efa_layout, tag_specification
 from provision.cloud.records import CloudCluster, Offer
 from provision.eks import names
+from provision.managed_kubernetes.workers import GROUP_LABEL
 
 Request = dict[str, Any]
 
@@ -20,9 +21,6 @@ GPU_AMI = "AL2023_x86_64_NVIDIA"
 ROOT_DEVICE = "/dev/xvda"
 """Of Amazon Linux 2023."""
 GPU_TAINT = "nvidia.com/gpu"
-GROUP_LABEL = "gpuctl/group"
-"""Of nodes: `cpu` or `gpu`."""
-
 _TRUSTED = {names.CLUSTER_ROLE: "eks.amazonaws.com", names.NODE_ROLE: "ec2.amazonaws.com"}
 _POLICIES: Mapping[str, tuple[str, ...]] = {
     names.CLUSTER_ROLE: ("AmazonEKSClusterPolicy",),

@@ -12,7 +12,6 @@ LASTS_S = 14 * 60
 """EKS takes a token for a quarter of an hour."""
 CLUSTER_HEADER = "x-k8s-aws-id"
 PREFIX = "k8s-aws-v1."
-API_VERSION = "client.authentication.k8s.io/v1"
 
 
 def make(cluster: str, region: str, profile: str | None) -> tuple[str, datetime]:
@@ -46,14 +45,3 @@ def make(cluster: str, region: str, profile: str | None) -> tuple[str, datetime]
     )
     text = base64.urlsafe_b64encode(address.encode()).decode().rstrip("=")
     return PREFIX + text, datetime.now(UTC) + timedelta(seconds=LASTS_S)
-
-
-def credential(token: str, ends_at: datetime) -> dict[str, Any]:
-    """The token as a credential plug-in prints it for kubectl."""
-    ends = ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "ExecCredential",
-        "spec": {},
-        "status": {"expirationTimestamp": ends, "token": token},
-    }

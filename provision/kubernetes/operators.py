@@ -34,14 +34,15 @@ KINDS = {
 """Where the server has each of the manifests' kinds."""
 
 
-def install(api: Api, clock: Clock, say: Say, *, nodes: Mapping[str, str]) -> None:
-    """Have both there and at work; nothing is sent where they are. `nodes`: labels of those with GPUs.
+def install(api: Api, clock: Clock, say: Say, *, nodes: Mapping[str, str] | None) -> None:
+    """Have both there and at work; nothing is sent where they are.
 
-    Raises CreateFailed at the deadline.
+    `nodes`: labels of those with GPUs; None: the cloud has a device plug-in of its own. Raises CreateFailed at the
+    deadline.
     """
-    wanted = [device_plugin(nodes), *kuberay.manifests()]
+    wanted = [*([] if nodes is None else [device_plugin(nodes)]), *kuberay.manifests()]
     if _image(api) != _image_of(wanted[-1]):
-        say(f"KubeRay {kuberay.release().version} and NVIDIA's device plug-in …")
+        say(f"KubeRay {kuberay.release().version} …")
         for document in wanted:
             api.apply(KINDS[document["kind"]], document)
 

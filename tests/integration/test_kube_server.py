@@ -247,7 +247,7 @@ def test_pod_that_cannot_run_says_why(cluster: Cluster, place: str) -> None:
 def test_job_of_manifests_runs_without_gpuctl(
     cluster: Cluster, gpuctl: Gpuctl, kubeconfig: Path, place: str
 ) -> None:
-    words = ("--mode", "ray", "--name", "alone", "--namespace", place, "--shape", CPU_SHAPE)
+    words = ("--mode", "ray", "--name", "alone", "--namespace", place, "--shape", CPU_SHAPE, "--gpus", "0")
     text = gpuctl.ok("manifests", *words, str(ROOT / "tests/kube/ray_script.py")).out
     done = kubectl(kubeconfig, "apply", "-f", "-", given=text)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,9 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.records import Target
 from provision.eks.cloud import EksCloud
-from provision.eks.provider import EksProvider
+from provision.eks.provider import provider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX
+from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.provider import Leftover, Plan
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi, kube_api
@@ -63,11 +64,9 @@ class User:
         return Store(self.home).cluster(self.name)
 
     @property
-    def provider(self) -> EksProvider:
+    def provider(self) -> ManagedKubernetes:
         """One as new, as a command has it."""
-        return EksProvider(
-            self.folder, clock=FastClock(), connect=lambda target, clock: EksCloud(target, clock=clock)
-        )
+        return provider(self.folder, clock=FastClock())
 
     def plan(self, count: int | None = 2, **spec: Any) -> Plan:
         asked: dict[str, Any] = {"shape": "g5.12xlarge", "ssh_cidr": "198.51.100.7/32", "provider": "eks"}

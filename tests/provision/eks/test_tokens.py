@@ -10,7 +10,9 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from provision.eks import kubeconfig, tokens
+from provision.eks import names, tokens
+from provision.managed_kubernetes import kubeconfig
+from provision.managed_kubernetes.api_server import ApiServer
 from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import a_cluster
 from tests.provision.eks.building import signed_for
@@ -46,7 +48,10 @@ def test_command_prints_a_credential_and_nothing_else() -> None:
 def test_official_client_gets_in_by_the_kubeconfig(kube: KubeApi, tmp_path: Path) -> None:
     cluster = a_cluster()
     path = tmp_path / "kubeconfig"
-    path.write_bytes(kubeconfig.render(cluster, {"endpoint": f"http://127.0.0.1:{kube.port}"}))
+    server = ApiServer(url=f"http://127.0.0.1:{kube.port}", authority="")
+    name = names.cluster_name(cluster)
+    command = ["eks-token", "--name", name, "--region", "us-east-1"]
+    path.write_bytes(kubeconfig.render(name, server, command))
     assert "token" not in yaml.safe_load(path.read_text())["users"][0]["user"]
     api = config.new_client_from_config(str(path))
     nodes = client.CoreV1Api(api).list_node().items

@@ -6,13 +6,16 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.machine import Machine
 from provision.clock import Clock
 from provision.cloud.records import CloudCluster, Offer
-from provision.eks import names, requests
 from provision.errors import ProvisionError
 from provision.kubernetes import objects, operators, record
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster
 from provision.provider import Leftover, Say
+
+GROUP_LABEL = "gpuctl/group"
+"""Of nodes: `cpu` or `gpu`."""
+GPU_NODES = {GROUP_LABEL: "gpu"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +27,27 @@ class Workers:
     _apis: dict[str, Api] = field(default_factory=dict)
     """One: a client asks a program for its token."""
 
-    def create(self, cluster: CloudCluster, offer: Offer, count: int, journal: Journal, say: Say) -> None:
-        """Have `count` of them, each with a rank."""
+    def create(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        count: int,
+        journal: Journal,
+        say: Say,
+        *,
+        context: str,
+        own_plugin: bool,
+    ) -> None:
+        """Have `count` of them, each with a rank. `context`: of the kubeconfig in the cluster's folder.
+
+        `own_plugin`: NVIDIA's device plug-in is installed by us, as the cloud does not do it.
+        """
         known = record.load(self.folder)
-        wanted = known or self._record(cluster, offer)
+        wanted = known or self._record(cluster, offer, context)
         record.save(self.folder, wanted)
         journal.append("kubernetes objects", namespace=wanted.namespace, count=count)
         api = self._api(wanted)
-        operators.install(api, self.clock, say, nodes={requests.GROUP_LABEL: "gpu"})
+        operators.install(api, self.clock, say, nodes=GPU_NODES if own_plugin else None)
         token = self.folder.ray_token()
         pods = Pods(api, wanted, self.clock)
         before = known.count if known else 0
@@ -70,15 +86,16 @@ class Workers:
             self._apis[known.context] = found
         return self._apis[known.context]
 
-    def _record(self, cluster: CloudCluster, offer: Offer) -> KubernetesCluster:
+    def _record(self, cluster: CloudCluster, offer: Offer, context: str) -> KubernetesCluster:
         return KubernetesCluster(
             name=cluster.name,
             id=cluster.id[:6],
             owner=cluster.owner,
             created_at=cluster.created_at,
-            context=names.cluster_name(cluster),
+            context=context,
             server="",
             shape=cluster.shape,
             gpus=offer.gpus,
+            cpus=int(offer.facts.get("vcpus") or 0),
             image=cluster.image or objects.default_image(offer.gpus),
         )

@@ -1,13 +1,12 @@
-"""What a cluster of EKS costs by the hour: machines with GPUs, the machine beside them, the control plane. Pure."""
+"""What a cluster costs by the hour: machines with GPUs, the machine beside them, the control plane. Pure."""
 
 from dataclasses import dataclass, replace
 
 from provision.cloud.planning import planned_resources
 from provision.cloud.records import CloudCluster, Offer
-from provision.eks import requests
-from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
 from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import Prices
+from provision.provider_registry import base_of, describe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +15,7 @@ class Parts:
 
     gpus: PlanPrice
     cpu: PlanPrice
+    control_plane_usd: float
 
     @property
     def whole(self) -> PlanPrice:
@@ -26,7 +26,7 @@ class Parts:
             disks_usd=_sum(self.gpus.disks_usd, self.cpu.disks_usd),
             addresses_usd=_sum(self.gpus.addresses_usd, self.cpu.addresses_usd),
             network_usd=self.gpus.network_usd,
-            control_plane_usd=CONTROL_PLANE_HOURLY_USD,
+            control_plane_usd=self.control_plane_usd,
             varies=varies,
             most_machines_usd=_sum(self.gpus.most_machines_usd, self.cpu.machines_usd) if varies else None,
         )
@@ -37,37 +37,40 @@ class Parts:
         return _sum(self.cpu.machines_usd, self.cpu.disks_usd, self.cpu.addresses_usd)
 
 
-def of(prices: Prices, cluster: CloudCluster, offer: Offer, count: int) -> Parts:
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """The machine of the operators and of Ray's head, and the control plane."""
+
+    cpu_usd: float | None
+    """An hour of the machine. None: not known in that region."""
+    cpu_disk_gb: int
+    control_plane_usd: float
+
+
+def of(prices: Prices, cluster: CloudCluster, offer: Offer, count: int, beside: Beside) -> Parts:
     """Of `count` machines with GPUs, and what comes with them."""
-    region = cluster.target.region
-    disk_month_usd = prices.disk_usd_per_gb_month("aws", region)
+    provider, region = base_of(cluster.target.provider), cluster.target.region
+    disk_month_usd = prices.disk_usd_per_gb_month(provider, region)
     found = prices.of(cluster.shape, region)
     on_demand_usd = found.usd_per_hour if found else None
+    varies = cluster.spot and describe(provider).spot_share is None
     gpus = planned_resources.price_of(
         cluster,
         offer,
         count,
         offer.hourly_usd if cluster.spot else on_demand_usd,
-        varies=cluster.spot,
-        most_usd=on_demand_usd if cluster.spot else None,
+        varies=varies,
+        most_usd=on_demand_usd if varies else None,
         disk_usd_per_gb_month=disk_month_usd,
     )
     cpu = planned_resources.price_of(
         cluster,
-        replace(offer, disk_gb=requests.CPU_DISK_GB),
+        replace(offer, disk_gb=beside.cpu_disk_gb),
         1,
-        cpu_machine_usd(prices, region),
+        beside.cpu_usd,
         disk_usd_per_gb_month=disk_month_usd,
     )
-    return Parts(gpus=gpus, cpu=cpu)
-
-
-def cpu_machine_usd(prices: Prices, region: str | None) -> float | None:
-    """What the machine of the operators costs an hour. None: not known in that region."""
-    found = prices.of(requests.CPU_TYPE, region)
-    if found is not None:
-        return found.usd_per_hour
-    return CPU_MACHINE_USD if region == "us-east-1" else None
+    return Parts(gpus=gpus, cpu=cpu, control_plane_usd=beside.control_plane_usd)
 
 
 def _sum(*parts: float | None) -> float | None:

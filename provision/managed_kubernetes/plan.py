@@ -1,0 +1,118 @@
+"""The plan of `up`: decides what is created and kept, and shows it with its price. Changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from inventories.machine import Machine
+from inventories.spec import Spec
+from provision.cloud import tags
+from provision.cloud.planning import caller_address, planned_resources
+from provision.cloud.planning.plan import wanted_cluster
+from provision.cloud.planning.spec_checks import count_of, refuse_changes, refuse_expired
+from provision.cloud.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
+from provision.cloud.state import CloudState
+from provision.managed_kubernetes import price
+from provision.managed_kubernetes.service import KubernetesService
+from provision.pricing.prices import load as load_prices
+from provision.pricing.spending import refuse_over_max_cost
+from provision.provider import Plan, PlannedMachine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What `create` needs beside the plan."""
+
+    cluster: CloudCluster
+    offer: Offer
+    count: int
+
+
+def make_plan(
+    service: KubernetesService,
+    files: CloudState,
+    record: CloudCluster | None,
+    spec: Spec,
+    machines: Sequence[Machine],
+) -> Plan:
+    """Return the plan. `machines`: those that there are. Raises RefusedPlan where they can't become the spec's."""
+    found = service.cloud.resources()
+    own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
+    lives = bool(own)
+    count = count_of(spec, files.name, len(machines))
+    cluster = wanted_cluster(service.name, files.name, record, spec, lives=lives)
+    profile = spec.profile or cluster.target.profile
+    cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
+    if record is not None and lives:
+        refuse_changes(record, cluster)
+    there = {machine.rank for machine in machines}
+    create = planned_resources.to_create(cluster, (), sorted(set(range(count)) - there))
+    if create:
+        refuse_expired(cluster, datetime.now(UTC))
+    offer = service.offer(cluster)
+    if create:
+        service.refuse_over_quota(cluster, offer, count)
+    cidrs, unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
+    cluster = replace(cluster, ssh_cidrs=cidrs)
+    prices = load_prices(files.home)
+    parts = price.of(prices, cluster, offer, count, service.beside(prices, cluster.target.region))
+    refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    unfinished = not {service.cluster_kind, service.nodes_kind} <= {one.kind for one in own}
+    conditions = planned_resources.conditions(cluster, offer, lives=lives)
+    return Plan(
+        spec=spec,
+        provider=service.name,
+        region=cluster.target.region,
+        create=create,
+        keep=tuple(machines),
+        price=parts.whole,
+        free=False,
+        requests=service.preview(cluster, offer, count, own) if create or unfinished else (),
+        resources=tuple(_resources(service, cluster, offer, parts, create, machines, own, found)),
+        ssh_cidrs=cluster.ssh_cidrs,
+        ssh_unknown=unknown,
+        until_s=conditions["until_s"],
+        ending=conditions["ending"],
+        notes=(service.lasts,),
+        image=offer.image_name,
+        image_why=offer.image_why,
+        driver=offer.driver,
+        details=Details(cluster=cluster, offer=offer, count=count),
+    )
+
+
+def use_or_create(there: bool) -> ResourceAction:
+    """What the plan says of a part."""
+    return "use" if there else "create"
+
+
+def _resources(
+    service: KubernetesService,
+    cluster: CloudCluster,
+    offer: Offer,
+    parts: price.Parts,
+    create: Sequence[PlannedMachine],
+    machines: Sequence[Machine],
+    own: Sequence[Resource],
+    found: Sequence[Resource],
+) -> list[PlannedResource]:
+    kinds = {one.kind for one in own}
+    return [
+        *planned_resources.resources(
+            cluster, offer, parts.gpus, create=create, keep=[machine.id for machine in machines], end=()
+        ),
+        PlannedResource(
+            action=use_or_create(service.nodes_kind in kinds),
+            kind="instance",
+            detail=f"{service.cpu_machine}, for the operators and Ray's head",
+            hourly_usd=parts.cpu_usd,
+        ),
+        PlannedResource(
+            action=use_or_create(service.cluster_kind in kinds),
+            kind="control-plane",
+            name=service.cluster_name(cluster),
+            detail=f"{service.name.upper()}, with its add-ons",
+            hourly_usd=parts.control_plane_usd,
+        ),
+        *service.extras(cluster, offer, own, found),
+    ]

@@ -1,0 +1,204 @@
+"""The provider of a cloud's Kubernetes: from nothing to a cluster whose nodes have the shape asked for, and back.
+
+The tags of the cloud's resources are the truth about what exists, as for virtual machines; the files are the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder, Journal
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.clock import Clock, SystemClock
+from provision.cloud import teardown
+from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
+from provision.cloud.planning import caller_address
+from provision.cloud.planning.plan import wanted_cluster
+from provision.cloud.planning.spec_checks import refuse_elsewhere
+from provision.cloud.records import CloudCluster, Finding, Target
+from provision.cloud.state import CloudState
+from provision.errors import BadCredentials, Denied, Exists, OtherAccount, Unclear
+from provision.managed_kubernetes import api_server, kubeconfig
+from provision.managed_kubernetes.api_server import ApiServer
+from provision.managed_kubernetes.plan import Details, make_plan
+from provision.managed_kubernetes.service import KubernetesService, Work
+from provision.managed_kubernetes.workers import Workers
+from provision.pricing.spending import ending_sentence
+from provision.provider import Leftover, Plan, Say, quiet
+from provision.unsupported_options import refuse_unsupported
+
+
+class ManagedKubernetes:
+    """The machines of one cluster in one region."""
+
+    billed = True
+    ends_machines = True
+
+    def __init__(
+        self,
+        name: str,
+        folder: ClusterFolder,
+        honoured: frozenset[str],
+        sdk: Callable[[], Finding],
+        connect: Callable[[Target, Clock], KubernetesService],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self._honoured, self._sdk, self._connect = honoured, sdk, connect
+        self._files = CloudState(folder)
+        self._clock = clock or SystemClock()
+        self._workers = Workers(folder=folder, clock=self._clock)
+        self._services: dict[Target, KubernetesService] = {}
+
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:  # noqa: ARG002 - the cloud itself is asked
+        """As the protocol says."""
+        refuse_unsupported(
+            spec,
+            self.name,
+            honoured=self._honoured,
+            because="its machines are nodes of a Kubernetes cluster, in a network of gpuctl's",
+        )
+        record = self._files.load()
+        if record is not None:
+            refuse_elsewhere(record, spec)
+        service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
+        return make_plan(service, self._files, record, spec, self._machines(service, record))
+
+    def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
+        """As the protocol says. Goes on where an interrupted one stopped: each part is found, or made."""
+        assert isinstance(plan.details, Details)
+        cluster, offer = plan.details.cluster, plan.details.offer
+        if plan.ssh_unknown:
+            raise caller_address.AddressUnknown(plan.ssh_unknown)
+        service = self._service(cluster.target)
+        self._files.save(cluster)
+        ensure = JournaledEnsure(
+            journal,
+            self._files.network_journal(cluster.target),
+            clock=self._clock,
+            consistency_s=service.cloud.consistency_s,
+            say=say,
+        )
+        work = Work(
+            cluster=cluster,
+            offer=offer,
+            ensure=ensure,
+            say=say,
+            network=lambda: self._files.network_lock(cluster.target, "up", say),
+        )
+        server = service.make_control_plane(work)
+        self._write_kubeconfig(service, cluster, server)
+        api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
+        service.make_nodes(work, plan.details.count)
+        if plan.create and cluster.expires_at:
+            say(ending_sentence(cluster.target, offer, cluster.expires_at))
+        if plan.create:
+            context = service.cluster_name(cluster)
+            self._workers.create(
+                cluster,
+                offer,
+                plan.details.count,
+                journal,
+                say,
+                context=context,
+                own_plugin=service.own_plugin,
+            )
+        return self._workers.find(plan.spec.python)
+
+    def find(self) -> tuple[Machine, ...]:
+        """As the protocol says."""
+        record = self._files.load()
+        return () if record is None else self._machines(self._of(record), record)
+
+    def refresh(self, machine: Machine) -> Machine:
+        """As the protocol says."""
+        return self._workers.refresh(machine)
+
+    def console(self, machine: Machine) -> str | None:  # noqa: ARG002 - a pod has none
+        """As the protocol says."""
+        return None
+
+    def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
+        """As the protocol says. The shared network goes with its last cluster."""
+        cluster = self._files.load()
+        if cluster is None:
+            return ()
+        service = self._of(cluster)
+        self._remove_workers(service, cluster, say)
+        removed = teardown.remove(
+            service.cloud,
+            {cluster.id},
+            network=lambda: self._files.network_lock(cluster.target, "down", say),
+            network_gone=lambda: all_gone(self._files.network_journal(cluster.target)),
+            clock=self._clock,
+            say=say,
+            watch_s=self._watch_s(service, cluster),
+        )
+        if removed.network_users:
+            say(f"the network stays: it is used by {', '.join(removed.network_users)}")
+        if not removed.leftovers:
+            all_gone(self._files.cluster_folder.journal)
+        return removed.leftovers
+
+    def check(self, spec: Spec) -> tuple[Finding, ...]:
+        """What would make `up` fail. Read-only."""
+        record = self._files.load()
+        if record is not None:
+            refuse_elsewhere(record, spec)
+        try:
+            service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
+        except BadCredentials as error:
+            return (self._sdk(), Finding(what="credentials", ok=False, detail=str(error)))
+        wanted = wanted_cluster(self.name, self._files.name, record, spec, lives=record is not None)
+        asked = replace(wanted, target=service.cloud.target)
+        return (*service.findings(asked, spec.count or 1), caller_address.check(asked.ssh_cidr))
+
+    def _target(self, spec: Spec) -> Target:
+        return Target(
+            provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
+        )
+
+    def _remove_workers(self, service: KubernetesService, cluster: CloudCluster, say: Say) -> None:
+        """Remove what is in the cluster, as far as that can be: the rest goes with its control plane."""
+        try:
+            if service.server(cluster) is not None:
+                for left in self._workers.remove(say):
+                    say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
+        except (Denied, Unclear, Exists, BadCredentials) as error:
+            say(f"what is in the cluster goes with its control plane: {error}")
+
+    def _watch_s(self, service: KubernetesService, cluster: CloudCluster) -> float:
+        """How long parts may still come up that the cloud does not list yet."""
+        journals = (self._files.cluster_folder.journal, self._files.network_journal(cluster.target))
+        consistency_s = service.cloud.consistency_s
+        recent = [one for journal in journals for one in recent_makings(journal, consistency_s)]
+        ages = [age_s for made, age_s in recent if made is None]
+        return max(0.0, consistency_s - min(ages, default=consistency_s))
+
+    def _machines(self, service: KubernetesService, record: CloudCluster | None) -> tuple[Machine, ...]:
+        """Those that there are; none before the API server is there to tell of them."""
+        there = record is not None and service.server(record) is not None
+        return self._workers.find() if there else ()
+
+    def _write_kubeconfig(self, service: KubernetesService, cluster: CloudCluster, server: ApiServer) -> None:
+        text = kubeconfig.render(service.cluster_name(cluster), server, service.token_command(cluster))
+        write_atomic(self._files.cluster_folder.kubeconfig_path, text)
+
+    def _of(self, record: CloudCluster, profile: str | None = None) -> KubernetesService:
+        """Raises OtherAccount where the credentials are of somebody else than made the cluster."""
+        service = self._service(replace(record.target, profile=profile or record.target.profile))
+        made, now = record.target.account, service.cloud.target.account
+        if made is not None and made != now:
+            raise OtherAccount(
+                f"Cluster '{record.name}' is in the account {made}, and the credentials in force are of {now}. "
+                f"Nothing was looked at. Use those of {made}: by the environment, or --profile."
+            )
+        return service
+
+    def _service(self, target: Target) -> KubernetesService:
+        asked = replace(target, account=None)
+        if asked not in self._services:
+            self._services[asked] = self._connect(asked, self._clock)
+        return self._services[asked]

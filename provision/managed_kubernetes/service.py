@@ -1,0 +1,106 @@
+"""What differs between clouds that have Kubernetes as a service; all else is the same for them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from provision.cloud.interface import Cloud, Ensure
+from provision.cloud.records import (
+    CloudCluster,
+    Finding,
+    Offer,
+    PlannedRequest,
+    PlannedResource,
+    Resource,
+)
+from provision.managed_kubernetes.api_server import ApiServer
+from provision.managed_kubernetes.price import Beside
+from provision.pricing.prices import Prices
+from provision.provider import Say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every step of making a cluster needs."""
+
+    cluster: CloudCluster
+    offer: Offer
+    ensure: Ensure
+    say: Say
+    network: Callable[[], AbstractContextManager[None]]
+    """Keeps our other commands off the shared network."""
+
+
+class KubernetesService(Protocol):
+    """One account in one region."""
+
+    name: str
+    honoured: frozenset[str]
+    """Fields of Spec that mean something to it."""
+    cluster_kind: str
+    nodes_kind: str
+    """Kinds of resources: a control plane, and a group of nodes."""
+    own_plugin: bool
+    """Whether NVIDIA's device plug-in is installed by us."""
+    cpu_machine: str
+    """The machine of the operators and of Ray's head, in words."""
+    lasts: str
+    """How long the first `up` takes, and why."""
+
+    @property
+    def cloud(self) -> Cloud:
+        """The cloud, as teardown and `reap` need it."""
+        ...
+
+    def cluster_name(self, cluster: CloudCluster) -> str:
+        """Return the name of the Kubernetes cluster."""
+        ...
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        """Return the shape, and where its machines can be. Raises UnknownShape and InvalidInput."""
+        ...
+
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
+        """Raise NoCapacity where the account may not have so many of them."""
+        ...
+
+    def beside(self, prices: Prices, region: str | None) -> Beside:
+        """Return what is billed beside machines with GPUs."""
+        ...
+
+    def preview(
+        self, cluster: CloudCluster, offer: Offer, count: int, there: Sequence[Resource]
+    ) -> tuple[PlannedRequest, ...]:
+        """Return the requests for what is not there yet, by the functions that make the real ones."""
+        ...
+
+    def extras(
+        self, cluster: CloudCluster, offer: Offer, own: Sequence[Resource], found: Sequence[Resource]
+    ) -> tuple[PlannedResource, ...]:
+        """Return what a plan shows beside machines and the control plane."""
+        ...
+
+    def server(self, cluster: CloudCluster) -> ApiServer | None:
+        """Return where the API server is. None: there is none that works."""
+        ...
+
+    def make_control_plane(self, work: Work) -> ApiServer:
+        """Have the control plane and what it needs. Raises CreateFailed, Exists."""
+        ...
+
+    def make_nodes(self, work: Work, count: int) -> None:
+        """Have both groups of nodes with their machines. Raises NoCapacity where no zone has them."""
+        ...
+
+    def token(self, cluster: CloudCluster) -> str:
+        """Return a token for the API server. Asks nobody."""
+        ...
+
+    def token_command(self, cluster: CloudCluster) -> list[str]:
+        """Return the words after `gpuctl` that print a credential."""
+        ...
+
+    def findings(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
+        """Return what would make `up` fail. Read-only."""
+        ...
