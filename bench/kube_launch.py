@@ -93,7 +93,7 @@ def by_hand(cluster: Cluster, folder: Path, namespace: str, number: int) -> floa
         "Failed",
     ):
         if time.time() - began > DEADLINE_S:
-            sys.exit(f"the RayJob is not over after {DEADLINE_S:.0f} s: {found}")
+            sys.exit(f"the RayJob is not over after {DEADLINE_S:.0f} s: {found} {cluster.operator.errors}")
         time.sleep(POLL_S)
     logs = ray_jobs.ask_head(cluster.client, namespace, "machines", f"/api/jobs/{found['jobId']}/logs")
     if found["jobDeploymentStatus"] == "Failed":

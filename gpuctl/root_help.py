@@ -61,7 +61,7 @@ SECTIONS = (
 COMMANDS = {name: help_line for _, commands in SECTIONS for name, help_line in commands}
 """Command's name → its help in one line."""
 
-HIDDEN = ("eks-token",)
+HIDDEN = ("eks-token", "oke-token")
 """Commands that other programs call, by files that gpuctl wrote."""
 
 GLOBAL_OPTIONS = (

@@ -37,6 +37,7 @@ CLOUDS: dict[str, str] = {
 
 KUBERNETES: dict[str, str] = {
     "eks": "provision.eks.description",
+    "oke": "provision.oke.description",
 }
 """The same for Kubernetes as a service of a cloud: its `DESCRIPTION` names that cloud, and a provider of its own."""
 

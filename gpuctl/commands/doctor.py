@@ -15,7 +15,7 @@ from gpuctl.options import App, common_options
 @click.option(
     "--provider",
     metavar="P",
-    help="oci, aws, eks or kubernetes (default: inferred from --shape or --context, or the cluster's).",
+    help="oci, aws, eks, oke or kubernetes (default: inferred from --shape or --context, or the cluster's).",
     shell_complete=completions.clouds,
 )
 @click.option(

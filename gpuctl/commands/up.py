@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option(
     "--provider",
     metavar="P",
-    help="local, hosts, oci, aws, eks or kubernetes (default: inferred from --shape, --hosts or --context).",
+    help="local, hosts, oci, aws, eks, oke or kubernetes (default: inferred from --shape, --hosts or --context).",
     shell_complete=completions.providers,
 )
 @click.option(

@@ -38,6 +38,8 @@ _CLIENTS = {
     "storage": ("oci.core.blockstorage_client", "BlockstorageClient"),
     "identity": ("oci.identity.identity_client", "IdentityClient"),
     "limits": ("oci.limits.limits_client", "LimitsClient"),
+    "container": ("oci.container_engine.container_engine_client", "ContainerEngineClient"),
+    "balancer": ("oci.load_balancer.load_balancer_client", "LoadBalancerClient"),
     "work": ("oci.work_requests.work_request_client", "WorkRequestClient"),
 }
 

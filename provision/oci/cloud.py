@@ -69,13 +69,13 @@ class OciCloud:
     def __init__(self, api: Api, target: Target, consistency_s: float = CONSISTENCY_S) -> None:
         self.target = target
         self.consistency_s = consistency_s
-        self._api = api
+        self.api = api
         self._refused: str | None = None
         """Why the terms of the default image can't be accepted, once that was tried."""
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:
         """As the protocol says."""
-        return offers.find(self._api, cluster, terms=terms, refused=self._refused)
+        return offers.find(self.api, cluster, terms=terms, refused=self._refused)
 
     def preview(
         self,
@@ -86,18 +86,18 @@ class OciCloud:
         let_in: Sequence[str] = (),
     ) -> Preview:
         """As the protocol says."""
-        return preview.preview(cluster, offer, machines, resources, self._api.compartment, let_in)
+        return preview.preview(cluster, offer, machines, resources, self.api.compartment, let_in)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         """As the protocol says."""
         try:
-            marketplace.subscribe(self._api, offer, ensure)
+            marketplace.subscribe(self.api, offer, ensure)
         except Denied as error:
             if cluster.image is not None:
                 raise
             self._refused = "the account may not accept its terms"
             raise TermsRefused(str(error), operation=error.operation, code=error.code) from error
-        return network.prepare(self._api, cluster, public_key, ensure)
+        return network.prepare(self.api, cluster, public_key, ensure)
 
     def prepare_zone(
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
@@ -105,7 +105,7 @@ class OciCloud:
         """As the protocol says."""
         if not offer.facts.get("compute_cluster"):
             return infrastructure
-        made = network.compute_cluster(self._api, cluster, zone.name, ensure)
+        made = network.compute_cluster(self.api, cluster, zone.name, ensure)
         return Infrastructure(ids={**infrastructure.ids, "compute_cluster": made})
 
     def requests(
@@ -118,7 +118,7 @@ class OciCloud:
         machines: Sequence[NewMachine],
     ) -> tuple[dict[str, Any], ...]:
         """As the protocol says."""
-        where = self._api.compartment
+        where = self.api.compartment
         room = quotas.room_needed(offer, zone, len(machines))
         return tuple(
             requests.launch(cluster, offer, infrastructure, zone, launch, machine, where) | {"room": room}
@@ -127,52 +127,52 @@ class OciCloud:
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
         """As the protocol says."""
-        return machines.send(self._api, request)
+        return machines.send(self.api, request)
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
         """As the protocol says."""
-        return machines.instances(self._api, cluster_id)
+        return machines.instances(self.api, cluster_id)
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """As the protocol says."""
-        return machines.with_addresses(self._api, instances)
+        return machines.with_addresses(self.api, instances)
 
     def failure(self, instance: Instance) -> Exception | None:
         """As the protocol says."""
-        return machines.failure(self._api, instance)
+        return machines.failure(self.api, instance)
 
     def console(self, instance_id: str) -> str | None:
         """As the protocol says."""
-        return serial_console.read(self._api, instance_id)
+        return serial_console.read(self.api, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """As the protocol says."""
-        machines.terminate(self._api, ids)
+        machines.terminate(self.api, ids)
 
     def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""
-        return listing.resources(self._api)
+        return listing.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
         """As the protocol says."""
-        deletion.delete(self._api, resource)
+        deletion.delete(self.api, resource)
 
     def compartments(self) -> tuple[str, ...]:
         """As the protocol says."""
-        found = self._api.list_all(
+        found = self.api.list_all(
             "identity.list_compartments",
-            self._api.tenancy,
+            self.api.tenancy,
             compartment_id_in_subtree=True,
             access_level="ACCESSIBLE",
             lifecycle_state="ACTIVE",
         )
-        return (self._api.tenancy, *(str(one["id"]) for one in found))
+        return (self.api.tenancy, *(str(one["id"]) for one in found))
 
     def regions(self) -> tuple[str, ...]:
         """As the protocol says."""
-        found = self._api.list_all("identity.list_region_subscriptions", self._api.tenancy)
+        found = self.api.list_all("identity.list_region_subscriptions", self.api.tenancy)
         return tuple(str(one["regionName"]) for one in found if one.get("status") == "READY")
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """As the protocol says."""
-        return checks.findings(self._api, cluster, count)
+        return checks.findings(self.api, cluster, count)

@@ -39,7 +39,7 @@ class Domain:
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
     """As `Cloud.offer` says; `refused` as `choice.find` does."""
     domains, image_if_any, subnet = together(
-        partial(_domains, api, cluster.shape),
+        partial(find_domains, api, cluster.shape),
         partial(_image, api, cluster, terms=terms, refused=refused),
         partial(_subnet, api, cluster),
     )
@@ -131,7 +131,8 @@ def _subnet(api: Api, cluster: CloudCluster) -> Json | None:
     return view
 
 
-def _domains(api: Api, shape: str) -> list[Domain]:
+def find_domains(api: Api, shape: str) -> list[Domain]:
+    """What there is of a shape in each availability domain."""
     names = availability_domains(api)
     return values(run_all(lambda name: _domain(api, name, shape), names))
 

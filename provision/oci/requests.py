@@ -232,7 +232,9 @@ def launch(
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:
     """What everything of a cluster carries."""
-    return tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+    of = tags.of_cluster(cluster.name, cluster.id, cluster.owner, cluster.expires_at)
+    provider = cluster.target.provider
+    return of if provider == "oci" else of | {tags.PROVIDER: provider}
 
 
 def _own(cluster: CloudCluster, compartment: str) -> Json:

@@ -35,6 +35,12 @@ class Settings:
     absent_images: list[str] = field(default_factory=list)
     """Globs of the names of images that the region does not have."""
     ssh_port: int = 2222
+    oke_endpoint: str = ""
+    """OKE: where the API server of every cluster is; empty: nowhere."""
+    oke_cluster_s: float = 0.2
+    """OKE: until a control plane works."""
+    oke_gone_s: float = 0.2
+    """OKE: until a control plane or a node pool is gone."""
 
     def __post_init__(self) -> None:
         if self.speed <= 0:

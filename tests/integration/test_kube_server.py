@@ -249,8 +249,10 @@ def test_job_of_manifests_runs_without_gpuctl(
 ) -> None:
     words = ("--mode", "ray", "--name", "alone", "--namespace", place, "--shape", CPU_SHAPE, "--gpus", "0")
     text = gpuctl.ok("manifests", *words, str(ROOT / "tests/kube/ray_script.py")).out
-    done = kubectl(kubeconfig, "apply", "-f", "-", given=text)
-    assert done.returncode == 0, done.stderr
+    wait_for(
+        lambda: kubectl(kubeconfig, "apply", "-f", "-", given=text).returncode == 0,
+        what="the server's own list",
+    )
 
     def over() -> Any:
         path = f"/apis/ray.io/v1/namespaces/{place}/rayjobs/alone"

@@ -19,6 +19,7 @@ from tests.kube.client import Client, Refused
 Document = dict[str, Any]
 
 PLAYED = {
+    "backoffLimit",
     "clusterSelector",
     "entrypoint",
     "rayClusterSpec",
@@ -39,6 +40,7 @@ def turn(client: Client, job: Document) -> None:
         return
     assert spec.keys() <= PLAYED, f"not played here: {spec.keys() - PLAYED}"
     assert spec.get("submissionMode") == "HTTPMode", "another submissionMode is not played"
+    assert not spec.get("backoffLimit"), "not played: tries"
     match status.get("jobDeploymentStatus", ""):
         case "":
             client.set_status(job, _begun(job))

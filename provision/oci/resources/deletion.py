@@ -10,7 +10,7 @@ from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.resources.deletion_blockers import blockers
-from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind
+from provision.oci.resources.resource_types import GOING, GONE, is_live, kind_of, list_kind
 from provision.retry import PollWaits
 
 DELETE_PATIENCE_S = 15.0
@@ -20,7 +20,7 @@ MOST_NAMED = 5
 def delete(api: Api, resource: Resource) -> None:
     """As `Cloud.delete` says."""
     assert tags.is_ours(resource.tags), f"{resource.kind} {resource.id} is not ours"
-    operation = KINDS[resource.kind].operation("delete")
+    operation = kind_of(resource.kind).operation("delete")
     try:
         api.call(operation, resource.id, again=True)
     except Gone:
@@ -55,7 +55,7 @@ def _wait_gone(api: Api, resource: Resource) -> None:
 def _state(api: Api, resource: Resource) -> str:
     """Its state now; TERMINATED where a list has it no more."""
     try:
-        view: Json = api.call(KINDS[resource.kind].operation("get"), resource.id)
+        view: Json = api.call(kind_of(resource.kind).operation("get"), resource.id)
     except Gone:
         _must_be_unlisted(api, resource)
         return "TERMINATED"
@@ -68,7 +68,7 @@ def _must_be_unlisted(api: Api, resource: Resource) -> None:
     waits = PollWaits()
     while any(view["id"] == resource.id and is_live(view) for view in list_kind(api, resource.kind)):
         if api.clock.now() > deadline:
-            operation = KINDS[resource.kind].operation("delete").partition(".")[2]
+            operation = kind_of(resource.kind).operation("delete").partition(".")[2]
             raise Denied(
                 f"OCI lists the {resource.kind} {resource.id}, but says that it can't be found. This policy "
                 f"statement is probably missing: `{policy_for(operation, api.compartment)}`.",

@@ -1,24 +1,35 @@
 """What there is of ours beside machines, by tag."""
 
+from collections.abc import Mapping
+
 from provision.cloud import tags
 from provision.cloud.records import Resource
 from provision.oci.api import Api
-from provision.oci.resources.resource_types import GOING, GONE, KINDS, list_kind, tags_of
+from provision.oci.resources.resource_types import (
+    ENDS_WITHIN_S,
+    GOING,
+    GONE,
+    KINDS,
+    KUBERNETES_KINDS,
+    Kind,
+    list_kind,
+    tags_of,
+)
 from provision.parallel import run_all, values
 
 
-def resources(api: Api) -> tuple[Resource, ...]:
-    """Everything of ours, also what is on its way out."""
-    kinds = tuple(KINDS)
-    found = values(run_all(lambda kind: list_kind(api, kind), kinds))
+def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ...]:
+    """Everything of ours of these kinds, also what is on its way out."""
+    found = values(run_all(lambda kind: list_kind(api, kind), tuple(kinds)))
     return tuple(
         Resource(
             kind=kind,
             id=view["id"],
-            name=view.get("displayName") or "",
+            name=view.get("displayName") or view.get("name") or "",
             tags=tags_of(view),
-            stage=KINDS[kind].stage,
+            stage=kinds[kind].stage,
             going=view.get("lifecycleState") in GOING,
+            ends_within_s=ENDS_WITHIN_S if kind in KUBERNETES_KINDS else 0.0,
         )
         for kind, views in zip(kinds, found, strict=True)
         for view in views

@@ -37,6 +37,21 @@ KINDS = {
     "vcn": Kind(client="network", noun="vcn", stage=4),
 }
 
+KUBERNETES_KINDS = {
+    "node-pool": Kind(client="container", noun="node_pool", stage=-4),
+    "kubernetes-cluster": Kind(client="container", noun="cluster", stage=-3),
+    "load-balancer": Kind(client="balancer", noun="load_balancer", stage=-2),
+    "block-volume": Kind(client="storage", noun="volume", stage=-2),
+}
+"""Those of clusters of Kubernetes, and what controllers in them make: with our tags, as the cluster is told to."""
+ENDS_WITHIN_S = 1200.0
+"""How long OKE may take to remove a cluster or a node pool."""
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of that name."""
+    return (KINDS | KUBERNETES_KINDS)[name]
+
 
 def tags_of(view: Mapping[str, Any]) -> dict[str, str]:
     """The freeform tags of anything."""
@@ -50,4 +65,4 @@ def is_live(view: Mapping[str, Any]) -> bool:
 
 def list_kind(api: Api, kind: str) -> list[Json]:
     """All of a kind in the compartment, whosever they are."""
-    return api.listed(KINDS[kind].operation("list"))
+    return api.listed(kind_of(kind).operation("list"))

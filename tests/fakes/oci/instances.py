@@ -23,7 +23,17 @@ _KEPT = ("metadata", "extendedMetadata", "launchOptions", "instanceOptions", "pr
 
 def launch(cloud: Cloud, request: Request) -> Reply:
     """LaunchInstance: accepted at once; the work request tells what became of it."""
-    body = request.body
+    instance, work = _launch(cloud, request.body, request.headers.get("opc-retry-token"))
+    return shown(instance, made=True, **{"opc-work-request-id": work.id})
+
+
+def launch_node(cloud: Cloud, body: View) -> Resource:
+    """A machine that a service launches for somebody. Raises ApiError."""
+    return _launch(cloud, body, None)[0]
+
+
+def _launch(cloud: Cloud, body: View, token: str | None) -> tuple[Resource, Resource]:
+    """The machine, and the work request about it."""
     shape, image, volume = check_launch(cloud, body)
     domain = body["availabilityDomain"]
     subnet = check_vnic(cloud, body, domain)
@@ -48,7 +58,7 @@ def launch(cloud: Cloud, request: Request) -> Reply:
         },
         state="PROVISIONING",
         own={
-            "token": request.headers.get("opc-retry-token"),
+            "token": token,
             "cluster": body.get("computeClusterId"),
             "address": address,
             "launched_at": time.time(),
@@ -68,7 +78,7 @@ def launch(cloud: Cloud, request: Request) -> Reply:
     cloud.control.launched(instance.id, instance.view["freeformTags"].get(CLUSTER_TAG))
     work = works.start(cloud, "LaunchInstance", instance, "CREATED")
     _schedule(cloud, instance, work)
-    return shown(instance, made=True, **{"opc-work-request-id": work.id})
+    return instance, work
 
 
 def _schedule(cloud: Cloud, instance: Resource, work: Resource) -> None:
@@ -179,7 +189,18 @@ def terminate(cloud: Cloud, request: Request) -> Reply:
         raise not_found()
     if instance.state == "TERMINATING":
         raise incorrect_state(f"The instance {instance.id} is in state TERMINATING.")
-    preserve = request.flag("preserveBootVolume", False)
+    work = _terminate(cloud, instance, preserve=request.flag("preserveBootVolume", False))
+    return Reply(status=204, headers={"opc-work-request-id": work.id})
+
+
+def end_node(cloud: Cloud, instance: Resource) -> None:
+    """End a machine that a service launched, with its boot volume; nothing where it is ending."""
+    if instance.live:
+        _terminate(cloud, instance, preserve=False)
+
+
+def _terminate(cloud: Cloud, instance: Resource, *, preserve: bool) -> Resource:
+    """Begin it; the work request about it."""
     cloud.become(instance, "TERMINATING")
     if cloud.hosts:
         cloud.hosts.stop(instance.id)
@@ -191,7 +212,7 @@ def terminate(cloud: Cloud, request: Request) -> Reply:
         _end(cloud, instance, preserve=preserve)
 
     cloud.later(cloud.settings.terminate_s, finish)
-    return Reply(status=204, headers={"opc-work-request-id": work.id})
+    return work
 
 
 def _end(cloud: Cloud, instance: Resource, *, preserve: bool) -> None:

@@ -6,7 +6,7 @@ Only operations that are here and in the SDK exist; the SDK's other ones are ans
 from dataclasses import dataclass
 from functools import cache
 
-from tests.fakes.oci import compute, identity, limits, network, storage, works
+from tests.fakes.oci import compute, identity, kubernetes, limits, network, storage, works
 from tests.fakes.oci.api import Handler
 from tests.fakes.oci.operations import Operation, operations
 
@@ -14,7 +14,14 @@ _CORE = "/20160918"
 _CLIENTS: tuple[tuple[str, str, str, dict[str, Handler]], ...] = (
     ("core", "core/compute_client", _CORE, compute.HANDLERS),
     ("core", "core/virtual_network_client", _CORE, network.HANDLERS),
-    ("core", "core/blockstorage_client", _CORE, storage.HANDLERS),
+    ("core", "core/blockstorage_client", _CORE, storage.HANDLERS | kubernetes.VOLUMES),
+    (
+        "container_engine",
+        "container_engine/container_engine_client",
+        "/20180222",
+        kubernetes.HANDLERS,
+    ),
+    ("load_balancer", "load_balancer/load_balancer_client", "/20170115", kubernetes.BALANCERS),
     ("identity", "identity/identity_client", _CORE, identity.HANDLERS),
     ("work_requests", "work_requests/work_request_client", _CORE, works.HANDLERS),
     ("limits", "limits/limits_client", "", limits.HANDLERS),

@@ -169,7 +169,7 @@ def _read_body(operation: Operation, body: bytes) -> Any:
 
 def _encode(operation: Operation, reply: Reply) -> Answer:
     if isinstance(reply.body, bytes):
-        assert operation.response == "bytes", operation.name
+        assert operation.response in ("bytes", "stream"), operation.name
         headers = {"content-type": "text/plain", **reply.headers}
         return Answer(status=reply.status, payload=reply.body, headers=headers)
     if operation.response is None:

@@ -19,6 +19,10 @@ _RESOURCES = (
     "computecluster",
     "consolehistory",
     "appcatalogsubscription",
+    "okecluster",
+    "nodepool",
+    "loadbalancer",
+    "blockvolume",
 )
 
 

@@ -121,7 +121,7 @@ def until_deleted(cloud: Cloud, resource: Resource) -> None:
 
 
 def group_rules(cloud: OciCloud, nsg: str) -> list[tuple[Any, ...]]:
-    found = cloud._api.list_all("network.list_network_security_group_security_rules", nsg)
+    found = cloud.api.list_all("network.list_network_security_group_security_rules", nsg)
     return sorted(
         (
             rule["direction"],

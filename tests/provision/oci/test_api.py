@@ -22,7 +22,7 @@ def test_throttled_call_is_retried(builder: Builder, fake: FakeCloud) -> None:
 def test_throttled_call_fails_at_the_deadline(
     cloud: OciCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, throttled_for_s=5.0))
+    monkeypatch.setattr(cloud.api, "_retry", replace(cloud.api._retry, throttled_for_s=5.0))
     fake.fault(kind="error", status=429, code="TooManyRequests", message="slow down", times=0)
     with pytest.raises(Throttled):
         cloud.instances()
@@ -33,7 +33,7 @@ def test_unanswered_list_is_retried_and_never_read_as_empty(
 ) -> None:
     fake.fault(operation="ListInstances", kind="drop_before", times=2)
     assert cloud.instances() == ()
-    monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, unclear_for_s=3.0))
+    monkeypatch.setattr(cloud.api, "_retry", replace(cloud.api._retry, unclear_for_s=3.0))
     fake.fault(
         operation="ListInstances", kind="error", status=500, code="InternalError", message="oh", times=0
     )
@@ -59,7 +59,7 @@ def test_refreshed_session_token_is_read_again(fake: FakeCloud, monkeypatch: pyt
     monkeypatch.setenv("OCI_CLI_PROFILE", "TOKEN")
     cloud = connect(Target(provider="oci"), clock=FastClock())
     assert cloud.target.profile == "TOKEN"
-    file = cloud._api.credentials.token_file
+    file = cloud.api.credentials.token_file
     assert file is not None
     good = file.read_text()
     try:

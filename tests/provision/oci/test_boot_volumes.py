@@ -16,7 +16,7 @@ def volumes(fake: FakeCloud) -> list[dict[str, str]]:
 
 def end_from_outside(cloud: OciCloud, machine_id: str) -> None:
     """As in the console, with the volume kept."""
-    cloud._api.call("compute.terminate_instance", machine_id, preserve_boot_volume=True)
+    cloud.api.call("compute.terminate_instance", machine_id, preserve_boot_volume=True)
 
 
 def test_boot_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
@@ -34,9 +34,9 @@ def test_boot_volumes_are_tagged_once(builder: Builder, cloud: OciCloud, fake: F
 
 def test_boot_volume_tagging_keeps_other_tags(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     machines = builder.machines()
-    (volume,) = cloud._api.listed("storage.list_boot_volumes")
+    (volume,) = cloud.api.listed("storage.list_boot_volumes")
     body = {"freeformTags": {"team": "vision"}}
-    cloud._api.call("storage.update_boot_volume", volume["id"], body, again=True)
+    cloud.api.call("storage.update_boot_volume", volume["id"], body, again=True)
     cloud.with_addresses(machines)
     (of,) = volumes(fake)
     assert of["team"] == "vision"
@@ -59,7 +59,7 @@ def test_teardown_removes_a_preserved_boot_volume(builder: Builder, cloud: OciCl
     assert [resource.kind for resource in cloud.resources()].count("boot-volume") == 2
     removed = remove(cloud, {builder.cluster.id}, clock=SystemClock(), say=lambda _: None)
     assert removed.leftovers == ()
-    left = cloud._api.listed("storage.list_boot_volumes")
+    left = cloud.api.listed("storage.list_boot_volumes")
     assert [one for one in left if one["lifecycleState"] != "TERMINATED"] == []
     assert fake.owned() == []
 

@@ -61,7 +61,7 @@ def test_check_reports_unanswered_lists_as_unknown(
     status: int,
     code: str,
 ) -> None:
-    monkeypatch.setattr(cloud._api, "_retry", replace(cloud._api._retry, unclear_for_s=0.0))
+    monkeypatch.setattr(cloud.api, "_retry", replace(cloud.api._retry, unclear_for_s=0.0))
     fault = {"kind": "error", "status": status, "code": code, "message": "no", "times": 0}
     lists = ("ListVcns", "ListImages", "ListAppCatalogListings", "ListRegionSubscriptions")
     for operation in (*lists, "GetResourceAvailability"):

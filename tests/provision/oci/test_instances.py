@@ -187,13 +187,13 @@ def test_terminate_waits_for_a_late_list_before_denied(
     class Late:
         """The list as it was, for two looks."""
 
-        clock = cloud._api.clock
-        compartment = cloud._api.compartment
+        clock = cloud.api.clock
+        compartment = cloud.api.compartment
 
         def listed(self, operation: str) -> list[Any]:
             if next(looks) == 2:
                 cloud.terminate([machine.id])
-            return cloud._api.listed(operation)
+            return cloud.api.listed(operation)
 
     late: Any = Late()
     instances._must_have_ended(late, [machine.id])

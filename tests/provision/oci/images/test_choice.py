@@ -132,7 +132,7 @@ def test_marketplace_terms_are_accepted_once(cloud: OciCloud, tmp_path: Path, fa
 
 def test_offer_prefers_an_image_whose_terms_are_accepted(cloud: OciCloud, tmp_path: Path) -> None:
     old = next(image for image in IMAGES.values() if image.listing_version == "25.10.1")
-    api = cloud._api
+    api = cloud.api
     listing = Builder(cloud, tmp_path, terms=True).offer().facts["listing"][0]
     agreements = api.call("compute.get_app_catalog_listing_agreements", listing, old.listing_version)
     api.call("compute.create_app_catalog_subscription", requests.subscription(api.compartment, agreements))

@@ -95,9 +95,9 @@ def test_prepare_takes_peer_cidr_from_the_subnet(builder: Builder, cloud: OciClo
     assert private.ids["peer_cidr"] == "10.78.128.0/17"
     # Somebody's own subnet: its range is read, whatever it is.
     where = cloud.target.compartment
-    vcn = cloud._api.call("network.create_vcn", {"compartmentId": where, "cidrBlocks": ["172.16.0.0/20"]})
+    vcn = cloud.api.call("network.create_vcn", {"compartmentId": where, "cidrBlocks": ["172.16.0.0/20"]})
     body = {"compartmentId": where, "vcnId": vcn["id"], "cidrBlock": "172.16.8.0/24"}
-    theirs = cloud._api.settled(lambda: cloud._api.call("network.create_subnet", body))
+    theirs = cloud.api.settled(lambda: cloud.api.call("network.create_subnet", body))
     guest = Builder(cloud, tmp_path, name="guest", subnet_id=theirs["id"])
     assert guest.infrastructure().ids["peer_cidr"] == "172.16.8.0/24"
 
@@ -137,9 +137,9 @@ def test_prepare_with_a_lost_reply_adds_no_rules_twice(builder: Builder, fake: F
 def test_prepare_restores_a_missing_default_route(builder: Builder, fake: FakeCloud) -> None:
     builder.infrastructure()
     table = next(resource for resource in builder.cloud.resources() if resource.kind == "route-table")
-    builder.cloud._api.call("network.update_route_table", table.id, {"routeRules": []}, again=True)
+    builder.cloud.api.call("network.update_route_table", table.id, {"routeRules": []}, again=True)
     builder.infrastructure()
-    view = builder.cloud._api.call("network.get_route_table", table.id)
+    view = builder.cloud.api.call("network.get_route_table", table.id)
     assert [route["destination"] for route in view["routeRules"]] == ["0.0.0.0/0"]
 
 
@@ -172,9 +172,9 @@ def test_prepare_stays_in_the_vcn_of_the_clusters_nsg(
     builder: Builder, cloud: OciCloud, tmp_path: Path
 ) -> None:
     where = cloud.target.compartment or ""
-    made = [cloud._api.call("network.create_vcn", requests.vcn("bob@desk", where))["id"] for _ in range(2)]
+    made = [cloud.api.call("network.create_vcn", requests.vcn("bob@desk", where))["id"] for _ in range(2)]
     nsg = requests.nsg(builder.cluster, where, max(made))
-    cloud._api.call("network.create_network_security_group", nsg)
+    cloud.api.call("network.create_network_security_group", nsg)
     assert builder.infrastructure().ids["vcn"] == max(made)
     # Another one takes the lowest, as everybody does.
     assert Builder(cloud, tmp_path, name="other").infrastructure().ids["vcn"] == min(made)
@@ -200,7 +200,7 @@ def test_prepare_retries_not_found_after_create(builder: Builder, fake: FakeClou
 
 def test_prepare_and_delete_ignore_foreign_vcns(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     body = {"compartmentId": cloud.target.compartment, "cidrBlocks": ["10.0.0.0/16"], "displayName": "gpuctl"}
-    stranger = cloud._api.call("network.create_vcn", body)
+    stranger = cloud.api.call("network.create_vcn", body)
     assert cloud.resources() == ()
     assert builder.infrastructure().ids["vcn"] != stranger["id"]
     delete_all(cloud)

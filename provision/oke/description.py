@@ -1,0 +1,47 @@
+"""OKE, as it is described to the rest of gpuctl. Shapes, regions and prices of machines are OCI's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inventories.money import dollars
+from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.oci.description import DESCRIPTION as OCI
+from provision.pricing.spending import reap_command
+
+CONTROL_PLANE_HOURLY_USD = 0.10
+"""Of an enhanced cluster. https://www.oracle.com/cloud/price-list/, 2026-11."""
+CPU_SHAPE, CPU_OCPUS, CPU_MEMORY_GB = "VM.Standard.E4.Flex", 2, 16
+"""Runs the operators and Ray's head: 4 vCPUs, 16 GB."""
+CPU_MACHINE_USD = CPU_OCPUS * 0.025 + CPU_MEMORY_GB * 0.0015
+"""By the list price of its OCPUs and GB. https://www.oracle.com/cloud/price-list/, 2026-11."""
+
+
+def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
+    return (PlannedRequest(operation="DeleteNodePool", body={"machines": list(ids)}),)
+
+
+def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:  # noqa: ARG001 - all of it is billed
+    return (
+        f"At {expires_at} nothing ends by itself: OKE's nodes and its control plane "
+        f"({dollars(CONTROL_PLANE_HOURLY_USD)} an hour) are billed until `gpuctl down`. To end them in time, run "
+        f"this from cron: `*/10 * * * * {reap_command(target)}`."
+    )
+
+
+def _ending_clause(offer: Offer) -> str:  # noqa: ARG001 - whatever the shape
+    return "nothing ends by itself then: nodes and control plane are billed until `gpuctl down`, or `gpuctl reap`"
+
+
+DESCRIPTION = replace(
+    OCI,
+    name="oke",
+    about="Kubernetes on Oracle's OKE with Ray, made and removed: --provider oke --shape VM.GPU.A10.2",
+    control="provision.oke.cloud",
+    base="oci",
+    provider="provision.oke.provider",
+    shapes=(),
+    default_user="ray",
+    ending_requests=_ending_requests,
+    ending_sentence=_ending_sentence,
+    ending_clause=_ending_clause,
+)

@@ -1,0 +1,114 @@
+"""Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.clock import Clock
+from provision.cloud import tags
+from provision.cloud.interface import Ensure
+from provision.cloud.records import CloudCluster, Resource
+from provision.cloud.teardown import BLOCKED_TIMEOUT_S
+from provision.errors import Blocked, CreateFailed
+from provision.oci.api import Api, Json
+from provision.oci.errors import from_message
+from provision.oci.resources import deletion
+from provision.oci.resources.resource_types import (
+    ENDS_WITHIN_S,
+    KUBERNETES_KINDS,
+    is_live,
+    list_kind,
+    tags_of,
+)
+from provision.oke import requests
+from provision.oke.control_plane import until_listed
+from provision.provider import Say
+from provision.wait import wait_until
+
+POOL = "node-pool"
+POOL_WITHIN_S = 2400.0
+"""A machine with GPUs takes up to half an hour to join."""
+
+
+def find(api: Api, cluster: CloudCluster, name: str) -> Json | None:
+    """What OKE lists of the pool of that name. None: there is none that stays."""
+    return next((view for view in pools(api, cluster) if view["name"] == name), None)
+
+
+def pools(api: Api, cluster: CloudCluster) -> list[Json]:
+    """All pools of the cluster that stay, the lowest id first."""
+    found = [
+        view
+        for view in list_kind(api, POOL)
+        if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view)
+    ]
+    return sorted(found, key=lambda view: str(view["id"]))
+
+
+def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure) -> str:
+    """Return the OCID of the pool; it may be seconds old."""
+    name = body["name"]
+
+    def found() -> str | None:
+        view = find(api, cluster, name)
+        return None if view is None else str(view["id"])
+
+    def create(token: str) -> str:
+        api.call("container.create_node_pool", body, opc_retry_token=token)
+        return until_listed(clock, f"the node pool {name}", found)
+
+    return ensure(f"{POOL} {name}", find=found, create=create)
+
+
+def scale(api: Api, pool_id: str, count: int) -> None:
+    """Have the pool want so many machines; nothing where it does."""
+    view = api.call("container.get_node_pool", pool_id)
+    if view["nodeConfigDetails"]["size"] != count:
+        api.call("container.update_node_pool", pool_id, requests.size(count), again=True)
+
+
+def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None:
+    """Until all of its machines are nodes.
+
+    Raises Capacity or Quota as soon as OCI says that it has no machine, CreateFailed for anything else.
+    """
+
+    def look() -> tuple[bool | None, str]:
+        view = api.call("container.get_node_pool", pool_id)
+        state, nodes = view["lifecycleState"], view.get("nodes") or []
+        for error in refusals(nodes):
+            raise from_message(error.get("code", ""), error["message"], "create_node_pool")
+        if state in ("FAILED", "NEEDS_ATTENTION"):
+            told = view.get("lifecycleDetails") or "it gives no reason"
+            raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
+        wanted = view["nodeConfigDetails"]["size"]
+        active = sum(node.get("lifecycleState") == "ACTIVE" for node in nodes)
+        done = state == "ACTIVE" and active >= wanted
+        return (True if done else None), f"{active} of {wanted} machines are there, its state is {state}"
+
+    wait_until(f"the node pool {name}", look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
+
+
+def refusals(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What OKE says of machines that could not be started. Pure."""
+    return [error for node in nodes if (error := node.get("nodeError")) and error.get("message")]
+
+
+def remove(api: Api, clock: Clock, pool: Json, say: Say) -> None:
+    """Remove a pool that can't have its machines, so that they come in another domain or not at all."""
+    resource = Resource(
+        kind=POOL,
+        id=pool["id"],
+        name=pool["name"],
+        tags=tags_of(pool),
+        stage=KUBERNETES_KINDS[POOL].stage,
+    )
+
+    def look() -> tuple[bool | None, str]:
+        try:
+            deletion.delete(api, resource)
+        except Blocked as error:
+            return None, str(error)
+        return True, ""
+
+    timeout_s = ENDS_WITHIN_S + BLOCKED_TIMEOUT_S
+    wait_until(f"the end of node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)

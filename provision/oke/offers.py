@@ -1,0 +1,99 @@
+"""What OCI says of a cluster before anything is made: shape, domains, limits, Kubernetes' version, images."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from inventories.errors import InvalidInput
+from inventories.gpu_driver import DriverPlan
+from provision.cloud.records import CloudCluster, Offer
+from provision.errors import CloudError, NoCapacity, UnknownShape
+from provision.oci import quotas, shapes
+from provision.oci.api import Api, Json
+from provision.oci.offers import find_domains, ordered_zones
+from provision.parallel import together
+from provision.pricing.catalog import SHAPES
+
+DISK_GB = 200
+_IMAGE = re.compile(
+    r"Oracle-Linux-8[.\d]*-(?P<gpu>Gen2-GPU-)?(?P<date>[\d.]+)-\d+-OKE-(?P<version>[\d.]+)-\d+"
+)
+"""Names of OKE's images for x86: `Oracle-Linux-8.10-Gen2-GPU-2026.01.31-0-OKE-1.34.1-1234`."""
+
+
+def find(api: Api, cluster: CloudCluster) -> Offer:
+    """Return the shape, where its machines can be, and what they boot. Raises UnknownShape and InvalidInput."""
+    domains, options, versions = together(
+        partial(find_domains, api, cluster.shape),
+        lambda: api.call("container.get_node_pool_options", "all", compartment_id=api.compartment),
+        lambda: api.call("container.get_cluster_options", "all", compartment_id=api.compartment),
+    )
+    shape = next((domain.shape for domain in domains if domain.shape), None)
+    if shape is None:
+        raise UnknownShape(shapes.missing(api, cluster.shape))
+    gpus = int(shape.get("gpus") or 0)
+    if not gpus:
+        raise InvalidInput(
+            f"{cluster.shape} has no GPU, and provider oke rents machines for those. Choose another shape: "
+            "`gpuctl shapes --provider oci` lists them."
+        )
+    if cluster.spot and cluster.shape.startswith("BM."):
+        raise InvalidInput(
+            f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
+        )
+    version, gpu_image, cpu_image = choose(versions["kubernetesVersions"], options["sources"])
+    known = SHAPES.get(cluster.shape)
+    rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
+    return Offer(
+        shape=cluster.shape,
+        gpus=gpus,
+        image_id=gpu_image["imageId"],
+        image_name=gpu_image["sourceName"],
+        image_why=f"OKE's newest image with NVIDIA's driver, for Kubernetes {version}",
+        driver=DriverPlan(source="image"),
+        user="ray",
+        disk_gb=cluster.disk_gb or DISK_GB,
+        zones=tuple(zone for zone in ordered_zones(domains) if zone.fault_domain is None),
+        hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
+        billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
+        room={domain.name: domain.left for domain in domains if domain.shape},
+        facts={
+            "version": version,
+            "cpu_image": cpu_image["imageId"],
+            "compute_cluster": rdma and cluster.shape.startswith("BM."),
+            "vcpus": int(2 * float(shape.get("ocpus") or 0)),
+        },
+    )
+
+
+def choose(versions: Sequence[str], sources: Sequence[Json]) -> tuple[str, Json, Json]:
+    """Return the newest version that has images, `v1.34.1`, its newest one with GPUs, and its newest without. Pure.
+
+    Raises CloudError where there is none.
+    """
+    found = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
+    for version in sorted(versions, key=_number, reverse=True):
+        fitting = [one for one in found if one[1]["version"] == version.removeprefix("v")]
+        newest = sorted(fitting, key=lambda one: _number(one[1]["date"]), reverse=True)
+        with_gpus = [source for source, match in newest if match["gpu"]]
+        without = [source for source, match in newest if not match["gpu"]]
+        if with_gpus and without:
+            return version, with_gpus[0], without[0]
+    raise CloudError("OKE lists no version of Kubernetes that has an image with NVIDIA's driver.")
+
+
+def refuse_over_quota(cluster: CloudCluster, offer: Offer, count: int) -> None:
+    """Raise NoCapacity where the account's limit leaves room for so many machines in no availability domain."""
+    needed = quotas.units(offer, count)
+    left = {zone.name: offer.room.get(zone.name) for zone in offer.zones}
+    if any(free is None or free >= needed for free in left.values()):
+        return
+    told = ", ".join(f"{free} in {zone}" for zone, free in left.items())
+    raise NoCapacity(
+        f"{count} {cluster.shape} need {needed} GPUs in one availability domain, and the account's limits leave "
+        f"{told}. Nothing was created. Ask for a higher limit in the console, or take a smaller --count."
+    )
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]

@@ -1,0 +1,130 @@
+"""The bodies of what is asked of OKE, plain JSON by the API's own names. Pure: the same in a dry run."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from provision.cloud.records import CloudCluster, Offer
+from provision.managed_kubernetes.workers import GROUP_LABEL
+from provision.oci.requests import cluster_tags
+from provision.oke import names
+from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
+
+Json = dict[str, Any]
+
+API_PORT = 6443
+CPU_DISK_GB = 100
+GPU_ADDON = "NvidiaGpuPlugin"
+FLANNEL = {"cniType": "FLANNEL_OVERLAY"}
+INIT = """#!/bin/bash
+curl --fail -H "Authorization: Bearer Oracle" -L0 http://169.254.169.254/opc/v2/instance/metadata/oke_init_script \\
+  | base64 --decode > /var/run/oke-init.sh
+bash /var/run/oke-init.sh
+/usr/libexec/oci-growfs -y
+"""
+"""What OKE's nodes run first; Oracle Linux leaves its root file system at 47 GB, however large the boot volume is."""
+
+
+def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Mapping[str, str]) -> Json:
+    """CreateCluster: an enhanced one, whose API server has a public address that the cluster's group guards.
+
+    What controllers make of services and claims of volumes has our tags, too.
+    """
+    of = cluster_tags(cluster)
+    return {
+        "name": names.cluster_name(cluster),
+        "compartmentId": compartment,
+        "vcnId": ids["vcn"],
+        "kubernetesVersion": version,
+        "type": "ENHANCED_CLUSTER",
+        "endpointConfig": {
+            "subnetId": ids["subnet"],
+            "nsgIds": [ids["nsg"]],
+            "isPublicIpEnabled": True,
+        },
+        "clusterPodNetworkOptions": [FLANNEL],
+        "options": {
+            "serviceLbSubnetIds": [ids["subnet"]],
+            "serviceLbConfig": {"freeformTags": of},
+            "persistentVolumeConfig": {"freeformTags": of},
+        },
+        "freeformTags": of,
+    }
+
+
+def cpu_pool(
+    cluster: CloudCluster, compartment: str, facts: Mapping[str, Any], zone: str, ids: Mapping[str, str]
+) -> Json:
+    """CreateNodePool, of one machine."""
+    body = _pool(cluster, compartment, names.CPU_POOL, "cpu", facts, ids)
+    return body | {
+        "nodeShape": CPU_SHAPE,
+        "nodeShapeConfig": {"ocpus": float(CPU_OCPUS), "memoryInGBs": float(CPU_MEMORY_GB)},
+        "nodeSourceDetails": _source(facts["cpu_image"], CPU_DISK_GB),
+        "nodeConfigDetails": _nodes(cluster, 1, zone, ids),
+    }
+
+
+def gpu_pool(
+    cluster: CloudCluster, compartment: str, offer: Offer, count: int, zone: str, ids: Mapping[str, str]
+) -> Json:
+    """CreateNodePool. OKE taints nodes with GPUs itself: `nvidia.com/gpu`, NoSchedule."""
+    nodes = _nodes(cluster, count, zone, ids)
+    if cluster.spot:
+        action = {"type": "TERMINATE", "isPreserveBootVolume": False}
+        nodes["placementConfigs"][0]["preemptibleNodeConfig"] = {"preemptionAction": action}
+    if "compute_cluster" in ids:
+        nodes["computeClusterId"] = ids["compute_cluster"]
+    body = _pool(cluster, compartment, names.gpu_pool(zone), "gpu", offer.facts, ids)
+    return body | {
+        "nodeShape": cluster.shape,
+        "nodeSourceDetails": _source(offer.image_id, offer.disk_gb),
+        "nodeConfigDetails": nodes,
+    }
+
+
+def size(count: int) -> Json:
+    """UpdateNodePool: so many machines."""
+    return {"nodeConfigDetails": {"size": count}}
+
+
+def addon() -> Json:
+    """InstallAddon: NVIDIA's device plug-in, by which Kubernetes knows of GPUs."""
+    return {"addonName": GPU_ADDON}
+
+
+def _pool(
+    cluster: CloudCluster,
+    compartment: str,
+    name: str,
+    group: str,
+    facts: Mapping[str, Any],
+    ids: Mapping[str, str],
+) -> Json:
+    return {
+        "compartmentId": compartment,
+        "clusterId": ids["cluster"],
+        "name": name,
+        "kubernetesVersion": facts["version"],
+        "nodeMetadata": {"user_data": base64.b64encode(INIT.encode()).decode()},
+        "initialNodeLabels": [{"key": GROUP_LABEL, "value": group}],
+        "nodeEvictionNodePoolSettings": {
+            "evictionGraceDuration": "PT0M",
+            "isForceDeleteAfterGraceDuration": True,
+        },
+        "freeformTags": cluster_tags(cluster),
+    }
+
+
+def _source(image: str, disk_gb: int) -> Json:
+    return {"sourceType": "IMAGE", "imageId": image, "bootVolumeSizeInGBs": disk_gb}
+
+
+def _nodes(cluster: CloudCluster, count: int, zone: str, ids: Mapping[str, str]) -> Json:
+    return {
+        "size": count,
+        "placementConfigs": [{"availabilityDomain": zone, "subnetId": ids["subnet"]}],
+        "nsgIds": [ids["nsg"]],
+        "nodePoolPodNetworkOptionDetails": FLANNEL,
+        "freeformTags": cluster_tags(cluster),
+    }

@@ -1,0 +1,307 @@
+"""Clusters of OKE and their node pools, whose machines are instances; load balancers and volumes of controllers.
+
+A call that makes or removes one of them is answered with a work request alone: lists tell what came of it.
+"""
+
+import base64
+from typing import Any
+
+from tests.fakes.oci import works
+from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
+from tests.fakes.oci.common import getter, given, in_compartment
+from tests.fakes.oci.errors import ApiError, conflict, incorrect_state, invalid, not_found
+from tests.fakes.oci.images import IMAGES
+from tests.fakes.oci.instances import end_node, launch_node
+from tests.fakes.oci.store import ENDED, Cloud, Resource
+
+VERSIONS = ("v1.33.1", "v1.34.1")
+_NAMES = (
+    "Oracle-Linux-8.10-2026.08.31-0-OKE-1.34.1-1330",
+    "Oracle-Linux-8.10-2026.09.30-0-OKE-1.34.1-1345",
+    "Oracle-Linux-8.10-aarch64-2026.09.30-0-OKE-1.34.1-1345",
+    "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.34.1-1345",
+    "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.33.1-1345",
+    "Oracle-Linux-8.10-2026.09.30-0-OKE-1.33.1-1345",
+)
+ADDONS = ("NvidiaGpuPlugin", "CoreDNS", "KubeProxy")
+
+
+def _image() -> str:
+    """The image that stands for all of OKE's."""
+    return next(image.id for image in IMAGES.values() if image.name.startswith("Oracle-Linux-8-2026"))
+
+
+def cluster_options(cloud: Cloud, request: Request) -> Reply:
+    """GetClusterOptions."""
+    return Reply(body={"kubernetesVersions": list(VERSIONS)})
+
+
+def pool_options(cloud: Cloud, request: Request) -> Reply:
+    """GetNodePoolOptions."""
+    sources = [
+        {"sourceType": "IMAGE", "sourceName": name, "imageId": f"ocid1.image.oc1..{name.lower()}"}
+        for name in _NAMES
+    ]
+    return Reply(body={"kubernetesVersions": list(VERSIONS), "sources": sources})
+
+
+def create_cluster(cloud: Cloud, request: Request) -> Reply:
+    """CreateCluster: an enhanced cluster in a subnet with an address for its API server."""
+    body = request.body
+    in_compartment(cloud, body)
+    if body["kubernetesVersion"] not in VERSIONS:
+        raise invalid(f"kubernetesVersion is none that is offered: {body['kubernetesVersion']}")
+    endpoint = body.get("endpointConfig") or {}
+    subnet = cloud.get("subnet", endpoint.get("subnetId"))
+    if subnet.view["vcnId"] != body["vcnId"]:
+        raise invalid("endpointConfig.subnetId is not in the VCN")
+    for group in endpoint.get("nsgIds") or ():
+        cloud.get("networksecuritygroup", group)
+    if endpoint.get("isPublicIpEnabled") and subnet.view.get("prohibitPublicIpOnVnic"):
+        raise invalid("endpointConfig.isPublicIpEnabled: the subnet is private")
+    cluster = cloud.add(
+        "okecluster",
+        {
+            **given(body),
+            "freeformTags": body.get("freeformTags") or {},
+            "endpoints": {"publicEndpoint": f"{cloud.public_address()}:6443"},
+        },
+        state="CREATING",
+    )
+    cluster.view.pop("timeCreated")
+    work = works.start(cloud, "CLUSTER_CREATE", cluster, "CREATED")
+
+    def finish() -> None:
+        if cluster.state == "CREATING":
+            works.done(cloud, work)
+            cloud.become(cluster, "ACTIVE")
+
+    cloud.later(cloud.settings.oke_cluster_s, finish)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def list_clusters(cloud: Cloud, request: Request) -> Reply:
+    """ListClusters: of a compartment."""
+    return page(request, cloud.rows("okecluster"), size=cloud.settings.page_size)
+
+
+def delete_cluster(cloud: Cloud, request: Request) -> Reply:
+    """DeleteCluster: refused while it has node pools."""
+    cluster = _live(cloud, "okecluster", request.target, "cluster")
+    pools = list(cloud.where("nodepool", clusterId=cluster.id))
+    if pools:
+        raise conflict(f"The cluster {cluster.id} has node pools: {pools[0].id}")
+    return _remove(cloud, cluster, "CLUSTER_DELETE", cloud.settings.oke_gone_s)
+
+
+def create_pool(cloud: Cloud, request: Request) -> Reply:
+    """CreateNodePool: its machines are launched once it is there."""
+    body = request.body
+    in_compartment(cloud, body)
+    cluster = cloud.get("okecluster", body["clusterId"])
+    if cluster.state not in ("ACTIVE", "UPDATING"):
+        raise incorrect_state(f"The cluster {cluster.id} is in state {cluster.state}.")
+    if body.get("kubernetesVersion") not in VERSIONS:
+        raise invalid("kubernetesVersion is none that is offered")
+    source = body["nodeSourceDetails"]
+    if not any(source["imageId"] == f"ocid1.image.oc1..{name.lower()}" for name in _NAMES):
+        raise invalid(f"nodeSourceDetails.imageId is no image of OKE's: {source['imageId']}")
+    base64.b64decode((body.get("nodeMetadata") or {}).get("user_data", ""), validate=True)
+    nodes = body["nodeConfigDetails"]
+    for place in nodes["placementConfigs"]:
+        cloud.get("subnet", place["subnetId"])
+    if "computeClusterId" in nodes:
+        cloud.get("computecluster", nodes["computeClusterId"])
+    pool = cloud.add(
+        "nodepool", {**given(body), "freeformTags": body.get("freeformTags") or {}}, state="CREATING"
+    )
+    pool.view.pop("timeCreated")
+    pool.own["nodes"] = []
+    work = works.start(cloud, "NODEPOOL_CREATE", pool, "CREATED")
+
+    def finish() -> None:
+        if pool.state == "CREATING":
+            works.done(cloud, work)
+            cloud.become(pool, "ACTIVE")
+            _scale(cloud, pool)
+
+    cloud.later(cloud.settings.oke_cluster_s / 10, finish)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def _scale(cloud: Cloud, pool: Resource) -> None:
+    """Launch what is missing; what can't be launched says why."""
+    details = pool.view["nodeConfigDetails"]
+    place = details["placementConfigs"][0]
+    while len(pool.own["nodes"]) < details["size"]:
+        number = len(pool.own["nodes"])
+        name = f"oke-{pool.view['name']}-{number}"
+        node: dict[str, Any] = {"name": name}
+        body = {
+            "compartmentId": pool.view["compartmentId"],
+            "availabilityDomain": place["availabilityDomain"],
+            "displayName": name,
+            "shape": pool.view["nodeShape"],
+            "shapeConfig": pool.view.get("nodeShapeConfig"),
+            "freeformTags": details.get("freeformTags") or {},
+            "sourceDetails": {"sourceType": "image", "imageId": _image()},
+            "createVnicDetails": {"subnetId": place["subnetId"], "nsgIds": details.get("nsgIds") or []},
+            "computeClusterId": details.get("computeClusterId"),
+            "preemptibleInstanceConfig": place.get("preemptibleNodeConfig"),
+        }
+        try:
+            node["instance"] = launch_node(cloud, given(body))
+        except ApiError as error:
+            node["error"] = {"code": error.code, "message": error.message, "status": str(error.status)}
+        pool.own["nodes"].append(node)
+
+
+def show_pool(cloud: Cloud, request: Request) -> Reply:
+    """GetNodePool, with its nodes."""
+    pool = cloud.get("nodepool", request.target)
+    reply = shown(pool)
+    return Reply(
+        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"]]}, headers=reply.headers
+    )
+
+
+def _node(pool: Resource, node: dict[str, Any]) -> View:
+    view: View = {"name": node["name"], "nodePoolId": pool.id}
+    if "error" in node:
+        return view | {"lifecycleState": "FAILING", "nodeError": node["error"]}
+    instance: Resource = node["instance"]
+    states = {
+        "PROVISIONING": "CREATING",
+        "RUNNING": "ACTIVE",
+        "TERMINATING": "DELETING",
+        "TERMINATED": "DELETED",
+    }
+    return view | {"id": instance.id, "lifecycleState": states.get(instance.state, "INACTIVE")}
+
+
+def list_pools(cloud: Cloud, request: Request) -> Reply:
+    """ListNodePools: of a compartment, without their metadata and their nodes."""
+    rows = [
+        (number, {name: value for name, value in view.items() if name != "nodeMetadata"})
+        for number, view in cloud.rows("nodepool")
+    ]
+    return page(request, rows, size=cloud.settings.page_size)
+
+
+def update_pool(cloud: Cloud, request: Request) -> Reply:
+    """UpdateNodePool: its number of machines, which grows alone here."""
+    pool = _live(cloud, "nodepool", request.target, "node pool")
+    wanted = (request.body.get("nodeConfigDetails") or {}).get("size")
+    assert wanted is not None, "only the size is played"
+    cloud.change(pool, nodeConfigDetails={**pool.view["nodeConfigDetails"], "size": wanted})
+    if pool.state == "ACTIVE":
+        _scale(cloud, pool)
+    work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
+    works.done(cloud, work)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def delete_pool(cloud: Cloud, request: Request) -> Reply:
+    """DeleteNodePool: ends its machines first."""
+    pool = _live(cloud, "nodepool", request.target, "node pool")
+    for node in pool.own["nodes"]:
+        if "instance" in node:
+            end_node(cloud, node["instance"])
+    return _remove(cloud, pool, "NODEPOOL_DELETE", cloud.settings.oke_gone_s)
+
+
+def _live(cloud: Cloud, kind: str, identifier: str, what: str) -> Resource:
+    found = cloud.get(kind, identifier)
+    if found.state in ENDED:
+        raise not_found()
+    if found.state == "DELETING":
+        raise conflict(f"The {what} {identifier} is being deleted.")
+    return found
+
+
+def _remove(cloud: Cloud, resource: Resource, operation: str, after_s: float) -> Reply:
+    cloud.become(resource, "DELETING")
+    work = works.start(cloud, operation, resource, "DELETED")
+
+    def finish() -> None:
+        works.done(cloud, work)
+        cloud.become(resource, "DELETED")
+
+    cloud.later(after_s, finish)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def kubeconfig(cloud: Cloud, request: Request) -> Reply:
+    """CreateKubeconfig: where the API server is; `oke_endpoint` of the settings stands for it."""
+    cluster = _live(cloud, "okecluster", request.target, "cluster")
+    if cluster.state == "CREATING":
+        raise incorrect_state(f"The cluster {cluster.id} is in state CREATING.")
+    url = cloud.settings.oke_endpoint or f"https://{cluster.view['endpoints']['publicEndpoint']}"
+    text = f"apiVersion: v1\nkind: Config\nclusters:\n- name: cluster\n  cluster:\n    server: {url}\n"
+    return Reply(body=text.encode())
+
+
+def install_addon(cloud: Cloud, request: Request) -> Reply:
+    """InstallAddon: once."""
+    cluster = _live(cloud, "okecluster", request.target, "cluster")
+    name = request.body["addonName"]
+    if name not in ADDONS:
+        raise invalid(f"There is no add-on {name}")
+    if name in cluster.own.setdefault("addons", []):
+        raise conflict(f"The add-on {name} is there already.")
+    cluster.own["addons"].append(name)
+    work = works.start(cloud, "CLUSTER_UPDATE", cluster, "UPDATED")
+    works.done(cloud, work)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def get_addon(cloud: Cloud, request: Request) -> Reply:
+    """GetAddon."""
+    cluster = cloud.get("okecluster", request.path["clusterId"])
+    name = request.path["addonName"]
+    if name not in cluster.own.get("addons", []):
+        raise not_found()
+    return Reply(body={"name": name, "lifecycleState": "ACTIVE"})
+
+
+def _lister(kind: str) -> Handler:
+    def list_all(cloud: Cloud, request: Request) -> Reply:
+        return page(request, cloud.rows(kind), size=cloud.settings.page_size)
+
+    return list_all
+
+
+def _deleter(kind: str) -> Handler:
+    def delete(cloud: Cloud, request: Request) -> Reply:
+        cloud.fall(_live(cloud, kind, request.target, kind))
+        return Reply(status=204)
+
+    return delete
+
+
+HANDLERS: dict[str, Handler] = {
+    "GetClusterOptions": cluster_options,
+    "GetNodePoolOptions": pool_options,
+    "CreateCluster": create_cluster,
+    "GetCluster": getter("okecluster"),
+    "ListClusters": list_clusters,
+    "DeleteCluster": delete_cluster,
+    "CreateKubeconfig": kubeconfig,
+    "InstallAddon": install_addon,
+    "GetAddon": get_addon,
+    "CreateNodePool": create_pool,
+    "GetNodePool": show_pool,
+    "ListNodePools": list_pools,
+    "UpdateNodePool": update_pool,
+    "DeleteNodePool": delete_pool,
+}
+BALANCERS: dict[str, Handler] = {
+    "ListLoadBalancers": _lister("loadbalancer"),
+    "GetLoadBalancer": getter("loadbalancer"),
+    "DeleteLoadBalancer": _deleter("loadbalancer"),
+}
+VOLUMES: dict[str, Handler] = {
+    "ListVolumes": _lister("blockvolume"),
+    "GetVolume": getter("blockvolume"),
+    "DeleteVolume": _deleter("blockvolume"),
+}

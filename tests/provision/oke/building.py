@@ -1,0 +1,98 @@
+"""A fake OCI with OKE, an API server that takes its tokens, and what tests of `provision.oke` ask for."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from inventories.disk.store import ClusterFolder, Store
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.managed_kubernetes.provider import ManagedKubernetes
+from provision.oke.provider import provider
+from provision.provider import Leftover, Plan
+from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi, kube_api
+from tests.provision.oci.building import FastClock
+
+SHAPE, GPUS = "VM.GPU.A10.2", 2
+
+
+def signed_for(token: str) -> dict[str, str]:
+    """The path, and the parameters, of a token's address."""
+    address = urlsplit(base64.urlsafe_b64decode(token).decode())
+    return {"path": address.path} | {name: values[0] for name, values in parse_qs(address.query).items()}
+
+
+def is_ours(token: str) -> bool:
+    """Whether OKE would take the token, but for the signature, which nobody here can check."""
+    try:
+        signed = signed_for(token)
+    except ValueError:
+        return False
+    whole = 'headers="date (request-target) host"' in signed.get("authorization", "")
+    return whole and signed["path"].startswith("/cluster_request/ocid1.okecluster.") and "date" in signed
+
+
+@contextmanager
+def api_server() -> Iterator[KubeApi]:
+    """An API server that takes OKE's tokens, with the nodes of a cluster of three machines with GPUs."""
+    with kube_api() as api:
+        api.knows = is_ours
+        api.world.add_node("cpu-0", labels={"gpuctl/group": "cpu"})
+        for number in range(3):
+            labels = {"node.kubernetes.io/instance-type": SHAPE, "gpuctl/group": "gpu"}
+            taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+            api.world.add_node(f"gpu-{number}", gpus=GPUS, labels=labels, taints=[taint])
+        yield api
+
+
+class User:
+    """Somebody with a home of their own, and one cluster."""
+
+    def __init__(self, home: Path, *, name: str = "demo") -> None:
+        self.home = home
+        self.name = name
+        self.said: list[str] = []
+
+    @property
+    def folder(self) -> ClusterFolder:
+        return Store(self.home).cluster(self.name)
+
+    @property
+    def provider(self) -> ManagedKubernetes:
+        """One as new, as a command has it."""
+        return provider(self.folder, clock=FastClock())
+
+    def plan(self, count: int | None = 2, **spec: Any) -> Plan:
+        asked: dict[str, Any] = {"shape": SHAPE, "ssh_cidr": "198.51.100.7/32", "provider": "oke"}
+        current = self.folder.load() if self.folder.exists() else None
+        return self.provider.plan(Spec(cluster=self.name, count=count, **(asked | spec)), current)
+
+    def up(self, count: int | None = 2, **spec: Any) -> tuple[Machine, ...]:
+        plan = self.plan(count, **spec)
+        machines = self.provider.create(plan, self.folder.journal, self.said.append)
+        self.folder.save(
+            Inventory(
+                cluster=self.name,
+                provider="oke",
+                region=plan.region,
+                shape=plan.spec.shape,
+                hourly_usd=plan.hourly_usd,
+                created_at="2026-11-21T09:00:00Z",
+                machines=machines,
+            )
+        )
+        return machines
+
+    def down(self) -> tuple[Leftover, ...]:
+        return self.provider.destroy(self.said.append)
+
+
+def operations(fake: FakeCloud) -> list[str]:
+    """The calls that changed something; a kubeconfig is asked for by POST, and changes nothing."""
+    return [
+        call["operation"] for call in fake.calls(mutating=True) if call["operation"] != "CreateKubeconfig"
+    ]

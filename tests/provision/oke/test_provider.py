@@ -1,0 +1,113 @@
+"""The whole way on a fake OCI: plan, create, find, destroy."""
+
+from collections import Counter
+
+import pytest
+
+from inventories.errors import InvalidInput
+from provision.errors import NoCapacity
+from tests.fakes.client import FakeCloud
+from tests.provision.oke.building import SHAPE, User, operations, signed_for
+
+
+def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, fake: FakeCloud) -> None:
+    made = user.up(2)
+
+    assert [machine.rank for machine in made] == [0, 1]
+    assert user.provider.find() == made
+    kinds = Counter(part.get("kind", "instance") for part in fake.owned())
+    assert (kinds["okecluster"], kinds["nodepool"], kinds["instance"]) == (1, 2, 3)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_second_up_changes_nothing_and_a_larger_one_makes_the_pool_larger(
+    user: User, fake: FakeCloud
+) -> None:
+    user.up(1)
+    fake.forget_calls()
+    assert not user.plan(1).changes
+    user.up(1)
+    assert operations(fake) == []
+    assert len(user.up(2)) == 2
+    assert operations(fake) == ["UpdateNodePool"]
+
+
+@pytest.mark.slow
+def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: User) -> None:
+    plan = user.plan(2, ttl_s=3600.0)
+    assert plan.price.control_plane_usd == 0.1
+    assert "nothing ends by itself" in (plan.ending or "")
+    asked = [one.operation for one in plan.requests]
+    assert asked == ["CreateCluster", "InstallAddon", "CreateNodePool", "CreateNodePool"]
+    assert plan.image.startswith("Oracle-Linux-8.10-Gen2-GPU-2026.09.30")
+    assert plan.requests[0].body["kubernetesVersion"] == "v1.34.1"
+
+
+@pytest.mark.slow
+def test_next_domain_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
+    first = user.plan(2).details.offer.zones[0].name  # type: ignore[attr-defined]
+    fake.settings(capacity={SHAPE: {first: 0}})
+    user.up(2)
+    assert any(f"no machines in {first}" in line for line in user.said)
+    pools = [part for part in fake.owned() if part.get("kind") == "nodepool"]
+    assert len(pools) == 2
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_no_domain_with_machines_is_told_with_each_reason(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={SHAPE: {"*": 0}})
+    with pytest.raises(NoCapacity, match=r"OCI has not 2 VM\.GPU\.A10\.2 together"):
+        user.up(2)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_shape_without_gpus_is_refused(user: User, fake: FakeCloud) -> None:
+    with pytest.raises(InvalidInput, match="has no GPU"):
+        user.plan(1, shape="VM.Standard.E4.Flex")
+    assert operations(fake) == []
+
+
+@pytest.mark.slow
+def test_cluster_of_another_with_the_same_name_stays(user: User, fake: FakeCloud, tmp_path: object) -> None:
+    user.up(1)
+    mine = {part["id"] for part in fake.owned()}
+    other = User(user.home.parent / "other")
+    other.up(1)
+    assert other.down() == ()
+    assert {part["id"] for part in fake.owned()} == mine
+
+
+@pytest.mark.slow
+def test_slow_end_of_a_control_plane_is_waited_for(user: User, fake: FakeCloud) -> None:
+    user.up(1)
+    fake.settings(oke_gone_s=120.0)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_lost_replies_make_nothing_twice(user: User, fake: FakeCloud) -> None:
+    for operation in ("CreateCluster", "CreateNodePool", "InstallAddon"):
+        fake.fault(operation=operation, kind="drop_after", times=1)
+    assert len(user.up(2)) == 2
+    kinds = Counter(part.get("kind", "instance") for part in fake.owned())
+    assert (kinds["okecluster"], kinds["nodepool"], kinds["instance"]) == (1, 2, 3)
+    assert user.down() == ()
+
+
+def test_token_is_a_signed_address_of_one_cluster(user: User) -> None:
+    from provision.cloud.records import Target
+    from provision.oci import credentials
+    from provision.oke import tokens
+
+    token, _ = tokens.make(credentials.find(Target(provider="oke")), "ocid1.okecluster.oc1.x.y")
+    signed = signed_for(token)
+    assert signed["path"] == "/cluster_request/ocid1.okecluster.oc1.x.y"
+    assert signed["authorization"].startswith("Signature ")
+    assert "GMT" in signed["date"]
