@@ -7,7 +7,7 @@ import click
 from gpuctl.errors import Usage
 from gpuctl.options import App, common_options
 
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -7,7 +7,7 @@ from typing import Any
 from provision.aws.requests import efa_layout, tag_specification
 from provision.cloud.records import CloudCluster, Offer
 from provision.eks import names
-from provision.managed_kubernetes.workers import GROUP_LABEL
+from provision.kubernetes.objects import GROUP_LABEL
 
 Request = dict[str, Any]
 

@@ -51,6 +51,7 @@ NAMESPACE = Kind("v1", "namespaces", namespaced=False)
 NODE = Kind("v1", "nodes", namespaced=False)
 POD = Kind("v1", "pods")
 SECRET = Kind("v1", "secrets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 EVENT = Kind("v1", "events")
 RAY_CLUSTER = Kind("ray.io/v1", "rayclusters")
 CRD = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
@@ -176,13 +177,19 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     files = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
     settings = client.Configuration()
     settings.retries = False
+    contexts: list[Any] = []
+    current: dict[str, Any] = {}
     try:
         contexts, current = config.list_kube_config_contexts(files)
     except config.ConfigException as error:
-        raise BadCredentials(
-            f"No cluster of Kubernetes is known here: {error}. Have its provider write a kubeconfig "
-            "(aws eks update-kubeconfig, oci ce cluster create-kubeconfig), or name the file in KUBECONFIG."
-        ) from error
+        # A file without a current context is none the worse for who names one.
+        if context is not None and "current-context" in str(error):
+            contexts = [{"name": context}]
+        else:
+            raise BadCredentials(
+                f"No cluster of Kubernetes is known here: {error}. Have its provider write a kubeconfig "
+                "(aws eks update-kubeconfig, oci ce cluster create-kubeconfig), or name the file in KUBECONFIG."
+            ) from error
     name = context or str(current["name"])
     known = [str(one["name"]) for one in contexts]
     if name not in known:

@@ -62,6 +62,11 @@ def gpus_each(found: Sequence[NodeRoom], shape: str | None, *, of_shape: int | N
     """
     if shape is not None:
         fitting = [node.gpus for node in found if node.shape == shape]
+        if fitting and of_shape and not max(fitting):
+            raise InvalidInput(
+                f"The nodes of instance type {shape} have {of_shape} GPUs, and Kubernetes knows of none: NVIDIA's "
+                "device plug-in is not at work there."
+            )
         if fitting:
             return max(fitting)
         if of_shape is not None:

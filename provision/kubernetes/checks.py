@@ -19,14 +19,19 @@ INSTALL = (
 INSECURE = "; its certificate is not checked (insecure-skip-tls-verify)"
 KARPENTER = Kind("karpenter.sh/v1", "nodepools", namespaced=False)
 NEEDED: tuple[tuple[str, str, str], ...] = (
+    ("get", "", "namespaces"),
     ("create", "", "namespaces"),
     ("patch", "", "namespaces"),
     ("delete", "", "namespaces"),
     ("create", "", "secrets"),
     ("patch", "", "secrets"),
+    ("create", "networking.k8s.io", "networkpolicies"),
+    ("patch", "networking.k8s.io", "networkpolicies"),
+    ("get", "ray.io", "rayclusters"),
     ("create", "ray.io", "rayclusters"),
     ("patch", "ray.io", "rayclusters"),
     ("delete", "ray.io", "rayclusters"),
+    ("get", "", "pods"),
     ("list", "", "pods"),
     ("patch", "", "pods"),
     ("get", "", "pods/exec"),

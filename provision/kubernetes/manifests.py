@@ -21,6 +21,8 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 PORT = 29400
 JOB = "ranks"
 """Name of the JobSet's one job: its first pod is `NAME-ranks-0-0.NAME`."""
+MEET_S = 1800
+"""How long the pods wait for each other: nodes join and images come at different times."""
 KEPT_S = 3600
 """How long the pods of a job that is over stay, for their logs."""
 
@@ -112,14 +114,15 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
 
 def _job_set(job: JobManifest) -> dict[str, Any]:
     """An indexed job: the pod with index 0 has the rendezvous, and its name is known before it is there."""
-    rendezvous = f"{job.name}-{JOB}-0-0.{job.name}:{PORT}"
     ranks = [
         "torchrun",
         f"--nnodes={job.nodes}",
         f"--nproc-per-node={job.gpus or 1}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={rendezvous}",
-        f"--rdzv-id={job.name}",
+        # Of the pod: Kubernetes puts it in.
+        "--node-rank=$(JOB_COMPLETION_INDEX)",
+        f"--master-addr={job.name}-{JOB}-0-0.{job.name}",
+        f"--master-port={PORT}",
+        f"--rdzv-conf=timeout={MEET_S}",
         *job.command,
     ]
     pod = _pod(job, {"name": "torchrun", "image": job.image, "command": ranks})

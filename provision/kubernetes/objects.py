@@ -2,7 +2,7 @@
 
 import base64
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inventories.ray_in_pods import RAY_VERSION
@@ -12,13 +12,20 @@ CLUSTER, CLUSTER_ID, RANK = "gpuctl/cluster", "gpuctl/cluster-id", "gpuctl/rank"
 """Labels. The last one is a worker pod's, once it is a machine."""
 OWNER = "gpuctl/owner"
 """Annotation: who made it, user@host."""
-RAY_CLUSTER_NAME, SECRET_NAME, GROUP = "machines", "ray-token", "gpu"
+RAY_CLUSTER_NAME, SECRET_NAME, POLICY_NAME, GROUP = "machines", "ray-token", "own-pods-only", "gpu"
 WORKERS = f"ray.io/cluster={RAY_CLUSTER_NAME},ray.io/node-type=worker"
 """Selects the pods that are machines."""
 PODS = f"ray.io/cluster={RAY_CLUSTER_NAME}"
 GPU = "nvidia.com/gpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 HOSTNAME = "kubernetes.io/hostname"
+GROUP_LABEL = "gpuctl/group"
+"""Of nodes that gpuctl has made: `cpu` or `gpu`."""
+UNDISTURBED = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations: nobody moves a pod to another node in the middle of a run."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
 NODE_FOLDERS = ("/home/ray/.gpuctl-node", "/root/.gpuctl-node")
 """Where gpuctl keeps environments, code and logs, in the home of the user of Ray's images or of root."""
@@ -51,8 +58,26 @@ def secret(cluster: KubernetesCluster, token: str) -> dict[str, Any]:
     }
 
 
-def ray_cluster(cluster: KubernetesCluster, count: int) -> dict[str, Any]:
-    """Return the RayCluster: a head that takes no work, and `count` workers, one a node."""
+def network_policy(cluster: KubernetesCluster) -> dict[str, Any]:
+    """Return the policy that lets nobody in but the cluster's own pods: Ray and ranks listen on all ports."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(cluster, POLICY_NAME),
+        "spec": {
+            "podSelector": {},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": {}}]}],
+        },
+    }
+
+
+def ray_cluster(cluster: KubernetesCluster, count: int, *, delete: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the RayCluster: a head that takes no work, and `count` workers, one a node.
+
+    `delete`: names of the worker pods that go where there are more.
+    """
+    strategy = {"scaleStrategy": {"workersToDelete": list(delete)}} if delete else {}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
@@ -73,6 +98,7 @@ def ray_cluster(cluster: KubernetesCluster, count: int) -> dict[str, Any]:
                     "maxReplicas": count,
                     "rayStartParams": {"num-cpus": str(cluster.cpus)} if cluster.cpus else {},
                     "template": _template(cluster, _worker(cluster)),
+                    **strategy,
                 }
             ],
         },
@@ -94,12 +120,23 @@ def _metadata(cluster: KubernetesCluster, name: str) -> dict[str, Any]:
 
 
 def _template(cluster: KubernetesCluster, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"labels": labels(cluster)}, "spec": spec}
+    return {"metadata": {"labels": labels(cluster), "annotations": UNDISTURBED}, "spec": spec}
 
 
 def _head(cluster: KubernetesCluster) -> dict[str, Any]:
+    """It needs no GPU, and is beside the workers' nodes where it can be."""
+    worker = {"labelSelector": {"matchLabels": {"ray.io/node-type": "worker"}}, "topologyKey": HOSTNAME}
+    preferred = {"weight": 50, "podAffinityTerm": worker}
+    small = {"matchExpressions": [{"key": GROUP_LABEL, "operator": "In", "values": ["cpu"]}]}
     return {
         "automountServiceAccountToken": False,
+        "affinity": {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": small}]
+            },
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]},
+        },
+        **_tolerations(cluster),
         "containers": [
             {
                 "name": "ray-head",
@@ -143,6 +180,10 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
     }
     if cluster.shape:
         spec["nodeSelector"] = {INSTANCE_TYPE: cluster.shape}
-    if cluster.gpus:
-        spec["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
-    return spec
+    return spec | _tolerations(cluster)
+
+
+def _tolerations(cluster: KubernetesCluster) -> dict[str, Any]:
+    """What lets a pod onto nodes with GPUs, which may be all that there are."""
+    tolerated = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    return {"tolerations": tolerated} if cluster.gpus else {}

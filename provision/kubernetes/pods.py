@@ -8,7 +8,8 @@ from inventories.machine import Machine, MachineState
 from provision.clock import Clock
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
 from provision.kubernetes import objects, waiting
-from provision.kubernetes.api import EVENT, NAMESPACE, POD, RAY_CLUSTER, SECRET, Api
+from provision.kubernetes.api import EVENT, NAMESPACE, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, Api
+from provision.kubernetes.capacity import OVER
 from provision.kubernetes.record import KubernetesCluster
 from provision.kubernetes.waiting import DEADLINES_S, Waiting
 from provision.progress import Progress
@@ -30,13 +31,26 @@ class Pods:
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the worker pods that are not on their way out, those with a rank first."""
-        return sorted((pod for pod in self._pods(objects.WORKERS) if not _going(pod)), key=_order)
+        return sorted((pod for pod in self._pods(objects.WORKERS) if _stays(pod)), key=_order)
 
     def apply(self, count: int, token: str) -> None:
-        """Make the namespace, the token and the RayCluster with so many workers, or bring them to that."""
+        """Make the namespace, the token and the RayCluster with so many workers, or bring them to that.
+
+        Where there are too many, those go that are no machines of the first `count` ranks: KubeRay would take any.
+        """
         self.api.apply(NAMESPACE, objects.namespace(self.cluster))
+        self.api.apply(NETWORK_POLICY, objects.network_policy(self.cluster))
         self.api.apply(SECRET, objects.secret(self.cluster, token))
-        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count))
+        workers = self.workers()
+        surplus = max(0, len(workers) - count)
+        # Those without a rank first, then the highest ranks.
+        others = [pod["metadata"]["name"] for pod in sorted(workers, key=_order, reverse=True)[:surplus]]
+        self.api.apply(RAY_CLUSTER, objects.ray_cluster(self.cluster, count, delete=others))
+
+    def asked_for(self) -> int | None:
+        """How many workers the RayCluster has to have. None: there is none."""
+        found = self.api.get(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, self.cluster.namespace)
+        return None if found is None else int(found["spec"]["workerGroupSpecs"][0]["replicas"])
 
     def wait(self, count: int, say: Say) -> list[dict[str, Any]]:
         """Wait until so many workers and the head are ready; tell what they wait for. Returns the workers.
@@ -48,7 +62,8 @@ class Pods:
         told: set[str] = set()
         while True:
             now = self.clock.now()
-            pods = [pod for pod in self._pods(objects.PODS) if not _going(pod)]
+            # One that has ended is made anew by KubeRay.
+            pods = [pod for pod in self._pods(objects.PODS) if _stays(pod)]
             workers = sorted((pod for pod in pods if not _is_head(pod)), key=_order)
             stages = {pod["metadata"]["name"]: self._stage(pod) for pod in pods}
             if len(pods) == count + 1 and all(one.stage == "ready" for one in stages.values()):
@@ -70,6 +85,17 @@ class Pods:
                         f"Is its operator at work? `kubectl --context {self.api.context} describe raycluster "
                         f"{objects.RAY_CLUSTER_NAME} -n {self.cluster.namespace}` shows what it says."
                     )
+            else:
+                since.pop("", None)
+            if missing < 0:
+                since.setdefault("surplus", ("start", now))
+                if now - since["surplus"][1] > DEADLINES_S["start"]:
+                    raise CreateFailed(
+                        f"KubeRay keeps {len(pods)} pods in {self.cluster.namespace}, where {count + 1} are asked "
+                        f"for: {', '.join(sorted(stages))}. Is its operator at work?"
+                    )
+            else:
+                since.pop("surplus", None)
             ready = sum(one.stage == "ready" for one in stages.values())
             progress.tell(f"waiting for the pods: {ready} of {count + 1} are ready")
             self.clock.sleep(waits.next())
@@ -79,19 +105,29 @@ class Pods:
         taken = {rank for pod in workers if (rank := rank_of(pod)) is not None and rank < count}
         free = iter(sorted(set(range(count)) - taken))
         for pod in workers:
-            if rank_of(pod) is None:
+            if (rank := rank_of(pod)) is None or rank >= count:
                 name = pod["metadata"]["name"]
                 self.api.label(POD, name, self.cluster.namespace, {objects.RANK: str(next(free))})
+
+    def machines(self, count: int, *, python: str | None = None) -> tuple[Machine, ...]:
+        """Return all of them, by rank. Raises CreateFailed where one went since it was ready."""
+        ranked = [pod for pod in self.workers() if (rank := rank_of(pod)) is not None and rank < count]
+        if len(ranked) != count:
+            raise CreateFailed(
+                f"{count - len(ranked)} of {count} pods went as soon as they were ready. Try again."
+            )
+        return tuple(self.machine(pod, python=python) for pod in ranked)
 
     def remove(self, say: Say) -> tuple[Leftover, ...]:
         """Remove the namespace and all that is in it; what is left at the deadline, with the server's reason."""
         name = self.cluster.namespace
-        found = self.api.get(NAMESPACE, name)
-        if found is None:
-            return ()
-        if not objects.is_of(found, self.cluster):
-            return ()
         try:
+            found = self.api.get(NAMESPACE, name)
+            if found is None:
+                return ()
+            if not objects.is_of(found, self.cluster):
+                why = f"It has not the label {objects.CLUSTER_ID}={self.cluster.id}, so it is left alone."
+                return (Leftover(kind="namespace", id=name, reason=why),)
             self.api.delete(RAY_CLUSTER, objects.RAY_CLUSTER_NAME, name)
             self.api.delete(NAMESPACE, name)
         except Denied as error:
@@ -185,9 +221,14 @@ def rank_of(pod: Mapping[str, Any]) -> int | None:
 
 def state_of(pod: Mapping[str, Any]) -> MachineState:
     """Return the machine's state."""
-    phase = (pod.get("status") or {}).get("phase")
-    if _going(pod) or phase in ("Failed", "Succeeded"):
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if not _stays(pod):
         return "gone"
+    if phase == "Running" and any(
+        one["type"] == "Ready" and one["status"] != "True" for one in status.get("conditions") or ()
+    ):
+        return "unknown"  # Ray does not answer in it, or its node is lost
     return {"Running": "running", "Pending": "pending"}.get(str(phase), "unknown")  # type: ignore[return-value]
 
 
@@ -207,6 +248,11 @@ def blocked_by(namespace: Mapping[str, Any]) -> str:
 
 def _going(pod: Mapping[str, Any]) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _stays(pod: Mapping[str, Any]) -> bool:
+    """Whether it is neither on its way out nor over: KubeRay replaces those."""
+    return not _going(pod) and (pod.get("status") or {}).get("phase") not in OVER
 
 
 def _is_head(pod: Mapping[str, Any]) -> bool:

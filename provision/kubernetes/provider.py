@@ -41,6 +41,8 @@ class Details:
 
     cluster: KubernetesCluster
     count: int
+    settles: bool
+    """Whether the RayCluster has another number of workers than it should, and no machine is missing."""
 
 
 class KubernetesProvider:
@@ -74,6 +76,7 @@ class KubernetesProvider:
             _refuse_elsewhere(record, spec)
         api = self._api(record, spec)
         kept = self._found(record, api)
+        pods = None if record is None else Pods(api, record, self._clock)
         count = spec.count if spec.count is not None else max(len(kept), record.count if record else 0, 1)
         had = max(len(kept), record.count if record else 0)
         if count < had:
@@ -88,6 +91,9 @@ class KubernetesProvider:
         free = True
         if missing or cluster is None:
             cluster, free, notes = self._asked(api, record, spec, len(missing))
+        # An `up` that was cut off may have asked for others.
+        asked = pods.asked_for() if pods is not None else None
+        settles = not missing and asked is not None and asked != count
         names = {machine.rank: machine.id for machine in (current.machines if current else ())}
         create = tuple(
             PlannedMachine(
@@ -103,18 +109,18 @@ class KubernetesProvider:
             keep=keep,
             price=FREE if free else NOBODYS_PRICE,
             free=free,
-            requests=_requests(cluster, count) if create else (),
+            requests=_requests(cluster, count) if create or settles else (),
             resources=tuple(_resources(cluster, create, keep, fresh=record is None)),
             driver=NO_DRIVER,
             notes=tuple(notes),
-            details=Details(cluster=cluster, count=count),
+            details=Details(cluster=cluster, count=count, settles=settles),
         )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """As the protocol says. Goes on where an interrupted one stopped."""
         assert isinstance(plan.details, Details)
         cluster, count = plan.details.cluster, plan.details.count
-        if not plan.create:
+        if not plan.create and not plan.details.settles:
             return plan.keep
         before = load(self._folder)
         save(self._folder, cluster if before is None else replace(cluster, count=before.count))
@@ -126,11 +132,12 @@ class KubernetesProvider:
             pods.apply(count, token)
             workers = pods.wait(count, say)
             pods.rank(workers, count)
-        except ProvisionError as error:
+            machines = pods.machines(count, python=_python(plan))
+        except (ProvisionError, KeyboardInterrupt) as error:
             undo(pods, error, before.count if before else 0, token, say)
             raise
         save(self._folder, replace(cluster, count=count))
-        return tuple(pods.machine(pod, python=_python(plan)) for pod in pods.workers())
+        return machines
 
     def find(self) -> tuple[Machine, ...]:
         """The worker pods that have a rank, whatever our inventory says."""
@@ -202,11 +209,13 @@ class KubernetesProvider:
                     "You may not list the cluster's nodes, so their GPUs are not known. Name their instance type "
                     "with --shape, such as g5.12xlarge."
                 )
-            gpus, notes, free = (
-                of_shape or 0,
-                ["you may not list nodes: whether there is room is not known"],
-                False,
-            )
+            if of_shape is None and record is None:
+                raise InvalidInput(
+                    f"You may not list the cluster's nodes, and how many GPUs a {shape} has is not known here. Have "
+                    "its administrator allow you to list nodes."
+                )
+            gpus = fresh.gpus if record else of_shape or 0
+            notes, free = ["you may not list nodes: whether there is room is not known"], False
         else:
             gpus = fresh.gpus if record else gpus_each(rooms, shape, of_shape=of_shape)
             cpus = fresh.cpus if record else cpus_each(rooms, shape, gpus)

@@ -18,8 +18,6 @@ NEVER = (
     "InvalidImageName",
     "ErrImageNeverPull",
     "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
 )
 """Reasons of a container that waiting does not mend."""
 PULL_FAILED = ("ErrImagePull", "ImagePullBackOff")

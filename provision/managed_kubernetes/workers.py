@@ -13,9 +13,7 @@ from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster
 from provision.provider import Leftover, Say
 
-GROUP_LABEL = "gpuctl/group"
-"""Of nodes: `cpu` or `gpu`."""
-GPU_NODES = {GROUP_LABEL: "gpu"}
+GPU_NODES = {objects.GROUP_LABEL: "gpu"}
 
 
 @dataclass(frozen=True, kw_only=True)

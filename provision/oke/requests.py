@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.cloud.records import CloudCluster, Offer
-from provision.managed_kubernetes.workers import GROUP_LABEL
+from provision.kubernetes.objects import GROUP_LABEL
 from provision.oci.requests import cluster_tags
 from provision.oke import names
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
 import websocket
@@ -38,6 +38,8 @@ KEPT_BYTES = 2 * 1024 * 1024
 """Of what a command says, so much is read ahead, both streams together."""
 CHUNK_BYTES = 32 * 1024
 NOT_FOUND = 127
+RAY_WORKER = "ray-worker"
+"""The container of a RayCluster's worker."""
 NO_PROGRAM = ("executable file not found", "no such file or directory", "No such file or directory")
 """What container runtimes say of a program that is not there."""
 BROKEN = (OSError, websocket.WebSocketException)
@@ -69,7 +71,9 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     if pod.status.phase != "Running" or pod.metadata.deletion_timestamp:
         state = "ending" if pod.metadata.deletion_timestamp else pod.status.phase
         raise Unreachable(f"{machine.name}: the pod {machine.id} is not running, but {state}.")
-    return PodTransport(machine, api, pod.spec.containers[0].name)
+    names = [container.name for container in pod.spec.containers]
+    # Others may have put a container of theirs before it.
+    return PodTransport(machine, api, RAY_WORKER if RAY_WORKER in names else names[0])
 
 
 def _refused(machine: Machine, error: "client.ApiException") -> Exception:
@@ -156,7 +160,14 @@ class PodTransport:
                 subprotocols=[PROTOCOL],
                 sslopt=_tls(settings),
                 suppress_origin=True,
+                **_proxy(settings),
             )
+        except websocket.WebSocketBadStatusException as error:
+            self._broke()
+            refused = AuthenticationFailed if error.status_code in (401, 403) else ConnectionLost
+            raise refused(
+                f"{self._machine.name}: the API server refuses the command with {error.status_code}."
+            ) from error
         except BROKEN as error:
             self._broke()
             raise ConnectionLost(
@@ -178,6 +189,18 @@ def _tls(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class 
         "server_hostname": getattr(settings, "tls_server_name", None),
     }
     return {"cert_reqs": ssl.CERT_REQUIRED} | {name: value for name, value in named.items() if value}
+
+
+def _proxy(settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the client's class has no types
+    """Return the kubeconfig's proxy, as websocket-client takes it."""
+    if not settings.proxy:
+        return {}
+    address = urlsplit(settings.proxy)
+    return {
+        "http_proxy_host": address.hostname,
+        "http_proxy_port": address.port,
+        "proxy_type": address.scheme,
+    }
 
 
 class PodProcess:
@@ -262,7 +285,8 @@ class PodProcess:
         """Take what comes, until the command's status has come or the connection breaks."""
         status, error = None, None
         try:
-            while (message := self._link.recv()) != b"" and not self._closed:
+            # A close frame is an empty text.
+            while (message := self._link.recv()) and not self._closed:
                 data = message.encode() if isinstance(message, str) else message
                 if data[0] == STATUS:
                     status, words = end_of(data[1:])

@@ -8,7 +8,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import IO, TYPE_CHECKING
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 20.0
 CHUNK_BYTES = 32 * 1024
+NOBODY_READS = 141
+"""Exit status of a program whose output nobody reads, as a shell has it for SIGPIPE."""
 LOGIN = "cd; exec $(command -v bash || command -v sh) -l"
 
 
@@ -48,11 +50,15 @@ def run(machine: Machine, cluster: ClusterFolder, command: str) -> int:
 def _piped(process: PodProcess) -> int:
     """Carry this process's streams to the command and back."""
     Thread(target=_feed, args=(process,), daemon=True).start()
-    errors = Thread(target=_copy, args=(process.recv_stderr, sys.stderr.buffer))
+    errors = Thread(target=_copy, args=(process.recv_stderr, sys.stderr.buffer), daemon=True)
     errors.start()
-    _copy(process.recv, sys.stdout.buffer)
-    errors.join()
-    return process.exit_status(CONNECT_TIMEOUT_S) or 0
+    try:
+        if _copy(process.recv, sys.stdout.buffer):
+            errors.join()
+            return process.exit_status(CONNECT_TIMEOUT_S) or 0
+        return NOBODY_READS
+    finally:
+        process.close()
 
 
 def _feed(process: PodProcess) -> None:
@@ -63,12 +69,17 @@ def _feed(process: PodProcess) -> None:
         process.end_input()
 
 
-def _copy(take: object, to: "IO[bytes]") -> None:
-    assert callable(take)
-    with suppress(OSError):
+def _copy(take: Callable[[int], bytes], to: "IO[bytes]") -> bool:
+    """Pass on what is said; False where nobody reads it any more."""
+    try:
         while data := take(CHUNK_BYTES):
             to.write(data)
             to.flush()
+    except BrokenPipeError:
+        return False
+    except OSError:
+        pass  # the connection broke: the status tells
+    return True
 
 
 def _on_terminal(link: "websocket.WebSocket") -> int:
@@ -79,7 +90,7 @@ def _on_terminal(link: "websocket.WebSocket") -> int:
 
     def listen() -> None:
         try:
-            while (message := link.recv()) != b"":
+            while message := link.recv():
                 data = message.encode() if isinstance(message, str) else message
                 if data[0] == STDOUT:
                     sys.stdout.buffer.write(data[1:])

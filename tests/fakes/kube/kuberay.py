@@ -23,6 +23,7 @@ PLAYED_OF_GROUPS = {
     "numOfHosts",
     "priority",
     "rayStartParams",
+    "scaleStrategy",
     "serviceType",
     "template",
 }

@@ -1,5 +1,6 @@
 """One turn of KubeRay's operator for one RayCluster: what is there, to what it would change. Pure."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +44,13 @@ def turn(cluster: Document, pods: Sequence[Document], services: Sequence[Documen
         made.create.append(kuberay.head_pod(cluster))
     for group in cluster["spec"].get("workerGroupSpecs", []):
         workers = [one for one in alive if _label(one, "ray.io/group") == group["groupName"]]
+        named = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
+        made.delete += [one for one in workers if one["metadata"]["name"] in named]
+        workers = [one for one in workers if one not in made.delete]
         wanted = kuberay.workers_wanted(group)
         made.create += [kuberay.worker_pod(cluster, group) for _ in range(wanted - len(workers))]
-        made.delete += workers[wanted:]
+        # As the operator has it: any of them.
+        made.delete += random.sample(workers, max(0, len(workers) - wanted))
     made.status = status(cluster, own, service["metadata"]["name"])
     return made
 

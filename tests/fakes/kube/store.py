@@ -45,6 +45,7 @@ BUILT_IN = [
     *_of("", "v1", {"events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim"}),
     *_of("apps", "v1", {"deployments": "Deployment", "daemonsets": "DaemonSet"}),
     *_of("batch", "v1", {"jobs": "Job"}),
+    *_of("networking.k8s.io", "v1", {"networkpolicies": "NetworkPolicy"}),
     *_of(RBAC, "v1", {"roles": "Role", "rolebindings": "RoleBinding"}),
     *_of(
         RBAC,

@@ -53,9 +53,10 @@ def test_job_set_starts_torchrun_with_a_rendezvous_on_its_first_pod() -> None:
         "torchrun",
         "--nnodes=2",
         "--nproc-per-node=8",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=mine-ranks-0-0.mine:29400",
-        "--rdzv-id=mine",
+        "--node-rank=$(JOB_COMPLETION_INDEX)",
+        "--master-addr=mine-ranks-0-0.mine",
+        "--master-port=29400",
+        "--rdzv-conf=timeout=1800",
         "-m",
         "job",
     ]

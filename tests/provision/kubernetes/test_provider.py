@@ -22,7 +22,8 @@ from provision.errors import (
     Unclear,
 )
 from provision.kubernetes.api import connect
-from provision.kubernetes.provider import KubernetesProvider
+from provision.kubernetes.pods import Pods
+from provision.kubernetes.provider import Details, KubernetesProvider
 from provision.kubernetes.record import load
 from provision.provider import Plan
 from tests.clocks import StepClock
@@ -255,8 +256,41 @@ def test_namespace_of_somebody_else_is_left_alone(api: KubeApi, folder: ClusterF
     up(folder)
     (name,) = ours(api)
     api.world.store.objects["namespaces", None, name]["metadata"]["labels"]["gpuctl/cluster-id"] = "another"
-    assert provider(folder).destroy() == ()
+    (left,) = provider(folder).destroy()
+    assert (left.id, "has not the label gpuctl/cluster-id" in left.reason) == (name, True)
     assert ours(api) == [name]
+
+
+def workers(api: KubeApi, namespace: str) -> set[str]:
+    found = (pod["metadata"]["name"] for pod in api.objects("pods", namespace))
+    return {name for name in found if "worker" in name}
+
+
+def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    """KubeRay takes any worker where there are too many, unless it is told which."""
+    first, second = up(folder)
+    (namespace,) = ours(api)
+    grown = provider(folder).plan(replace(SPEC, count=3), folder.load())
+    one = provider(folder)
+    assert isinstance(grown.details, Details)
+    Pods(one._connect(None), grown.details.cluster, StepClock()).apply(3, folder.ray_token())
+    assert len(workers(api, namespace)) == 3
+    assert provider(folder).plan(SPEC, folder.load()).requests, "it is seen"
+    assert up(folder) == (first, second)
+    assert workers(api, namespace) == {first.host, second.host}
+    assert provider(folder).plan(SPEC, folder.load()).requests == ()
+
+
+def test_growth_that_fails_keeps_the_machines_that_there_were(api: KubeApi, folder: ClusterFolder) -> None:
+    first, second = up(folder)
+    (namespace,) = ours(api)
+    api.world.images["*"] = "slow"
+    with pytest.raises(CreateFailed, match="is not ready after"):
+        up(folder, replace(SPEC, count=3))
+    assert workers(api, namespace) == {first.host, second.host}
+    assert provider(folder).find() == (first, second)
 
 
 def test_undoing_that_fails_says_what_is_left(api: KubeApi, folder: ClusterFolder) -> None:
