@@ -43,7 +43,8 @@ _CLOUD = (
 )
 _RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
-_EKS = ("provision/eks/", "provision/aws/", "provision/cloud/", "tests/fakes/aws_proxy")
+_EKS = ("provision/eks/", "provision/managed_kubernetes/", "provision/aws/", "tests/fakes/aws_proxy")
+_OKE = ("provision/oke/", "provision/managed_kubernetes/", "provision/oci/", "tests/fakes/oci")
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "fakes/test_aws_proxy_hosts.py": ("tests/fakes/",),
     "fakes/test_vms.py": ("tests/fakes/vms",),
@@ -76,7 +77,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/cluster/status.py",
     ),
     "integration/test_crash_sweep.py": _CLOUD,
-    "integration/test_eks.py": (*_CLOUD, "tests/fakes/kube"),
+    "integration/test_managed_kubernetes.py": (*_CLOUD, "tests/fakes/kube"),
     "integration/test_doctor_cluster.py": (
         "gpuctl/workflow/maintenance/doctor",
         "remote/checks/probe",
@@ -121,6 +122,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/eks/test_provider.py": _EKS,
     "provision/eks/test_refusals.py": _EKS,
     "provision/eks/test_zones.py": _EKS,
+    "provision/oke/test_provider.py": _OKE,
     "integration/test_kube_server.py": (
         "provision/kubernetes/",
         "remote/transport/pod",

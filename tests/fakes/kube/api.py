@@ -28,6 +28,9 @@ from tests.fakes.kube.world import World
 
 TOKEN = "a-token-of-the-tests"
 
+GOING_AWAY = b"\x88\x02\x03\xe9"
+"""A WebSocket's close frame, 1001."""
+
 
 @dataclass(kw_only=True)
 class Pod:
@@ -86,10 +89,12 @@ class KubeApi:
             self.world.settle()
             return self.world.store.listed(plural, namespace)
 
-    def break_links(self) -> None:
-        """Break every connection of `exec`, as a network does."""
+    def break_links(self, *, closing: bool = False) -> None:
+        """Break every connection of `exec`, as a network does, or `closing` them, as a server that is replaced."""
         for link in self.links:
             with suppress(OSError):
+                if closing:
+                    link.sendall(GOING_AWAY)
                 link.shutdown(socket.SHUT_RDWR)
 
     def pod(self, namespace: str, name: str) -> Pod:

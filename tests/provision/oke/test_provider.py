@@ -47,6 +47,8 @@ def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: 
 
 @pytest.mark.slow
 def test_next_domain_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
+    """Which one that is no report tells: with one, the first that has them is tried first."""
+    fake.settings(refused_by_policy=["CreateComputeCapacityReport"])
     first = user.plan(2).details.offer.zones[0].name  # type: ignore[attr-defined]
     fake.settings(capacity={SHAPE: {first: 0}})
     user.up(2)

@@ -97,11 +97,12 @@ def test_pod_connects_to_its_ports(node: Node) -> None:
         node.transport.connect_port(port)
 
 
-def test_pod_tells_of_a_connection_that_breaks(node: Node, api: KubeApi) -> None:
+@pytest.mark.parametrize("closing", [False, True])
+def test_pod_tells_of_a_connection_that_breaks(node: Node, api: KubeApi, closing: bool) -> None:
     process = node.transport.start("echo began; read line")
     assert process.recv(100) == b"began\n"
     assert node.transport.is_open()
-    api.break_links()
+    api.break_links(closing=closing)
     with pytest.raises(ConnectionResetError):
         process.recv(100)
     assert (process.exit_status(10), node.transport.is_open()) == (NO_STATUS, False)

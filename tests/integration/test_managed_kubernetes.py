@@ -1,4 +1,4 @@
-"""EKS by the installed command: up, status, down, reap on a fake AWS and a fake API server; killed at each call."""
+"""EKS and OKE by the installed command: up, status, down, reap on fakes of the clouds; killed at each call."""
 
 import itertools
 import os
@@ -13,35 +13,52 @@ from clouds import COUNT, CloudGpuctl, Clouds, Kind
 from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
 
-from tests.fakes.kube.api import KubeApi
-from tests.provision.eks.building import api_server
+from tests.provision.eks import building as eks_building
+from tests.provision.oke import building as oke_building
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-EKS = Kind(
-    provider="eks",
-    fake="aws_proxy",
-    shape="g5.12xlarge",
-    other_shape="g5.xlarge",
-    region="us-east-1",
-    zones=("us-east-1a", "us-east-1b", "us-east-1c"),
-    client="aws",
-    up_options=("--provider", "eks"),
-)
+SERVICES = {
+    "eks": Kind(
+        provider="eks",
+        fake="aws_proxy",
+        shape="g5.12xlarge",
+        other_shape="g5.xlarge",
+        region="us-east-1",
+        zones=("us-east-1a", "us-east-1b", "us-east-1c"),
+        client="aws",
+        up_options=("--provider", "eks"),
+    ),
+    "oke": Kind(
+        provider="oke",
+        fake="oci",
+        shape="VM.GPU.A10.2",
+        other_shape="VM.GPU.A10.1",
+        region="eu-frankfurt-1",
+        zones=("Uocm:EU-FRANKFURT-1-AD-1", "Uocm:EU-FRANKFURT-1-AD-2", "Uocm:EU-FRANKFURT-1-AD-3"),
+        client="oci",
+        up_options=("--provider", "oke"),
+    ),
+}
+API_SERVERS = {"eks": eks_building.api_server, "oke": oke_building.api_server}
+KINDS = {"eks": ("kubernetes-cluster", "node-group"), "oke": ("okecluster", "nodepool")}
+"""What the fakes call a control plane and a group of nodes."""
 APART = 9
 """One point of so many is killed at; whatever the day, another one each time."""
 
 
 @contextmanager
-def eks(clouds: Clouds, folder: Path) -> Iterator[tuple[CloudGpuctl, KubeApi]]:
+def managed(service: str, clouds: Clouds, folder: Path) -> Iterator[CloudGpuctl]:
     """gpuctl with nothing in its account, and the API server that a control plane of it will have."""
-    gpuctl = clouds.as_new(EKS, folder)
-    with api_server() as kube:
+    gpuctl = clouds.as_new(SERVICES[service], folder)
+    with API_SERVERS[service]() as kube:
         kube.world.install_kuberay()
         gpuctl.cloud.settings(
-            eks_endpoint=f"http://127.0.0.1:{kube.port}", launch_s=0.05, terminate_s=0.1, eks_cluster_s=0.1
+            **{f"{service}_endpoint": f"http://127.0.0.1:{kube.port}", f"{service}_cluster_s": 0.1},
+            launch_s=0.05,
+            terminate_s=0.1,
         )
-        yield gpuctl, kube
+        yield gpuctl
 
 
 def counted(gpuctl: CloudGpuctl) -> Counter[str]:
@@ -50,8 +67,9 @@ def counted(gpuctl: CloudGpuctl) -> Counter[str]:
 
 def converge(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
-    kinds = counted(gpuctl)
-    assert (kinds["kubernetes-cluster"], kinds["node-group"], kinds["instance"]) == (1, 2, COUNT + 1), kinds
+    found = counted(gpuctl)
+    plane, nodes = KINDS[gpuctl.kind.provider]
+    assert (found[plane], found[nodes], found["instance"]) == (1, 2, COUNT + 1), found
     assert len(gpuctl.ok("status", "--json").json["machines"]) == COUNT
     vanish(gpuctl)
 
@@ -80,25 +98,32 @@ AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
 }
 
 
-def test_cluster_comes_and_goes_by_the_usual_commands(clouds: Clouds, tmp_path: Path) -> None:
-    with eks(clouds, tmp_path) as (gpuctl, _):
+@pytest.mark.parametrize("service", SERVICES)
+def test_cluster_comes_and_goes_by_the_usual_commands(service: str, clouds: Clouds, tmp_path: Path) -> None:
+    with managed(service, clouds, tmp_path) as gpuctl:
         made = gpuctl.ok(*gpuctl.up_words).json
         assert [one["rank"] for one in made["machines"]] == [0, 1]
         assert [one["host"] for one in made["machines"]] == [None, None]
         shown = gpuctl.ok("reap", "--dry-run", "--json").json
-        assert [one["provider"] for one in shown["clusters"]] == ["eks"]
+        assert [one["provider"] for one in shown["clusters"]] == [service]
         converge(gpuctl)
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 @pytest.mark.parametrize("killed", ["up", "down"])
+@pytest.mark.parametrize("service", SERVICES)
 def test_command_killed_at_each_call_can_be_rerun_or_removed(
-    killed: str, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    service: str,
+    killed: str,
+    afterwards: str,
+    clouds: Clouds,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     homes = itertools.count()
 
     def at(point: Point | None) -> int:
-        with eks(clouds, tmp_path / f"home-{next(homes)}") as (gpuctl, _):
+        with managed(service, clouds, tmp_path / f"home-{next(homes)}") as gpuctl:
             words = gpuctl.up_words if killed == "up" else ("down", "--yes")
             if killed == "down":
                 gpuctl.ok(*gpuctl.up_words)
@@ -118,5 +143,5 @@ def test_command_killed_at_each_call_can_be_rerun_or_removed(
         except AssertionError as error:
             failures.append(f"{point}: {error}")
     with capsys.disabled():
-        print(f"\neks: {killed}, then {afterwards}: killed at {len(points)} points", flush=True)
+        print(f"\n{service}: {killed}, then {afterwards}: killed at {len(points)} points", flush=True)
     assert not failures, "\n\n".join(failures)
