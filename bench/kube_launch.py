@@ -109,9 +109,10 @@ def first_step(said: str) -> float:
 
 
 def main() -> int:
-    """Print each pair, and the median of the ratios."""
+    """Print each pair, and the median of the ratios; where there is no server, why nothing is measured."""
     if (why := lacking()) is not None:
-        sys.exit(why)
+        print(f"not measured: {why}")
+        return 0
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     nodes = [Node(name=f"cpu-{at}", labels={"node.kubernetes.io/instance-type": SHAPE}) for at in range(2)]
     with tempfile.TemporaryDirectory() as name, kube_cluster(Path(name), nodes) as cluster:

@@ -15,7 +15,7 @@ from gpuctl.options import App, every_cluster_options
     "providers",
     multiple=True,
     metavar="P",
-    help="oci or aws (default: those that are set up here).",
+    help="oci, aws, eks or oke (default: those that are set up here).",
     shell_complete=completions.clouds,
 )
 @click.option(
