@@ -17,7 +17,10 @@ class Spec:
     cluster: str = DEFAULT_CLUSTER
     """Name of the cluster: 1 to 40 of a-z, 0-9 and `-`. Default: `default`."""
     provider: str | None = None
-    """`local`, `hosts`, `oci`, `aws`, `eks`, `oke` or `kubernetes`. Default: inferred from `shape`, `hosts` or `context`."""
+    """`local`, `hosts`, `oci`, `aws`, `eks`, `oke` or `kubernetes`.
+
+    Default: inferred from `shape`, `hosts` or `context`.
+    """
     shape: str | None = None
     """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
     count: int | None = None

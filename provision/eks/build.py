@@ -39,6 +39,7 @@ def control_plane(work: Building) -> Mapping[str, Any]:
     work.say(f"control plane {names.cluster_name(cluster)} …")
     planes.ensure_control_plane(api, work.clock, cluster, role, subnets, ids["security_group"], ensure)
     told = planes.wait_active(api, work.clock, cluster, work.say)
+    told = planes.let_in(api, work.clock, cluster, told, work.say)
     planes.ensure_access(api, cluster, ensure)
     planes.ensure_addons(api, cluster, ensure)
     return told

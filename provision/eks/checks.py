@@ -33,6 +33,7 @@ NEEDED = (
     "eks:DeleteCluster",
     "eks:DeleteNodegroup",
     "eks:TagResource",
+    "eks:UpdateClusterConfig",
     "eks:UpdateNodegroupConfig",
     "iam:AttachRolePolicy",
     "iam:CreateRole",

@@ -91,6 +91,14 @@ def control_plane(
     }
 
 
+def access(cluster: CloudCluster) -> Request:
+    """UpdateClusterConfig: from where the API server is reached."""
+    return {
+        "name": names.cluster_name(cluster),
+        "resourcesVpcConfig": {"publicAccessCidrs": list(cluster.ssh_cidrs)},
+    }
+
+
 def addon(cluster: CloudCluster, name: str, token: str) -> Request:
     """CreateAddon, of the version that EKS has as the default."""
     return {

@@ -18,7 +18,7 @@ from provision.cloud.records import (
 from provision.eks import build, checks, names, offers, preview, requests, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
-from provision.eks.infrastructure.control_plane import describe
+from provision.eks.infrastructure.control_plane import describe, public_cidrs
 from provision.eks.resources import listing
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import use_or_create
@@ -107,6 +107,11 @@ class EksService:
         """As the protocol says."""
         told = describe(self.cloud.api, cluster)
         return None if told is None or told["status"] not in WORKS else _server(told)
+
+    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """As the protocol says."""
+        told = describe(self.cloud.api, cluster)
+        return None if told is None or told["status"] not in WORKS else public_cidrs(told)
 
     def make_control_plane(self, work: Work) -> ApiServer:
         """As the protocol says."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.cloud import tags
-from provision.cloud.planning import caller_address, planned_resources
+from provision.cloud.planning import planned_resources
 from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import count_of, refuse_changes, refuse_expired
 from provision.cloud.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
@@ -34,8 +34,15 @@ def make_plan(
     record: CloudCluster | None,
     spec: Spec,
     machines: Sequence[Machine],
+    *,
+    cidrs: tuple[str, ...],
+    unknown: str,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan. `machines`: those that there are. Raises RefusedPlan where they can't become the spec's."""
+    """Return the plan.
+
+    `machines`: those that there are; `cidrs`: who may reach the API server, or why that is `unknown`. Raises RefusedPlan where the machines can't become the spec's.
+    """
     found = service.cloud.resources()
     own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
     lives = bool(own)
@@ -52,7 +59,6 @@ def make_plan(
     offer = service.offer(cluster)
     if create:
         service.refuse_over_quota(cluster, offer, count)
-    cidrs, unknown = caller_address.planned_cidrs(cluster.ssh_cidr)
     cluster = replace(cluster, ssh_cidrs=cidrs)
     prices = load_prices(files.home)
     parts = price.of(prices, cluster, offer, count, service.beside(prices, cluster.target.region))
@@ -73,7 +79,7 @@ def make_plan(
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
-        notes=(service.lasts,),
+        notes=(*notes, *((service.lasts,) if unfinished else ())),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,

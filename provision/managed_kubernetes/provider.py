@@ -52,8 +52,8 @@ class ManagedKubernetes:
         self._workers = Workers(folder=folder, clock=self._clock)
         self._services: dict[Target, KubernetesService] = {}
 
-    def plan(self, spec: Spec, current: Inventory | None) -> Plan:  # noqa: ARG002 - the cloud itself is asked
-        """As the protocol says."""
+    def plan(self, spec: Spec, current: Inventory | None) -> Plan:
+        """As the protocol says. Where this computer's address is not let in yet, the inventory tells the machines."""
         refuse_unsupported(
             spec,
             self.name,
@@ -64,7 +64,18 @@ class ManagedKubernetes:
         if record is not None:
             refuse_elsewhere(record, spec)
         service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
-        return make_plan(service, self._files, record, spec, self._machines(service, record))
+        asked = spec.ssh_cidr if spec.ssh_cidr is not None or record is None else record.ssh_cidr
+        cidrs, unknown = caller_address.planned_cidrs(asked)
+        let_in = None if record is None or unknown else service.lets_in(record)
+        barred = let_in is not None and not set(cidrs) <= set(let_in)
+        known = current.machines if current else ()
+        machines = known if barred else self._machines(service, record)
+        notes = (
+            f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in or ())}",
+        ) * barred
+        return make_plan(
+            service, self._files, record, spec, machines, cidrs=cidrs, unknown=unknown, notes=notes
+        )
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """As the protocol says. Goes on where an interrupted one stopped: each part is found, or made."""

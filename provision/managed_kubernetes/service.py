@@ -85,8 +85,12 @@ class KubernetesService(Protocol):
         """Return where the API server is. None: there is none that works."""
         ...
 
+    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """Return the address ranges from which the API server is reached. None: there is none yet."""
+        ...
+
     def make_control_plane(self, work: Work) -> ApiServer:
-        """Have the control plane and what it needs. Raises CreateFailed, Exists."""
+        """Have the control plane and what it needs, reached from `ssh_cidrs` alone. Raises CreateFailed, Exists."""
         ...
 
     def make_nodes(self, work: Work, count: int) -> None:

@@ -19,7 +19,7 @@ from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import use_or_create
 from provision.managed_kubernetes.price import Beside
 from provision.managed_kubernetes.service import Work
-from provision.oci.infrastructure import network
+from provision.oci.infrastructure import network, security_group
 from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
 from provision.oke.cloud import OkeCloud
 from provision.oke.cloud import connect as connect_cloud
@@ -124,6 +124,10 @@ class OkeService:
             return None
         self._ids[cluster.id] = view["id"]
         return control_plane.server(self.cloud.api, view["id"])
+
+    def lets_in(self, cluster: CloudCluster) -> tuple[str, ...] | None:
+        """As the protocol says."""
+        return security_group.lets_in(self.cloud.api, cluster, requests.API_PORT)
 
     def make_control_plane(self, work: Work) -> ApiServer:
         """As the protocol says."""

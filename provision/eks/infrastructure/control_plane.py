@@ -81,6 +81,28 @@ def wait_active(api: Api, clock: Clock, cluster: CloudCluster, say: Say) -> Mapp
     return wait_until(what, look, timeout_s=ACTIVE_WITHIN_S, clock=clock, say=say)
 
 
+def public_cidrs(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """From where the API server is reached, beside the VPC."""
+    return tuple(found["resourcesVpcConfig"].get("publicAccessCidrs") or ())
+
+
+def let_in(
+    api: Api, clock: Clock, cluster: CloudCluster, found: Mapping[str, Any], say: Say
+) -> Mapping[str, Any]:
+    """Have the API server reached from `ssh_cidrs` alone; what EKS says of it then. It takes minutes."""
+    if set(public_cidrs(found)) == set(cluster.ssh_cidrs):
+        return found
+    api.call("update_cluster_config", service="eks", again=True, **requests.access(cluster))
+
+    def look() -> tuple[Mapping[str, Any] | None, str]:
+        now = describe(api, cluster)
+        done = now and now["status"] == "ACTIVE" and set(public_cidrs(now)) == set(cluster.ssh_cidrs)
+        return (now if done else None), f"its status is {now['status'] if now else 'not listed'}"
+
+    what = f"the API server to let in {', '.join(cluster.ssh_cidrs)}"
+    return wait_until(what, look, timeout_s=ACTIVE_WITHIN_S, clock=clock, say=say)
+
+
 def issues(found: Mapping[str, Any]) -> str:
     """What EKS says that is wrong with something of it."""
     told = [f"{one['code']}: {one['message']}" for one in found.get("health", {}).get("issues", [])]

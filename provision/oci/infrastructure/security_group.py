@@ -16,7 +16,7 @@ from provision.errors import Gone, Unclear
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.infrastructure.find_or_create import ExistingResources
-from provision.oci.resources.resource_types import tags_of
+from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 
 MOST_A_CALL = 25
 ROUNDS = 5
@@ -43,6 +43,20 @@ def ensure_group(
     existing.wait_ready("nsg", nsg_id)
     mend(api, nsg_id, requests.nsg_rules(nsg_id, ssh_cidrs, cluster.ssh_port))
     return nsg_id
+
+
+def lets_in(api: Api, cluster: CloudCluster, port: int) -> tuple[str, ...] | None:
+    """From which address ranges the cluster's group lets in to a port. None: there is no group yet."""
+    for view in list_kind(api, "nsg"):
+        if tags_of(view).get(tags.CLUSTER_ID) == cluster.id and is_live(view):
+            rules = api.list_all("network.list_network_security_group_security_rules", view["id"])
+            ranges = {"min": port, "max": port}
+            return tuple(
+                rule["source"]
+                for rule in rules
+                if (rule.get("tcpOptions") or {}).get("destinationPortRange") == ranges
+            )
+    return None
 
 
 def ssh_cidrs(cluster: CloudCluster) -> list[str]:

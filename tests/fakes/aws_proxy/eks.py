@@ -190,6 +190,28 @@ def _describe_cluster(world: World, region: str, params: Params) -> Params:
     return {"cluster": _shown(cluster_of(world, region, params["name"]))}
 
 
+def _update_cluster(world: World, region: str, params: Params) -> Params:
+    """Its addresses alone are played. EKS refuses a second change beside the first, and what changes nothing."""
+    thing = cluster_of(world, region, params["name"])
+    if thing.body["status"] != "ACTIVE":
+        raise in_use(f"Cluster {params['name']} has its {thing.body['status']} in progress")
+    asked = params["resourcesVpcConfig"]
+    assert asked.keys() == {"publicAccessCidrs"}, f"not played: {asked}"
+    if asked["publicAccessCidrs"] == thing.body["resourcesVpcConfig"].get("publicAccessCidrs"):
+        raise ApiError("InvalidParameterException", "Cluster is already at the desired configuration")
+    thing.body["status"] = "UPDATING"
+
+    def done() -> None:
+        if thing.body["status"] == "UPDATING":
+            thing.body |= {
+                "status": "ACTIVE",
+                "resourcesVpcConfig": thing.body["resourcesVpcConfig"] | asked,
+            }
+
+    world.after(world.extra.eks_cluster_s / 4, done)
+    return {"update": {"id": new_id("update"), "status": "InProgress", "type": "EndpointAccessUpdate"}}
+
+
 def _list_clusters(world: World, region: str, params: Params) -> Params:
     return {"clusters": [one.body["name"] for one in world.of(CLUSTER, region) if world.visible(one)]}
 
@@ -291,6 +313,7 @@ OPERATIONS: dict[str, Callable[[World, str, Params], Params]] = {
     "DeleteNodegroup": eks_nodes.delete,
     "DescribeAddon": _describe_addon,
     "DescribeCluster": _describe_cluster,
+    "UpdateClusterConfig": _update_cluster,
     "DescribeNodegroup": eks_nodes.describe,
     "ListAccessEntries": _list_entries,
     "ListAssociatedAccessPolicies": _policies,

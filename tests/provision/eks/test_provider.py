@@ -50,3 +50,16 @@ def test_larger_count_makes_the_node_group_larger(user: User, fake: FakeCloud) -
 def test_cluster_that_is_only_known_by_its_files_is_no_leftover(tmp_path: Path, user: User) -> None:
     assert User(tmp_path / "another").down() == ()
     assert user.down() == ()
+
+
+@pytest.mark.slow
+def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
+    """The API server does not answer it before: the inventory tells the machines."""
+    made = user.up(2)
+    fake.forget_calls()
+    plan = user.plan(2, ssh_cidr="203.0.113.9/32")
+    assert "will let in 203.0.113.9/32, and not 198.51.100.7/32" in plan.notes[0]
+    assert plan.keep == made
+    assert user.up(2, ssh_cidr="203.0.113.9/32") == made
+    assert operations(fake) == ["UpdateClusterConfig"]
+    assert not user.plan(2, ssh_cidr="203.0.113.9/32").notes

@@ -35,6 +35,20 @@ def test_second_up_changes_nothing_and_a_larger_one_makes_the_pool_larger(
 
 
 @pytest.mark.slow
+def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
+    made = user.up(1)
+    fake.forget_calls()
+    plan = user.plan(1, ssh_cidr="203.0.113.9/32")
+    assert "will let in 203.0.113.9/32, and not 198.51.100.7/32" in plan.notes[0]
+    assert user.up(1, ssh_cidr="203.0.113.9/32") == made
+    assert sorted(operations(fake)) == [
+        "AddNetworkSecurityGroupSecurityRules",
+        "RemoveNetworkSecurityGroupSecurityRules",
+    ]
+    assert not user.plan(1, ssh_cidr="203.0.113.9/32").notes
+
+
+@pytest.mark.slow
 def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: User) -> None:
     plan = user.plan(2, ttl_s=3600.0)
     assert plan.price.control_plane_usd == 0.1
