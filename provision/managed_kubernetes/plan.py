@@ -39,9 +39,9 @@ def make_plan(
     unknown: str,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan.
+    """Return the plan. Raises RefusedPlan where the machines can't become the spec's.
 
-    `machines`: those that there are; `cidrs`: who may reach the API server, or why that is `unknown`. Raises RefusedPlan where the machines can't become the spec's.
+    `machines`: those that there are; `cidrs`: who may reach the API server, or why that is `unknown`.
     """
     found = service.cloud.resources()
     own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
