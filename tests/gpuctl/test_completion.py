@@ -127,9 +127,9 @@ def test_completion_offers_the_tasks_of_the_fabfile_and_runs_none(
 
 def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     offered, modules = complete("gpuctl up --provider ", tmp_path)
-    assert offered == ["local", "hosts", "kubernetes", "oci", "aws", "eks"]
+    assert offered == ["local", "hosts", "kubernetes", "oci", "aws", "eks", "oke"]
     for command in ("doctor", "reap"):
-        assert complete(f"gpuctl {command} --provider ", tmp_path)[0] == ["oci", "aws", "eks"]
+        assert complete(f"gpuctl {command} --provider ", tmp_path)[0] == ["oci", "aws", "eks", "oke"]
     shapes, more = complete("gpuctl up --shape VM.GPU.A10", tmp_path)
     assert shapes == ["VM.GPU.A10.1", "VM.GPU.A10.2"]
     assert complete("gpuctl doctor --shape p3.2", tmp_path)[0] == ["p3.2xlarge"]

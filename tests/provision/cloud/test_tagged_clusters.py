@@ -97,7 +97,7 @@ class World:
         if not any(zone[:2] == (base, region) for zone in self.zones):
             raise InvalidInput(f"{target.provider} has no region '{region}'.")
         compartment = target.compartment or ("root" if target.provider == "oci" else None)
-        if target.provider == "eks":
+        if target.provider != base:
             return Region(target=target)
         return self.zones[target.provider, region, compartment]
 
