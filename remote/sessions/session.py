@@ -22,6 +22,8 @@ SEND_BYTES = 32 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Of a longer line the listener gets parts."""
+KILLED = 128 + 9
+"""Exit status of a command that SIGKILL ended."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Of what somebody listens to, so much is kept beside; they have had it all."""
 NEVER_HEARD = (
@@ -262,6 +264,8 @@ class Conversation:
             return
         if code < 0:
             raise self._node.lost(f"the connection broke during {self._command}")
+        if code == KILLED and not said and self._node.machine.transport == "pod":
+            raise self._node.lost("its container ended: killed, or for want of memory")
         if code == DISK_FULL:
             raise DiskFull(
                 f"{name}: the disk is full: {last}. Free some space there "
