@@ -231,8 +231,12 @@ class PodProcess:
         return len(part)
 
     def end_input(self) -> None:
-        """Close the command's standard input."""
-        self._send(struct.pack(pod_relay.SIZE, 0))
+        """Close the command's standard input; nothing is left to close where it has ended by now."""
+        try:
+            self._send(struct.pack(pod_relay.SIZE, 0))
+        except ConnectionResetError:
+            if self._status is None:
+                raise
 
     def recv(self, size: int, /) -> bytes:
         """Receive at most `size` bytes of the standard output; none at the end."""

@@ -97,6 +97,14 @@ def test_pod_connects_to_its_ports(node: Node) -> None:
         node.transport.connect_port(port)
 
 
+def test_input_of_a_command_that_has_ended_needs_no_end(node: Node) -> None:
+    process = node.transport.start("exit 3")
+    assert process.exit_status(20) == 3
+    process.end_input()
+    assert (process.recv(10), process.exit_status(1)) == (b"", 3)
+    process.close()
+
+
 @pytest.mark.parametrize("closing", [False, True])
 def test_pod_tells_of_a_connection_that_breaks(node: Node, api: KubeApi, closing: bool) -> None:
     process = node.transport.start("echo began; read line")
