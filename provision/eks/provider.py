@@ -5,8 +5,9 @@ from collections.abc import Callable
 from inventories.disk.store import ClusterFolder
 from provision.clock import Clock
 from provision.cloud.records import Target
-from provision.eks import names, service
+from provision.eks import service
 from provision.eks.cloud import sdk
+from provision.eks.facts import FACTS
 from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.managed_kubernetes.service import KubernetesService
 
@@ -18,4 +19,4 @@ def provider(
     connect: Callable[[Target, Clock], KubernetesService] = service.connect,
 ) -> ManagedKubernetes:
     """The provider for one cluster."""
-    return ManagedKubernetes(names.PROVIDER, folder, service.HONOURED, sdk, connect, clock=clock)
+    return ManagedKubernetes(FACTS, folder, sdk, connect, clock=clock)

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.cloud import tags
-from provision.cloud.planning import planned_resources
+from provision.cloud.planning import caller_address, planned_resources
 from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import count_of, refuse_changes, refuse_expired
 from provision.cloud.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
 from provision.cloud.state import CloudState
 from provision.managed_kubernetes import price
-from provision.managed_kubernetes.service import KubernetesService
+from provision.managed_kubernetes.service import KubernetesService, ServiceFacts
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
@@ -43,11 +43,12 @@ def make_plan(
 
     `machines`: those that there are; `cidrs`: who may reach the API server, or why that is `unknown`.
     """
+    facts = service.facts
     found = service.cloud.resources()
     own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
     lives = bool(own)
     count = count_of(spec, files.name, len(machines))
-    cluster = wanted_cluster(service.name, files.name, record, spec, lives=lives)
+    cluster = wanted_cluster(facts.name, files.name, record, spec, lives=lives)
     profile = spec.profile or cluster.target.profile
     cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
     if record is not None and lives:
@@ -61,29 +62,57 @@ def make_plan(
         service.refuse_over_quota(cluster, offer, count)
     cluster = replace(cluster, ssh_cidrs=cidrs)
     prices = load_prices(files.home)
-    parts = price.of(prices, cluster, offer, count, service.beside(prices, cluster.target.region))
+    parts = price.of(prices, cluster, offer, count, facts.beside(prices, cluster.target.region))
     refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
-    unfinished = not {service.cluster_kind, service.nodes_kind} <= {one.kind for one in own}
+    unfinished = not {facts.cluster_kind, facts.nodes_kind} <= {one.kind for one in own}
     conditions = planned_resources.conditions(cluster, offer, lives=lives)
     return Plan(
         spec=spec,
-        provider=service.name,
+        provider=facts.name,
         region=cluster.target.region,
         create=create,
         keep=tuple(machines),
         price=parts.whole,
         free=False,
-        requests=service.preview(cluster, offer, count, own) if create or unfinished else (),
-        resources=tuple(_resources(service, cluster, offer, parts, create, machines, own, found)),
+        requests=facts.preview(cluster, offer, count, own) if create or unfinished else (),
+        resources=tuple(_resources(facts, cluster, offer, parts, create, machines, own, found)),
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
-        notes=(*notes, *((service.lasts,) if unfinished else ())),
+        notes=(*notes, *((facts.lasts,) if unfinished else ())),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
         details=Details(cluster=cluster, offer=offer, count=count),
+    )
+
+
+def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
+    """Return the plan for an account that can't be asked: as if nothing of ours were there."""
+    cluster = wanted_cluster(facts.name, files.name, None, spec, lives=False)
+    cluster = replace(cluster, ssh_cidrs=(cluster.ssh_cidr or caller_address.YOUR_ADDRESS,))
+    create = planned_resources.to_create(cluster, (), range(spec.count or 1))
+    offer = facts.outline(cluster)
+    prices = load_prices(files.home)
+    parts = price.of(prices, cluster, offer, len(create), facts.beside(prices, cluster.target.region))
+    if parts.whole.most_hourly_usd is not None:
+        refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    return Plan(
+        spec=spec,
+        provider=facts.name,
+        region=cluster.target.region,
+        create=create,
+        keep=(),
+        price=parts.whole,
+        free=False,
+        requests=facts.preview(cluster, offer, len(create), ()),
+        resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
+        notes=(facts.lasts,),
+        image=offer.image_name,
+        image_why=offer.image_why,
+        driver=offer.driver,
+        **planned_resources.conditions(cluster, offer, lives=False),
     )
 
 
@@ -93,7 +122,7 @@ def use_or_create(there: bool) -> ResourceAction:
 
 
 def _resources(
-    service: KubernetesService,
+    facts: ServiceFacts,
     cluster: CloudCluster,
     offer: Offer,
     parts: price.Parts,
@@ -108,17 +137,17 @@ def _resources(
             cluster, offer, parts.gpus, create=create, keep=[machine.id for machine in machines], end=()
         ),
         PlannedResource(
-            action=use_or_create(service.nodes_kind in kinds),
+            action=use_or_create(facts.nodes_kind in kinds),
             kind="instance",
-            detail=f"{service.cpu_machine}, for the operators and Ray's head",
+            detail=f"{facts.cpu_machine}, for the operators and Ray's head",
             hourly_usd=parts.cpu_usd,
         ),
         PlannedResource(
-            action=use_or_create(service.cluster_kind in kinds),
+            action=use_or_create(facts.cluster_kind in kinds),
             kind="control-plane",
-            name=service.cluster_name(cluster),
-            detail=f"{service.name.upper()}, with its add-ons",
+            name=facts.cluster_name(cluster),
+            detail=f"{facts.name.upper()}, with its add-ons",
             hourly_usd=parts.control_plane_usd,
         ),
-        *service.extras(cluster, offer, own, found),
+        *facts.extras(offer, own, found),
     ]

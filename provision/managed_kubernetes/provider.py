@@ -21,8 +21,8 @@ from provision.cloud.state import CloudState
 from provision.errors import BadCredentials, Denied, Exists, OtherAccount, Unclear
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
-from provision.managed_kubernetes.plan import Details, make_plan
-from provision.managed_kubernetes.service import KubernetesService, Work
+from provision.managed_kubernetes.plan import Details, make_outline, make_plan
+from provision.managed_kubernetes.service import KubernetesService, ServiceFacts, Work
 from provision.managed_kubernetes.workers import Workers
 from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
@@ -37,16 +37,15 @@ class ManagedKubernetes:
 
     def __init__(
         self,
-        name: str,
+        facts: ServiceFacts,
         folder: ClusterFolder,
-        honoured: frozenset[str],
         sdk: Callable[[], Finding],
         connect: Callable[[Target, Clock], KubernetesService],
         *,
         clock: Clock | None = None,
     ) -> None:
-        self.name = name
-        self._honoured, self._sdk, self._connect = honoured, sdk, connect
+        self.name = facts.name
+        self._facts, self._sdk, self._connect = facts, sdk, connect
         self._files = CloudState(folder)
         self._clock = clock or SystemClock()
         self._workers = Workers(folder=folder, clock=self._clock)
@@ -54,12 +53,7 @@ class ManagedKubernetes:
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Where this computer's address is not let in yet, the inventory tells the machines."""
-        refuse_unsupported(
-            spec,
-            self.name,
-            honoured=self._honoured,
-            because="its machines are nodes of a Kubernetes cluster, in a network of gpuctl's",
-        )
+        self._refuse_unsupported(spec)
         record = self._files.load()
         if record is not None:
             refuse_elsewhere(record, spec)
@@ -76,6 +70,11 @@ class ManagedKubernetes:
         return make_plan(
             service, self._files, record, spec, machines, cidrs=cidrs, unknown=unknown, notes=notes
         )
+
+    def outline(self, spec: Spec) -> Plan:
+        """The plan for an account that can't be asked: as if nothing of ours were there."""
+        self._refuse_unsupported(spec)
+        return make_outline(self._facts, self._files, spec)
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """As the protocol says. Goes on where an interrupted one stopped: each part is found, or made."""
@@ -106,7 +105,7 @@ class ManagedKubernetes:
         if plan.create and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
         if plan.create:
-            context = service.cluster_name(cluster)
+            context = self._facts.cluster_name(cluster)
             self._workers.create(
                 cluster,
                 offer,
@@ -114,7 +113,7 @@ class ManagedKubernetes:
                 journal,
                 say,
                 context=context,
-                own_plugin=service.own_plugin,
+                own_plugin=self._facts.own_plugin,
             )
         return self._workers.find(plan.spec.python)
 
@@ -166,6 +165,14 @@ class ManagedKubernetes:
         asked = replace(wanted, target=service.cloud.target)
         return (*service.findings(asked, spec.count or 1), caller_address.check(asked.ssh_cidr))
 
+    def _refuse_unsupported(self, spec: Spec) -> None:
+        refuse_unsupported(
+            spec,
+            self.name,
+            honoured=self._facts.honoured,
+            because="its machines are nodes of a Kubernetes cluster, in a network of gpuctl's",
+        )
+
     def _target(self, spec: Spec) -> Target:
         return Target(
             provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
@@ -194,7 +201,7 @@ class ManagedKubernetes:
         return self._workers.find() if there else ()
 
     def _write_kubeconfig(self, service: KubernetesService, cluster: CloudCluster, server: ApiServer) -> None:
-        text = kubeconfig.render(service.cluster_name(cluster), server, service.token_command(cluster))
+        text = kubeconfig.render(self._facts.cluster_name(cluster), server, service.token_command(cluster))
         write_atomic(self._files.cluster_folder.kubeconfig_path, text)
 
     def _of(self, record: CloudCluster, profile: str | None = None) -> KubernetesService:

@@ -32,8 +32,8 @@ class Work:
     """Keeps our other commands off the shared network."""
 
 
-class KubernetesService(Protocol):
-    """One account in one region."""
+class ServiceFacts(Protocol):
+    """What is known of a service without an account. Pure."""
 
     name: str
     honoured: frozenset[str]
@@ -48,21 +48,12 @@ class KubernetesService(Protocol):
     lasts: str
     """How long the first `up` takes, and why."""
 
-    @property
-    def cloud(self) -> Cloud:
-        """The cloud, as teardown and `reap` need it."""
-        ...
-
     def cluster_name(self, cluster: CloudCluster) -> str:
         """Return the name of the Kubernetes cluster."""
         ...
 
-    def offer(self, cluster: CloudCluster) -> Offer:
-        """Return the shape, and where its machines can be. Raises UnknownShape and InvalidInput."""
-        ...
-
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
-        """Raise NoCapacity where the account may not have so many of them."""
+    def outline(self, cluster: CloudCluster) -> Offer:
+        """Return an offer for a plan without an account: what the catalog does not tell stands in <…>."""
         ...
 
     def beside(self, prices: Prices, region: str | None) -> Beside:
@@ -76,9 +67,31 @@ class KubernetesService(Protocol):
         ...
 
     def extras(
-        self, cluster: CloudCluster, offer: Offer, own: Sequence[Resource], found: Sequence[Resource]
+        self, offer: Offer, own: Sequence[Resource], found: Sequence[Resource]
     ) -> tuple[PlannedResource, ...]:
         """Return what a plan shows beside machines and the control plane."""
+        ...
+
+
+class KubernetesService(Protocol):
+    """One account in one region."""
+
+    @property
+    def facts(self) -> ServiceFacts:
+        """What is known of the service anyhow."""
+        ...
+
+    @property
+    def cloud(self) -> Cloud:
+        """The cloud, as teardown and `reap` need it."""
+        ...
+
+    def offer(self, cluster: CloudCluster) -> Offer:
+        """Return the shape, and where its machines can be. Raises UnknownShape and InvalidInput."""
+        ...
+
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
+        """Raise NoCapacity where the account may not have so many of them."""
         ...
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:

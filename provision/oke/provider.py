@@ -7,8 +7,9 @@ from provision.clock import Clock
 from provision.cloud.records import Target
 from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.managed_kubernetes.service import KubernetesService
-from provision.oke import names, service
+from provision.oke import service
 from provision.oke.cloud import sdk
+from provision.oke.facts import FACTS
 
 
 def provider(
@@ -18,4 +19,4 @@ def provider(
     connect: Callable[[Target, Clock], KubernetesService] = service.connect,
 ) -> ManagedKubernetes:
     """The provider for one cluster."""
-    return ManagedKubernetes(names.PROVIDER, folder, service.HONOURED, sdk, connect, clock=clock)
+    return ManagedKubernetes(FACTS, folder, sdk, connect, clock=clock)

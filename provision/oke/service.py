@@ -1,40 +1,24 @@
 """OKE as a `provision.managed_kubernetes.service.KubernetesService`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from provision.clock import Clock
-from provision.cloud import tags
 from provision.cloud.records import (
     CloudCluster,
     Finding,
     Offer,
-    PlannedRequest,
-    PlannedResource,
-    Resource,
     Target,
 )
 from provision.errors import Capacity, NoCapacity, Quota
 from provision.managed_kubernetes.api_server import ApiServer
-from provision.managed_kubernetes.plan import use_or_create
-from provision.managed_kubernetes.price import Beside
 from provision.managed_kubernetes.service import Work
 from provision.oci.infrastructure import network, security_group
 from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
 from provision.oke.cloud import OkeCloud
 from provision.oke.cloud import connect as connect_cloud
-from provision.oke.description import (
-    CONTROL_PLANE_HOURLY_USD,
-    CPU_MACHINE_USD,
-    CPU_MEMORY_GB,
-    CPU_OCPUS,
-    CPU_SHAPE,
-)
-from provision.pricing.prices import Prices
+from provision.oke.facts import FACTS
 
-HONOURED = frozenset(
-    {"shape", "region", "profile", "compartment", "disk_gb", "spot", "ssh_cidr", "ttl_s", "image"}
-)
 COMMAND = "oke-token"
 """The command of gpuctl that prints a credential."""
 
@@ -42,25 +26,13 @@ COMMAND = "oke-token"
 class OkeService:
     """One account, in one region and compartment."""
 
-    name = names.PROVIDER
-    honoured = HONOURED
-    cluster_kind = "kubernetes-cluster"
-    nodes_kind = node_pools.POOL
-    own_plugin = False
-    cpu_machine = (
-        f"{CPU_SHAPE} with {CPU_OCPUS} OCPUs, {CPU_MEMORY_GB} GB and {requests.CPU_DISK_GB} GB of disk"
-    )
-    lasts = "the first `up` takes about twenty minutes: OKE makes a control plane in ten, and nodes after it"
+    facts = FACTS
 
     def __init__(self, cloud: OkeCloud, clock: Clock) -> None:
         self.cloud = cloud
         self._clock = clock
         self._ids: dict[str, str] = {}
         """By a cluster's id, the OCID of its control plane."""
-
-    def cluster_name(self, cluster: CloudCluster) -> str:
-        """As the protocol says."""
-        return names.cluster_name(cluster)
 
     def offer(self, cluster: CloudCluster) -> Offer:
         """As the protocol says."""
@@ -69,53 +41,6 @@ class OkeService:
     def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
         """As the protocol says."""
         offers.refuse_over_quota(cluster, offer, count)
-
-    def beside(self, prices: Prices, region: str | None) -> Beside:  # noqa: ARG002 - OCI's prices are one list
-        """As the protocol says."""
-        return Beside(
-            cpu_usd=CPU_MACHINE_USD,
-            cpu_disk_gb=requests.CPU_DISK_GB,
-            control_plane_usd=CONTROL_PLANE_HOURLY_USD,
-        )
-
-    def preview(
-        self, cluster: CloudCluster, offer: Offer, count: int, there: Sequence[Resource]
-    ) -> tuple[PlannedRequest, ...]:
-        """As the protocol says."""
-        kinds = {one.kind for one in there}
-        compartment, zone = self.cloud.api.compartment, offer.zones[0].name
-        ids = {name: f"<{name}>" for name in ("vcn", "subnet", "nsg", "cluster")}
-        if offer.facts["compute_cluster"]:
-            ids["compute_cluster"] = "<compute cluster>"
-        made: list[tuple[str, requests.Json]] = []
-        if self.cluster_kind not in kinds:
-            body = requests.control_plane(cluster, compartment, offer.facts["version"], ids)
-            made += [("CreateCluster", body), ("InstallAddon", requests.addon())]
-        if self.nodes_kind not in kinds:
-            made += [
-                ("CreateNodePool", requests.cpu_pool(cluster, compartment, offer.facts, zone, ids)),
-                ("CreateNodePool", requests.gpu_pool(cluster, compartment, offer, count, zone, ids)),
-            ]
-        return tuple(PlannedRequest(operation=operation, body=body) for operation, body in made)
-
-    def extras(
-        self,
-        cluster: CloudCluster,  # noqa: ARG002 - another cloud looks at it
-        offer: Offer,
-        own: Sequence[Resource],  # noqa: ARG002 - the network is everybody's
-        found: Sequence[Resource],
-    ) -> tuple[PlannedResource, ...]:
-        """The network."""
-        there = any(one.kind == "vcn" and tags.is_shared(one.tags) for one in found)
-        return (
-            PlannedResource(
-                action=use_or_create(there),
-                kind="vcn",
-                name="gpuctl",
-                detail="shared by all clusters of the region",
-                hourly_usd=offer.network_hourly_usd,
-            ),
-        )
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
         """As the protocol says."""

@@ -176,12 +176,13 @@ def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
     """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
     from provision.cloud.provider import CloudProvider
+    from provision.managed_kubernetes.provider import ManagedKubernetes
 
     try:
         return provider.plan(spec, current), ""
     except (BadCredentials, Unclear) as error:
         if (
-            not isinstance(provider, CloudProvider)
+            not isinstance(provider, CloudProvider | ManagedKubernetes)
             or current is not None
             or isinstance(error, UnknownProfile)
         ):

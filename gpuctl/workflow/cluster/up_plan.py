@@ -16,6 +16,7 @@ from inventories.money import dollars
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms
 from provision.provider import DAY_S, Plan
+from provision.provider_registry import KUBERNETES
 from provision.regions import refresh_command
 
 if TYPE_CHECKING:
@@ -82,8 +83,12 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.ssh_cidrs:
         port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
         unknown = f" (not known: {plan.ssh_unknown}; --ssh-cidr names it)"
-        how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
-        yield "SSH", f"from {', '.join(plan.ssh_cidrs)}{port}{how}", ""
+        cidrs = ", ".join(plan.ssh_cidrs)
+        if plan.provider in KUBERNETES:
+            yield "access", f"to the API server from {cidrs}{unknown if plan.ssh_unknown else ''}", ""
+        else:
+            how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
+            yield "SSH", f"from {cidrs}{port}{how}", ""
     if plan.free:
         return
     if plan.until_s is None:

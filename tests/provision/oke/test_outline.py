@@ -1,0 +1,24 @@
+"""The plan of a service that can't be asked: what would be made, and what it costs."""
+
+from pathlib import Path
+
+import pytest
+
+from inventories.disk.store import Store
+from inventories.spec import Spec
+from provision.managed_kubernetes.provider import ManagedKubernetes
+from provision.provider_registry import load
+
+
+@pytest.mark.parametrize(("name", "shape"), [("eks", "g5.12xlarge"), ("oke", "VM.GPU.A10.2")])
+def test_plan_without_an_account_has_everything_and_its_price(name: str, shape: str, tmp_path: Path) -> None:
+    provider = load(name, Store(tmp_path).cluster("demo"))
+    assert isinstance(provider, ManagedKubernetes)
+    plan = provider.outline(Spec(cluster="demo", provider=name, shape=shape, count=2))
+    assert len(plan.create) == 2
+    assert plan.hourly_usd is not None
+    assert plan.hourly_usd > 8
+    made = [one.operation for one in plan.requests]
+    assert made.count("CreateCluster") == 1
+    assert sum(operation in ("CreateNodePool", "CreateNodegroup") for operation in made) == 2
+    assert plan.ssh_cidrs == ("<your address>/32",)
