@@ -61,6 +61,8 @@ class CloudDescription:
     default_user: str = "ubuntu"
     """Who logs in to machines that gpuctl has no record of launching."""
 
+    ends_by_itself: bool = True
+    """Whether machines end at their cluster's time when nobody is there."""
     ending_requests: Callable[[Sequence[str]], tuple[PlannedRequest, ...]]
     """The requests that end machines, with their boot volumes; at least one."""
     ending_sentence: Callable[[Target, Offer, str], str]

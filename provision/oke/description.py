@@ -41,6 +41,7 @@ DESCRIPTION = replace(
     provider="provision.oke.provider",
     shapes=(),
     default_user="ray",
+    ends_by_itself=False,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -17,6 +17,7 @@ from provision.cloud.state import CloudState
 from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider_registry import RENTED, load
+from provision.provider_registry import describe as describe_cloud
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
@@ -181,4 +182,4 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 def ending_of(folder: ClusterFolder, provider: str) -> str | None:
     """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
     record = CloudState(folder).load() if provider in RENTED else None
-    return record.expires_at if record else None
+    return record.expires_at if record and describe_cloud(provider).ends_by_itself else None
