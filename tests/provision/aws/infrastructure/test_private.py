@@ -307,15 +307,17 @@ def test_prepare_keeps_a_working_route_despite_a_lower_gateway_id(user: User, fa
     cluster = a_private()
     offer = user.cloud.offer(cluster)
     infrastructure = user.infrastructure(cluster, offer)
-    (used,) = usable_gateways()
-    fake.settings(address_limit=50)
-    while min(g["NatGatewayId"] for g in usable_gateways()) == used["NatGatewayId"]:
-        a_second_gateway(used)
-        user.wait(lambda: "pending" not in state_of(fake, "natgateway"))
+    (first,) = usable_gateways()
+    second = a_second_gateway(first)
+    user.wait(lambda: "pending" not in state_of(fake, "natgateway"))
+    used = max(first["NatGatewayId"], second)
+    table = tables(infrastructure.ids["vpc"])[infrastructure.ids["subnet"]]["RouteTableId"]
+    way = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": used}
+    boto3.client("ec2").replace_route(RouteTableId=table, **way)
     fake.forget_calls()
     assert user.infrastructure(cluster, offer) == infrastructure
     assert operations(fake) == []
-    assert way_out_of(infrastructure)["NatGatewayId"] == used["NatGatewayId"]
+    assert way_out_of(infrastructure)["NatGatewayId"] == used
 
 
 def test_nat_agree_warns_of_a_gateway_it_may_not_delete(fake: FakeCloud, tmp_path: Path) -> None:
