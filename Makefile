@@ -77,10 +77,12 @@ $(VENV)/.clients: | $(VENV)
 	touch $@
 
 # Frameworks whose scripts are run as they are. DeepSpeed's setup imports torch, so it is built where that is.
+# Lightning cannot be imported beside a torchvision that was built for another torch.
 $(VENV)/.frameworks: constraints.txt | $(VENV)
 	$(PYTHON) -m venv $(VENV)/frameworks
 	{ $(FRAMEWORKS_PIP) torch torchvision accelerate lightning transformers setuptools wheel && $(FRAMEWORKS_PIP) --no-build-isolation deepspeed; } \
 		|| echo "not all frameworks could be installed: tests of their scripts will be skipped"
+	$(VENV)/frameworks/bin/python -c 'import torchvision' 2>/dev/null || $(VENV)/frameworks/bin/pip uninstall --quiet --yes torchvision
 	touch $@
 
 $(VENV):

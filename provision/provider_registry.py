@@ -5,6 +5,7 @@ A new provider is a line here, and the module or folder that it names.
 
 import importlib
 import importlib.util
+from collections import ChainMap
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ KUBERNETES: dict[str, str] = {
 }
 """The same for Kubernetes as a service of a cloud: its `DESCRIPTION` names that cloud, and a provider of its own."""
 
-RENTED = CLOUDS | KUBERNETES
+RENTED = ChainMap(KUBERNETES, CLOUDS)
 """Whatever is billed, and has its record in `provision.cloud.state`."""
 
 

@@ -169,7 +169,7 @@ class Account:
     @property
     def api(self) -> Any:
         """The cloud's own calls, for what others do there."""
-        return self.connect(Target(provider=self.kind.provider), self.clock)._api  # type: ignore[attr-defined]
+        return self.connect(Target(provider=self.kind.provider), self.clock).api  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -180,7 +180,7 @@ def an_account(kind: Kind, folder: Path) -> Iterator[Account]:
     @cache  # botocore takes long to read what it knows of EC2
     def connect_once(target: Target, clock: Clock) -> Any:
         cloud: Any = connect(target, clock)
-        cloud._api._once = wire.through(cloud._api._once)
+        cloud.api._once = wire.through(cloud.api._once)
         return cloud
 
     with start_fake(kind.fake, folder) as fake, pytest.MonkeyPatch.context() as patch:

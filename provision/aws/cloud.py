@@ -63,15 +63,15 @@ class AwsCloud:
     all_or_none = True
 
     def __init__(self, target: Target, *, clock: Clock) -> None:
-        self._api = Api(region=target.region, profile=target.profile, clock=clock)
+        self.api = Api(region=target.region, profile=target.profile, clock=clock)
         self._clock = clock
-        self.target = replace(target, region=self._api.region, account=self._api.account())
+        self.target = replace(target, region=self.api.region, account=self.api.account())
         self.consistency_s = float(os.environ.get("GPUCTL_CONSISTENCY_S", CONSISTENCY_S))
-        self._maker = ResourceMaker(self._api, clock, self.consistency_s)
+        self._maker = ResourceMaker(self.api, clock, self.consistency_s)
 
     def offer(self, cluster: CloudCluster, *, terms: bool = False) -> Offer:  # noqa: ARG002 - no image here has any
         """What AWS says of the shape, the image and the zones."""
-        return offers.find(self._api, cluster)
+        return offers.find(self.api, cluster)
 
     def preview(
         self,
@@ -108,11 +108,11 @@ class AwsCloud:
 
     def send(self, request: Mapping[str, Any]) -> tuple[str, ...]:
         """RunInstances; the launch's token keeps AWS from doing it twice."""
-        return machines.launch(self._api, request)
+        return machines.launch(self.api, request)
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
         """By tag; AWS lists ended ones for about an hour."""
-        return machines.listed(self._api, cluster_id)
+        return machines.listed(self.api, cluster_id)
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """As they are: AWS lists instances with their addresses."""
@@ -124,19 +124,19 @@ class AwsCloud:
 
     def console(self, instance_id: str) -> str | None:
         """GetConsoleOutput."""
-        return serial_console.read(self._api, self._clock, instance_id)
+        return serial_console.read(self.api, self._clock, instance_id)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """TerminateInstances in batches."""
-        machines.terminate(self._api, ids)
+        machines.terminate(self.api, ids)
 
     def resources(self) -> tuple[Resource, ...]:
         """By tag."""
-        return listing.resources(self._api)
+        return listing.resources(self.api)
 
     def delete(self, resource: Resource) -> None:
         """One resource."""
-        deletion.delete(self._api, self._clock, resource)
+        deletion.delete(self.api, self._clock, resource)
 
     def compartments(self) -> tuple[str, ...]:
         """An account has no parts."""
@@ -144,9 +144,9 @@ class AwsCloud:
 
     def regions(self) -> tuple[str, ...]:
         """Those that are switched on for the account."""
-        answer = self._api.call("describe_regions", AllRegions=False)
+        answer = self.api.call("describe_regions", AllRegions=False)
         return tuple(sorted(region["RegionName"] for region in answer["Regions"]))
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """What `doctor` shows."""
-        return checks.check(self._api, cluster, count, partial(offers.find, self._api))
+        return checks.check(self.api, cluster, count, partial(offers.find, self.api))

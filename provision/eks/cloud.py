@@ -27,15 +27,14 @@ class EksCloud(AwsCloud):
 
     def __init__(self, target: Target, *, clock: Clock) -> None:
         super().__init__(target, clock=clock)
-        self.api = self._api
         self.maker: ResourceMaker = self._maker
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
         """Clusters of virtual machines, which may need the network; and nodes whose node groups are gone."""
-        found = machines.listed(self._api, cluster_id)
+        found = machines.listed(self.api, cluster_id)
         if not any(_is_node(machine) for machine in found):
             return found
-        managed = {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self._api)}
+        managed = {resource.tags.get(tags.CLUSTER_ID) for resource in listing.clusters(self.api)}
         return tuple(
             machine
             for machine in found
@@ -44,17 +43,17 @@ class EksCloud(AwsCloud):
 
     def resources(self) -> tuple[Resource, ...]:
         """By tag, each once: what EC2 has, and what the other services have."""
-        own = listing.resources(self._api)
+        own = listing.resources(self.api)
         found = {resource.id: resource for resource in (*own, *super().resources())}
         return tuple(found.values())
 
     def delete(self, resource: Resource) -> None:
         """One resource."""
-        deletion.delete(self._api, self._clock, resource)
+        deletion.delete(self.api, self._clock, resource)
 
     def nodes(self, cluster_id: str) -> tuple[Instance, ...]:
         """The machines of a cluster's node groups."""
-        return tuple(one for one in machines.listed(self._api, cluster_id) if one.alive)
+        return tuple(one for one in machines.listed(self.api, cluster_id) if one.alive)
 
 
 def _is_node(machine: Instance) -> bool:

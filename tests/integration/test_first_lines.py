@@ -37,6 +37,7 @@ elif kind == "shared memory":
     assert libc.unshare(0x20000) == 0, os.strerror(ctypes.get_errno())
     assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # what follows is seen by this process alone
     assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=4m") == 0, os.strerror(ctypes.get_errno())
+    time.sleep(5)  # a node looks at its ranks every two seconds; a container has its /dev/shm from the beginning
     import torch
     from torch.utils.data import DataLoader
     for _ in DataLoader([torch.ones(1 << 20)] * 64, batch_size=8, num_workers=1):

@@ -11,6 +11,7 @@ from forks import forks_of
 from support import Gpuctl, clean_env, wait_for
 from vm_support import STEPS, end_of
 
+from provision.kubernetes.objects import RANK
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
 from tests.fakes.kube.store import Document
 from tests.fakes.namespace_transport import enter_argv
@@ -67,7 +68,7 @@ def test_whole_way_in_pods(gpuctl: Gpuctl, api: KubeApi) -> None:
     ]
     assert "nothing changed" in gpuctl.ok(*UP).err
     assert [one["state"] for one in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
-    assert gpuctl.ok("ssh", "1", "hostname").out == "gpu-1\n"
+    assert {gpuctl.ok("ssh", rank, "hostname").out for rank in "01"} == {"gpu-0\n", "gpu-1\n"}
     done = gpuctl.ok("train", "--mode", "torchrun", "--json", "--", *JOB, timeout_s=400).json
     assert (done["status"], done["world_size"]) == ("succeeded", 2)
     assert len(gpuctl.ok("results", "--json").json["runs"]) == 1
@@ -94,9 +95,10 @@ def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
         pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
     }
     (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
+    name = f"default-{lost['metadata']['labels'][RANK]}"
     net.hosts[1].root("kill -9 -1", check=False)
     api.world.store.delete("pods", namespace, lost["metadata"]["name"])
     done = end_of(process, timeout_s=200)
     assert (done.status, done.json["status"]) == (1, "failed")
-    assert "default-1" in done.err
+    assert name in done.err
     assert "1 replaced" in gpuctl.ok(*UP).err

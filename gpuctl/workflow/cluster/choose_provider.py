@@ -38,7 +38,7 @@ def taken(spec: Spec) -> Spec:
                 f"{spec.shape} is a shape of {owner.upper()}: leave out --provider {provider}, or name another shape."
             )
         provider = provider or owner
-    if provider in RENTED:
+    if provider is not None and provider in RENTED:
         refuse_foreign(spec.region, provider)
     return spec
 

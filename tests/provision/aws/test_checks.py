@@ -98,8 +98,8 @@ def test_check_reports_permissions_it_cannot_try_as_unknown(account: AwsCloud, f
 def test_check_reports_permissions_as_unknown_after_other_errors(
     account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch, code: str, status: int, text: str
 ) -> None:
-    hasty = replace(account._api._retry, throttled_for_s=1.0, unclear_for_s=1.0)
-    monkeypatch.setattr(account._api, "_retry", hasty)
+    hasty = replace(account.api._retry, throttled_for_s=1.0, unclear_for_s=1.0)
+    monkeypatch.setattr(account.api, "_retry", hasty)
     fake.fault(operation="RunInstances", times=0, status=status, code=code)
     fake.fault(operation="DescribeVolumes", times=0, status=status, code=code)
     found = check(account)
@@ -113,9 +113,9 @@ def test_check_reports_permissions_as_unknown_after_other_errors(
 def test_check_raises_when_a_dry_run_was_not_one(
     account: AwsCloud, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account._api, "call", lambda *_, **__: {})
+    monkeypatch.setattr(account.api, "call", lambda *_, **__: {})
     with pytest.raises(CloudError, match="ec2:CreateVpc in us-east-1 was answered as if it were no dry run"):
-        checks._dry_run(account._api, "create_vpc", {"CidrBlock": "10.0.0.0/16"})
+        checks._dry_run(account.api, "create_vpc", {"CidrBlock": "10.0.0.0/16"})
 
 
 def test_check_with_subnet_id_tries_permissions_on_that_subnet(account: AwsCloud, fake: FakeCloud) -> None:

@@ -363,7 +363,7 @@ def test_renewed_credentials_are_picked_up_by_parallel_calls(
     """All of them have failed before the first one looks for newer credentials."""
     cloud = AwsCloud(Target(provider="aws"), clock=FastClock())
     together = threading.Barrier(4)
-    client = cloud._api._client("ec2")
+    client = cloud.api._client("ec2")
     client.meta.events.register("after-call.ec2.DescribeInstances", lambda **_: together.wait(10))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-newer-one")
     fake.fault(operation="DescribeInstances", times=4, status=400, code="ExpiredToken")

@@ -113,7 +113,8 @@ def test_deepspeed_and_torch_resume_from_each_others_checkpoints(run, changed, t
     assert len(losses(tmp_path)) == 24
 
 
-def test_network_with_running_statistics_trains_in_bf16_by_autocast_alone(run, tmp_path, python):
+def test_network_with_running_statistics_trains_in_bf16_by_autocast_alone(run, tmp_path):
+    python = frameworks_python("deepspeed", "torchvision")
     words = ("--dataset", "synthetic", "--synthetic", "16,3,8,8,4", "--augmentation", "none", "--epochs", "1")
     job = (*words, "--model", "resnet18", "--batch-size", "8", "--device", "cpu", "--no-tensorboard")
     zero = {"zero_optimization": {"stage": 1}}

@@ -222,7 +222,7 @@ def test_prepare_replaces_rules_of_a_group_listed_late(user: User, fake: FakeClo
             read, looks = super().reader(operation, key, *which, **more), itertools.count()
             return lambda: read() if operation != "describe_security_groups" or next(looks) else []
 
-    late = Late(user.cloud._api, user.clock, 5.0)
+    late = Late(user.cloud.api, user.clock, 5.0)
     moved = replace(cluster, ssh_cidrs=("192.0.2.1/32",))
     infrastructure = network.prepare(late, moved, offer, PUBLIC_KEY, user.ensure)
     assert infrastructure.ids["security_group"] == group

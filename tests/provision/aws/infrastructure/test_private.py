@@ -466,14 +466,14 @@ def test_wait_available_times_out_after_10_minutes(user: User) -> None:
     pending = {"NatGatewayId": "nat-1", "VpcId": "vpc-1", "State": "pending"}
     with pytest.raises(errors.CloudError, match=r"nat-1 was still pending after 10 minutes.*`gpuctl down`"):
         nat.wait_available(
-            ResourceMaker(user.cloud._api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending]
+            ResourceMaker(user.cloud.api, clock, 5.0), "nat-1", "vpc-1", read=lambda: [pending]
         )
     assert nat.READY_TIMEOUT_S < clock.time < 1.1 * nat.READY_TIMEOUT_S
 
 
 def test_wait_available_logs_progress(user: User) -> None:
     clock = StepClock()
-    maker = ResourceMaker(user.cloud._api, clock, 5.0)
+    maker = ResourceMaker(user.cloud.api, clock, 5.0)
     said: list[str] = []
 
     def read() -> list[dict[str, str]]:
