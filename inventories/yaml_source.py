@@ -21,6 +21,8 @@ MAX_DEPTH = 50
 MAX_PROBLEMS = 20
 
 _PREFIX = "tag:yaml.org,2002:"
+_LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
+"""libyaml's scanner, which reads ahead of the events, ends with it at a depth of 1,000 (from PyYAML 6.0.4)."""
 
 Keys = tuple[str | int, ...]
 
@@ -143,8 +145,12 @@ def _scan(path: Path, text: str, loader_class: type[yaml.SafeLoader | yaml.CSafe
             ended = bool(event.explicit)
         if depth > MAX_DEPTH:
             line = _line(event.start_mark)
-            raise InvalidInput(f"{path}:{line}: this is nested more than {MAX_DEPTH} deep.")
+            raise _too_deep(path, line)
     return ended
+
+
+def _too_deep(path: Path, line: int) -> InvalidInput:
+    return InvalidInput(f"{path}:{line}: this is nested more than {MAX_DEPTH} deep.")
 
 
 def _no_yaml(path: Path, text: str, error: yaml.YAMLError) -> InvalidInput:
@@ -152,6 +158,8 @@ def _no_yaml(path: Path, text: str, error: yaml.YAMLError) -> InvalidInput:
     if isinstance(error, yaml.MarkedYAMLError):
         line = _line(error.problem_mark)
         problem = error.problem or problem
+        if problem == _LIBYAML_TOO_DEEP:
+            return _too_deep(path, line)
     elif isinstance(error, ReaderError):
         line = text.count("\n", 0, error.position) + 1
         problem = error.reason
