@@ -64,9 +64,7 @@ def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
         work.cluster,
         names.CPU_GROUP,
         work.ensure,
-        lambda token: requests.launch_template(
-            work.cluster, names.CPU_GROUP, disk_gb=requests.CPU_DISK_GB, token=token
-        ),
+        requests.template_data(work.cluster, names.CPU_GROUP, disk_gb=requests.CPU_DISK_GB),
     )
     groups.ensure_group(
         work.api,
@@ -112,7 +110,14 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         cluster,
         group,
         work.ensure,
-        groups.template_of(cluster, offer, zone, among, placement),
+        requests.template_data(
+            cluster,
+            group,
+            disk_gb=offer.disk_gb,
+            facts=offer.facts,
+            groups=among,
+            placement_group=placement,
+        ),
     )
     own = {"role": wanted["role"], "subnet": subnet, "template": template}
     groups.ensure_group(

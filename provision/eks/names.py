@@ -3,8 +3,11 @@
 Each name has the cluster's whole id, so that no name of ours is another's, and a name alone tells whose it is.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from provision.aws import requests
 from provision.cloud import tags
@@ -44,9 +47,14 @@ def gpu_group(zone: str) -> str:
     return f"gpu-{zone}"
 
 
-def template_name(cluster: CloudCluster, group: str) -> str:
-    """The name of a node group's launch template."""
-    return f"{cluster_name(cluster)}-{group}"
+def template_name(cluster: CloudCluster, group: str, digest: str) -> str:
+    """The name of a node group's launch template; `digest` is that of its data."""
+    return f"{cluster_name(cluster)}-{group}-{digest}"
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """A few characters that other data would not have."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def own_tags(cluster: CloudCluster) -> dict[str, str]:

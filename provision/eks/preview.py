@@ -32,7 +32,12 @@ def preview(
         made += [
             (
                 "CreateLaunchTemplate",
-                requests.launch_template(cluster, group, disk_gb=disk_gb, token=TOKEN, facts=facts),
+                requests.launch_template(
+                    cluster,
+                    names.template_name(cluster, group, "<digest>"),
+                    requests.template_data(cluster, group, disk_gb=disk_gb, facts=facts),
+                    TOKEN,
+                ),
             )
             for group, disk_gb, facts in templates
         ]

@@ -131,22 +131,20 @@ def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Requ
     }
 
 
-def launch_template(
+def template_data(
     cluster: CloudCluster,
     group: str,
     *,
     disk_gb: int,
-    token: str,
     facts: Mapping[str, Any] | None = None,
     groups: Sequence[str] = (),
     placement_group: str | None = None,
 ) -> Request:
-    """CreateLaunchTemplate: a node's disk, tags and, where it has EFA, its network interfaces.
+    """LaunchTemplateData: a node's disk, tags and, where it has EFA, its network interfaces.
 
     `facts` are the instance type's where it has EFA; `groups` are then the security groups of its interfaces.
     """
     of = names.own_tags(cluster)
-    name = names.template_name(cluster, group)
     data: Request = {
         "BlockDeviceMappings": [
             {
@@ -177,11 +175,16 @@ def launch_template(
         ]
     if placement_group:
         data["Placement"] = {"GroupName": placement_group}
+    return data
+
+
+def launch_template(cluster: CloudCluster, name: str, data: Request, token: str) -> Request:
+    """CreateLaunchTemplate, with its data."""
     return {
         "LaunchTemplateName": name,
         "ClientToken": token,
         "LaunchTemplateData": data,
-        "TagSpecifications": [tag_specification("launch-template", of, name)],
+        "TagSpecifications": [tag_specification("launch-template", names.own_tags(cluster), name)],
     }
 
 

@@ -9,7 +9,7 @@ from provision.aws.requests import tagged
 from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Offer
+from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.infrastructure.control_plane import issues, once_settled
 from provision.eks.lists import whole
@@ -29,10 +29,13 @@ NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitE
 
 
 def ensure_template(
-    api: Api, cluster: CloudCluster, group: str, ensure: Ensure, make: Callable[[str], requests.Request]
+    api: Api, cluster: CloudCluster, group: str, ensure: Ensure, data: requests.Request
 ) -> str:
-    """The id of a group's launch template. `make` gives the request for a token."""
-    name = names.template_name(cluster, group)
+    """The id of a group's launch template with this data.
+
+    One that an earlier `up` left may have other data: EKS makes its security group anew with each control plane.
+    """
+    name = names.template_name(cluster, group, names.digest(data))
 
     def find() -> str | None:
         which = tagged(tags.CLUSTER_ID, cluster.id)
@@ -44,10 +47,11 @@ def ensure_template(
         return None if found is None else str(found["LaunchTemplateId"])
 
     def create(token: str) -> str:
-        answer = api.call("create_launch_template", again=True, settle=True, **make(token))
+        wanted = requests.launch_template(cluster, name, data, token)
+        answer = api.call("create_launch_template", again=True, settle=True, **wanted)
         return str(answer["LaunchTemplate"]["LaunchTemplateId"])
 
-    return ensure(f"launch-template {group}", find=find, create=create)
+    return ensure(f"launch-template {name}", find=find, create=create)
 
 
 def ensure_group(
@@ -119,7 +123,8 @@ def scale(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
 def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: Say) -> Mapping[str, Any]:
     """What EKS says of the group once all of its machines are nodes.
 
-    Raises Capacity or Quota as soon as AWS says that it has no machine, CreateFailed for anything else.
+    Raises Capacity or Quota as soon as AWS says that it has no machine, CreateFailed for what EKS gives up at. Any
+    other launch that failed is told, and waited for: a scaling group tries again.
     """
 
     def look() -> tuple[Mapping[str, Any] | None, str]:
@@ -129,10 +134,15 @@ def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: S
         status = found["status"]
         if status in ("CREATE_FAILED", "DEGRADED"):
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
-        refused = [] if status == "ACTIVE" else refusals(api, found)
-        if refused:
-            raise failure(f"AWS could not start a machine of the node group {group}: {refused[0]}")
-        return (found if status == "ACTIVE" else None), f"its status is {status}"
+        if status == "ACTIVE":
+            return found, ""
+        refused = refusals(api, found)
+        final = next(
+            (text for text in refused if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))), None
+        )
+        if final is not None:
+            raise failure(f"AWS could not start a machine of the node group {group}: {final}")
+        return None, "; ".join([f"its status is {status}", *refused[:1]])
 
     return wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
@@ -145,8 +155,8 @@ def failure(text: str) -> CloudError | CreateFailed:
 
 
 def refusals(api: Api, group: Mapping[str, Any]) -> list[str]:
-    """What scaling groups say of launches that failed for a reason that waiting does not mend, newest first."""
-    found = [
+    """What scaling groups say of launches that failed, newest first."""
+    return [
         activity.get("StatusMessage", "")
         for name in scaling_groups(group)
         for activity in whole(
@@ -154,7 +164,6 @@ def refusals(api: Api, group: Mapping[str, Any]) -> list[str]:
         )
         if activity["StatusCode"] == "Failed"
     ]
-    return [text for text in found if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))]
 
 
 def scaling_groups(group: Mapping[str, Any]) -> list[str]:
@@ -169,22 +178,3 @@ def schedule_end(api: Api, cluster: CloudCluster, groups: Sequence[Mapping[str, 
     for name in (name for group in groups for name in scaling_groups(group)):
         wanted = requests.scheduled_end(cluster, name)
         api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)
-
-
-def template_of(
-    cluster: CloudCluster, offer: Offer, zone: str, groups: Sequence[str], placement: str | None
-) -> Callable[[str], requests.Request]:
-    """The request of the GPU machines' launch template, for a token."""
-
-    def make(token: str) -> requests.Request:
-        return requests.launch_template(
-            cluster,
-            names.gpu_group(zone),
-            disk_gb=offer.disk_gb,
-            token=token,
-            facts=offer.facts,
-            groups=groups,
-            placement_group=placement,
-        )
-
-    return make
