@@ -3,10 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.fakes.client import FakeCloud
 from tests.provision.eks.building import User, operations
+
+WAITS = {"Delay": 1, "MaxAttempts": 30}
 
 
 def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, fake: FakeCloud) -> None:
@@ -45,6 +48,24 @@ def test_larger_count_makes_the_node_group_larger(user: User, fake: FakeCloud) -
     assert len(user.up(2)) == 2
 
     assert operations(fake) == ["UpdateNodegroupConfig"]
+
+
+@pytest.mark.slow
+def test_nodes_start_on_a_control_plane_made_anew(user: User, fake: FakeCloud) -> None:
+    """EKS's security group is another one then, and the launch template that is left names the old one."""
+    user.up(2)
+    eks = boto3.client("eks", region_name="us-east-1")
+    (name,) = eks.list_clusters()["clusters"]
+    for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
+        eks.delete_nodegroup(clusterName=name, nodegroupName=group)
+        eks.get_waiter("nodegroup_deleted").wait(clusterName=name, nodegroupName=group, WaiterConfig=WAITS)
+    eks.delete_cluster(name=name)
+    eks.get_waiter("cluster_deleted").wait(name=name, WaiterConfig=WAITS)
+
+    assert len(user.up(2)) == 2
+    assert sum(one["shape"] == "g5.12xlarge" for one in fake.live_instances()) == 2
+    assert user.down() == ()
+    assert fake.owned() == []
 
 
 def test_cluster_that_is_only_known_by_its_files_is_no_leftover(tmp_path: Path, user: User) -> None:
