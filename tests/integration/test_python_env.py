@@ -443,7 +443,7 @@ def test_train_makes_environment_of_condas_file_with_the_program_that_is_there(t
     two_hosts.script("environment.yml", "name: mine\ndependencies:\n  - pytorch\n")
     two_hosts.script("s.py", "import sys, torch\nprint('prefix', sys.prefix, flush=True)\n")
     refused = two_hosts("train", "--requirements", "environment.yml", "s.py")
-    assert refused.status == 1
+    assert refused.status == 2
     assert "none of micromamba, pixi, mamba and conda is on this node" in refused.err
     folder = Store(two_hosts.home).cluster("default")
     text = MICROMAMBA.format(

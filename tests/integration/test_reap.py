@@ -101,11 +101,12 @@ def test_reap_cleans_one_cloud_if_the_other_is_unusable(oci: CloudGpuctl, aws: F
 
 
 def test_reap_skips_cloud_without_credentials(gpuctl: CloudGpuctl) -> None:
-    other = {"oci": "aws", "aws": "oci"}[gpuctl.kind.provider]
+    other, kubernetes = {"oci": ("aws", "oke"), "aws": ("oci", "eks")}[gpuctl.kind.provider]
     looked = gpuctl.ok("reap", "--dry-run", "--verbose", env=alone(gpuctl))
     assert f"not looked at: {other}: " in looked.err
     quiet = gpuctl.ok("reap", "--dry-run", env=alone(gpuctl))
-    assert quiet.err == f"no cluster of ours in {gpuctl.kind.provider} {gpuctl.kind.region}\n"
+    provider, region = gpuctl.kind.provider, gpuctl.kind.region
+    assert quiet.err == f"no cluster of ours in {provider} {region}, {kubernetes} {region}\n"
 
 
 def test_reap_continues_if_one_cloud_refuses_removal(oci: CloudGpuctl, aws: FakeCloud) -> None:
