@@ -25,6 +25,10 @@ class Spec:
     """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
     count: int | None = None
     """Number of machines. Default: 1, or as many as the cluster already has."""
+    min_count: int | None = None
+    """EKS, OKE: machines that stay between runs, such as 0. You must also give `max`. Default: all machines stay."""
+    max_count: int | None = None
+    """EKS, OKE: the most machines of a run. A run starts what it needs, and ends them down to `min` after it."""
     region: str | None = None
     """Region of the provider. Default: the one in the SDK's own configuration."""
     compartment: str | None = None

@@ -7,6 +7,7 @@ says what was found and what is allowed.
 import ipaddress
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,23 @@ def check_count(count: object) -> int:
         f"Count {shown(count)} can't be used: a count of machines is a whole number "
         f"from 1 to {MAX_COUNT}.{ending}"
     )
+
+
+def check_min_count(count: object) -> int:
+    """A number of machines that stay where nothing runs: 0 is one."""
+    return 0 if count == 0 and isinstance(count, int) and not isinstance(count, bool) else check_count(count)
+
+
+def check_limits(spec: Spec) -> Spec:
+    """The spec, where its `min` and `max` go together. Raises InvalidInput."""
+    least, most = spec.min_count, spec.max_count
+    if least is not None and most is None:
+        raise InvalidInput(f"--min {least} needs --max: how many machines a run may start.")
+    if most is None:
+        return spec
+    if (least or 0) > most:
+        raise InvalidInput(f"--min {least} is more than --max {most}: turn them around.")
+    return replace(spec, min_count=least or 0)
 
 
 def parse_duration_s(text: object) -> float:
@@ -246,6 +264,8 @@ _SPEC_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "provider": ("provider", _text),
     "shape": ("shape", _text),
     "count": ("count", check_count),
+    "min": ("min_count", check_min_count),
+    "max": ("max_count", check_count),
     "region": ("region", _text),
     "compartment": ("compartment", _word),
     "profile": ("profile", _text),

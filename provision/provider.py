@@ -43,7 +43,9 @@ class Plan:
     keep: tuple[Machine, ...]
     """Machines that are there already and stay; their `python` is the spec's where that names one."""
     end: tuple[str, ...] = ()
-    """Ids of what an interrupted `create` left and nothing replaces: `create` removes it first."""
+    """Ids of machines that `create` removes first: an interrupted one left them, or no run needs them any more."""
+    makes_control_plane: bool = False
+    """Whether a control plane of Kubernetes is made, which is billed also without machines."""
     price: PlanPrice = FREE
     """Of all machines, kept and new, with all that is billed by the hour beside them."""
     free: bool
@@ -91,8 +93,8 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Whether machines are made or ended. A kept one may still be new to the inventory."""
-        return bool(self.create or self.end)
+        """Whether anything is made or ended. A kept machine may still be new to the inventory."""
+        return bool(self.create or self.end or self.makes_control_plane)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from inventories.spec import Spec
 
 OPTIONS = {
     "shape": "--shape",
+    "min_count": "--min",
+    "max_count": "--max",
     "region": "--region",
     "compartment": "--compartment",
     "profile": "--profile",

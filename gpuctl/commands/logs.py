@@ -50,6 +50,10 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
         app.output.json({"run": folder.id, "status": result.status, "ranks": texts})
     elif follow:
         _tell_the_end(app, result)
+    if follow and result.status != "running":
+        from gpuctl.workflow.cluster.run_machines import end_idle_machines
+
+        end_idle_machines(app)
     return 1 if follow and result.status != "succeeded" else 0
 
 

@@ -11,6 +11,7 @@ from gpuctl.options import App, common_options
 @click.argument("run", required=False, shell_complete=completions.runs)
 def command(app: App, run: str | None) -> int:
     """Stop a run on every node and bring its results back (default: the latest run)."""
+    from gpuctl.workflow.cluster.run_machines import end_idle_machines
     from gpuctl.workflow.training.stop import stop
 
     result, errors = stop(app, run)
@@ -21,4 +22,6 @@ def command(app: App, run: str | None) -> int:
         app.output.say(f"run {result.run} {over}")
     for error in errors:
         app.output.error(error)
+    if result.status != "running":
+        end_idle_machines(app)
     return 4 if errors or result.status == "running" else 0

@@ -6,6 +6,7 @@ import shlex
 import stat
 import termios
 from array import array
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +32,7 @@ from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from gpuctl.job_file.read import Job
+    from gpuctl.workflow.training.job import Job as TrainedJob
     from inventories.run import Result
 OURS = frozenset({
     "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
@@ -194,7 +196,6 @@ def command(
     from gpuctl.library.options import train_request
     from gpuctl.library.training import train
     from gpuctl.workflow.training.request import built_in_help
-    from inventories.run import Result
 
     all_words, project = what_runs(words, job)
     request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
@@ -226,13 +227,15 @@ def command(
         app.output.say(
             "note: the ranks' standard input is empty: what is piped in is not sent. Send it as a file"
         )
-    interrupted = False
-    try:
-        result = train(app, request)
-    except Interrupted as error:
-        assert isinstance(error.result, Result)
-        result, interrupted = error.result, True
-    return report(app, result, interrupted=interrupted)
+    status = 0
+
+    def show(job: "TrainedJob") -> None:
+        nonlocal status
+        status = report(app, job.result, interrupted=job.interrupted)
+
+    with suppress(Interrupted):  # it was told
+        train(app, request, on_end=show)
+    return status
 
 
 def something_is_piped_in(descriptor: int = 0) -> bool:

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 @click.option(
     "--count", type=int, metavar="N", help="Number of machines (default: as many as there are, or 1)."
 )
+@click.option(
+    "--min", type=int, metavar="N", help="Machines that stay between runs, such as 0; needs --max. (eks, oke)"
+)
+@click.option(
+    "--max",
+    type=int,
+    metavar="N",
+    help="The most machines of a run: it starts those that it needs, and ends them after it. (eks, oke)",
+)
 @click.option("--region", metavar="R", help="Region of the provider. (clouds)")
 @click.option("--compartment", metavar="OCID", help="Compartment of the machines. (oci)")
 @click.option("--profile", metavar="NAME", help="Profile in the SDK's own configuration. (clouds)")
@@ -127,6 +136,7 @@ def command(
     gpuctl up --hosts inventory.yaml           machines that you have
     gpuctl up --shape VM.GPU.A10.2 --count 2 --ttl 4h    rented, with a time limit of four hours
     gpuctl up --provider kubernetes --count 2  pods in the cluster of your kubeconfig's current context
+    gpuctl up --provider eks --shape g5.12xlarge --min 0 --max 4    machines for as long as a run needs them
     gpuctl up --count 3                        one more
     gpuctl up --count 3 --dry-run              show the plan and its price
 

@@ -53,7 +53,7 @@ class Cluster:
     @property
     def machines(self) -> "tuple[MachineInfo, ...]":
         """The machines by rank, as they were when `up` ended. Raises NotFound where there is no such cluster."""
-        return tuple(machine.public() for machine in load_inventory(self._folder).machines)
+        return tuple(machine.public() for machine in load_inventory(self._folder, empty=True).machines)
 
     @property
     def _folder(self) -> "ClusterFolder":

@@ -17,7 +17,14 @@ from gpuctl.workflow.training.request import TrainRequest, check_bring, check_to
 from inventories.did_you_mean import did_you_mean
 from inventories.hang import OnHang
 from inventories.spec import DEFAULT_CLUSTER, Spec
-from inventories.validate import check_max_cost_usd, check_option, check_ttl_s, parse_duration_s, read_spec
+from inventories.validate import (
+    check_limits,
+    check_max_cost_usd,
+    check_option,
+    check_ttl_s,
+    parse_duration_s,
+    read_spec,
+)
 from remote.launchers import LAUNCHERS
 
 File: TypeAlias = str | PathLike[str]
@@ -36,6 +43,10 @@ class UpOptions(TypedDict, total=False):
     """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
     count: int | None
     """Machines. Default: as many as there are, or 1."""
+    min: int | None
+    """EKS, OKE: machines that stay between runs, such as 0. Needs `max`."""
+    max: int | None
+    """EKS, OKE: the most machines of a run, which starts them and ends them after it."""
     region: str | None
     compartment: str | None
     profile: str | None
@@ -159,10 +170,11 @@ class UpRequest:
 
 
 SPEC_FIELDS = (
-    "provider", "shape", "count", "region", "compartment", "profile", "context", "hosts", "image", "driver",
-    "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
+    "provider", "shape", "count", "min_count", "max_count", "region", "compartment", "profile", "context", "hosts",
+    "image", "driver", "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
 )  # fmt: skip
-"""Options that are fields of the spec, by the same name."""
+"""Options that are fields of the spec, by the same name but for LIMITS."""
+LIMITS = ("min_count", "max_count")
 
 
 def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAULT_CLUSTER) -> UpRequest:
@@ -175,7 +187,9 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
     refuse_unknown("up", options, UpOptions)
     file = options.get("file")
     spec = Spec(cluster=default) if file is None else read_spec(Path(file), default=default)
-    asked: dict[str, Any] = {name: options.get(name) for name in SPEC_FIELDS}
+    asked: dict[str, Any] = {
+        name: options.get(name.removesuffix("_count") if name in LIMITS else name) for name in SPEC_FIELDS
+    }
     if asked["hosts"] is not None:
         asked["hosts"] = Path(asked["hosts"])
     given = {name: check_option(name, value) for name, value in asked.items() if value is not None}
@@ -193,7 +207,7 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
         raise Usage("--no-wait does not wait for machines to boot: leave out --boot-timeout, or --no-wait.")
     known_hosts = options.get("known_hosts")
     return UpRequest(
-        spec=replace(spec, **given),
+        spec=check_limits(replace(spec, **given)),
         host_keys=HostKeys(
             files=USER_FILES if known_hosts is None else (Path(known_hosts),),
             accept_new=options.get("accept_new_host_keys", False),

@@ -1,20 +1,30 @@
 """A run to its end, for the library and for the command line: the one place from which `train` is called."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from gpuctl.options import App
+    from gpuctl.workflow.training.job import Job
     from gpuctl.workflow.training.request import TrainRequest
     from inventories.run import Result
 
 
-def train(app: "App", request: "TrainRequest") -> "Result":
-    """Run what is asked for, and return its result. Raises Interrupted with the result after Ctrl-C."""
+def train(
+    app: "App", request: "TrainRequest", *, on_end: "Callable[[Job], None]" = lambda _: None
+) -> "Result":
+    """Run what is asked for, and return its result. Raises Interrupted with the result after Ctrl-C.
+
+    `on_end` gets the job before machines that were started for it are ended, which may take minutes.
+    """
+    from gpuctl.workflow.cluster.run_machines import run_machines
     from gpuctl.workflow.training import train as workflow
 
-    job = workflow.train(app, request)
+    with run_machines(app, nnodes=request.nnodes, min_nodes=request.min_nodes):
+        job = workflow.train(app, request)
+        on_end(job)
     if job.interrupted:
         why = f"Run {job.result.run} was interrupted: it is {job.result.status}."
         raise Interrupted(why, result=job.result)

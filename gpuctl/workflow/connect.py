@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from remote.sessions.session import Node
 
 
-def load_inventory(folder: ClusterFolder) -> Inventory:
-    """The cluster's inventory. Raises NotFound with the way to make one."""
+def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
+    """The cluster's inventory. Raises NotFound with the way to make one.
+
+    `empty`: also one without a machine, as of a cluster whose runs start them.
+    """
     if not folder.exists():
         job = find()
         if job is not None and describes(job, folder.name):
@@ -24,7 +27,13 @@ def load_inventory(folder: ClusterFolder) -> Inventory:
             f"There is no cluster {folder.name}. Create one first: gpuctl up --provider local --count 2"
             + (f" --cluster {folder.name}" if folder.name != "default" else "")
         )
-    return folder.load()
+    inventory = folder.load()
+    if not (empty or inventory.machines):
+        raise NotFound(
+            f"The cluster {folder.name} has no machines now: a run starts them, and ends them after it. To have some "
+            "until then: gpuctl up --count 1"
+        )
+    return inventory
 
 
 @contextmanager

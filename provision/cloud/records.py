@@ -59,6 +59,10 @@ class CloudCluster:
     ssh_cidrs: tuple[str, ...] = ()
     """From where SSH is let in now."""
     ssh_port: int = 22
+    min_count: int | None = None
+    """Machines that stay between runs. None: all."""
+    max_count: int | None = None
+    """The most that a run may start. None: runs start and end none."""
     subnet_id: str | None = None
     """An existing subnet; None: the shared network of ours."""
     public_ip: bool = True

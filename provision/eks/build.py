@@ -77,12 +77,14 @@ def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
 
 
 def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
-    """The group of machines with GPUs, all in one zone: where there is one already, else the first that has them."""
-    there = groups.gpu_groups(work.api, work.cluster)
+    """The group of machines with GPUs, all in one zone: where there are some, else the first that has them."""
+    api, cluster = work.api, work.cluster
+    there = {name: groups.describe(api, cluster, name) for name in groups.gpu_groups(api, cluster)}
     zones = [zone.name for zone in work.offer.zones]
     begun = [zone for zone in zones if names.gpu_group(zone) in there]
+    in_use = [zone for zone in begun if _has_machines(there[names.gpu_group(zone)])]
     refused: list[str] = []
-    for zone in begun or zones:
+    for zone in in_use or [*begun, *(zone for zone in zones if zone not in begun)]:
         try:
             return _in_zone(work, count, zone, wanted)
         except (Capacity, Quota) as error:
@@ -94,6 +96,10 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping
     raise NoCapacity(
         f"AWS has not {count} {work.offer.shape} together. {' '.join(refused)} Try later, another --region or shape."
     )
+
+
+def _has_machines(group: Mapping[str, Any] | None) -> bool:
+    return group is not None and group["scalingConfig"]["desiredSize"] > 0
 
 
 def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
@@ -129,7 +135,9 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
     )
     groups.scale(api, cluster, group, count)
-    return groups.wait_group(api, work.clock, cluster, group, work.say)
+    told = groups.wait_group(api, work.clock, cluster, group, work.say)
+    groups.wait_gone(api, work.clock, cluster, group, count, work.say)
+    return told
 
 
 def _remove_group(work: Building, group: str) -> None:

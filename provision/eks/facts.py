@@ -17,6 +17,7 @@ from provision.pricing.prices import Prices
 
 HONOURED = frozenset(
     {"shape", "region", "profile", "disk_gb", "spot", "ssh_cidr", "ttl_s", "public_ip", "image"}
+    | {"min_count", "max_count"}
 )
 
 

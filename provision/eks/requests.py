@@ -131,6 +131,11 @@ def admin(cluster: CloudCluster, principal: str, partition: str = "aws") -> Requ
     }
 
 
+def node_name(cluster: CloudCluster, group: str) -> str:
+    """The tag Name of a node group's machines."""
+    return f"{cluster.name}-{group}"
+
+
 def template_data(
     cluster: CloudCluster,
     group: str,
@@ -164,7 +169,7 @@ def template_data(
             "HttpPutResponseHopLimit": 1,
         },
         "TagSpecifications": [
-            tag_specification(kind, of, f"{cluster.name}-{group}")
+            tag_specification(kind, of, node_name(cluster, group))
             for kind in ("instance", "volume", "network-interface")
         ],
     }
@@ -212,11 +217,16 @@ def gpu_group(
         "amiType": GPU_AMI,
         "instanceTypes": [offer.shape],
         "capacityType": "SPOT" if cluster.spot else "ON_DEMAND",
-        "scalingConfig": {"minSize": 0, "maxSize": count, "desiredSize": count},
+        "scalingConfig": scaling(count),
         "labels": {GROUP_LABEL: "gpu"},
         "taints": [{"key": GPU_TAINT, "value": "present", "effect": "NO_SCHEDULE"}],
         "nodeRepairConfig": {"enabled": True},
     }
+
+
+def scaling(count: int) -> Request:
+    """So many machines, as a node group takes it."""
+    return {"minSize": 0, "maxSize": max(count, 1), "desiredSize": count}
 
 
 def _group(

@@ -95,7 +95,7 @@ def ray_cluster(cluster: KubernetesCluster, count: int, *, delete: Sequence[str]
                     "groupName": GROUP,
                     "replicas": count,
                     "minReplicas": count,
-                    "maxReplicas": count,
+                    "maxReplicas": max(count, 1),
                     "rayStartParams": {"num-cpus": str(cluster.cpus)} if cluster.cpus else {},
                     "template": _template(cluster, _worker(cluster)),
                     **strategy,

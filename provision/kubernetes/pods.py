@@ -193,14 +193,14 @@ class Pods:
         return CreateFailed("\n".join([f"The pod {name} {how}: it waits for {found.words}.", *lines]))
 
 
-def undo(pods: Pods, error: BaseException, before: int, token: str, say: Say) -> None:
+def undo(pods: Pods, error: BaseException, before: int, token: str, say: Say, *, keep: bool = False) -> None:
     """Bring a cluster back to what it was before `error`: so many machines, or nothing.
 
-    Raises LeftBehind where that does not work either.
+    `keep`: its head stays also where there were no machines. Raises LeftBehind where that does not work either.
     """
     say("removing what was begun …")
     try:
-        if before:
+        if before or keep:
             pods.apply(before, token)
             return
         leftovers = pods.remove(say)

@@ -35,6 +35,8 @@ class KubernetesCluster:
     """Of each machine, what Ray gives away. 0: it was not known, and KubeRay takes what the pod asks for, 1."""
     image: str
     """The containers' image."""
+    python: str | None = None
+    """Interpreter to use in the pods as it is. None: the one of the image."""
     count: int = 0
     """Machines that there were when the last `up` was done."""
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from inventories.machine import Machine
+from inventories.money import dollars
 from inventories.spec import Spec
 from provision.cloud import tags
 from provision.cloud.planning import caller_address, planned_resources
 from provision.cloud.planning.plan import wanted_cluster
-from provision.cloud.planning.spec_checks import count_of, refuse_changes, refuse_expired
+from provision.cloud.planning.spec_checks import count_now, refuse_changes, refuse_expired
 from provision.cloud.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
 from provision.cloud.state import CloudState
 from provision.managed_kubernetes import price
@@ -47,40 +48,47 @@ def make_plan(
     found = service.cloud.resources()
     own = [one for one in found if record is not None and one.tags.get(tags.CLUSTER_ID) == record.id]
     lives = bool(own)
-    count = count_of(spec, files.name, len(machines))
     cluster = wanted_cluster(facts.name, files.name, record, spec, lives=lives)
+    count = count_now(spec, cluster, len(machines))
     profile = spec.profile or cluster.target.profile
     cluster = replace(cluster, target=replace(service.cloud.target, profile=profile))
     if record is not None and lives:
         refuse_changes(record, cluster)
-    there = {machine.rank for machine in machines}
-    create = planned_resources.to_create(cluster, (), sorted(set(range(count)) - there))
-    if create:
+    keep = tuple(machine for machine in machines if machine.rank < count)
+    create = planned_resources.to_create(
+        cluster, (), sorted(set(range(count)) - {machine.rank for machine in keep})
+    )
+    unfinished = not {facts.cluster_kind, facts.nodes_kind} <= {one.kind for one in own}
+    if create or unfinished:
         refuse_expired(cluster, datetime.now(UTC))
     offer = service.offer(cluster)
-    if create:
-        service.refuse_over_quota(cluster, offer, count)
+    most = max(count, cluster.max_count or 0)
+    if create or unfinished:
+        service.refuse_over_quota(cluster, offer, most)
     cluster = replace(cluster, ssh_cidrs=cidrs)
     prices = load_prices(files.home)
-    parts = price.of(prices, cluster, offer, count, facts.beside(prices, cluster.target.region))
-    refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
-    unfinished = not {facts.cluster_kind, facts.nodes_kind} <= {one.kind for one in own}
+    beside = facts.beside(prices, cluster.target.region)
+    parts = price.of(prices, cluster, offer, count, beside)
+    at_most_usd = price.of(prices, cluster, offer, most, beside).whole.most_hourly_usd
+    refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
     conditions = planned_resources.conditions(cluster, offer, lives=lives)
     return Plan(
         spec=spec,
         provider=facts.name,
         region=cluster.target.region,
         create=create,
-        keep=tuple(machines),
+        keep=keep,
+        end=tuple(machine.id for machine in machines if machine.rank >= count),
+        makes_control_plane=unfinished,
         price=parts.whole,
         free=False,
         requests=facts.preview(cluster, offer, count, own) if create or unfinished else (),
-        resources=tuple(_resources(facts, cluster, offer, parts, create, machines, own, found)),
+        resources=tuple(_resources(facts, cluster, offer, parts, create, keep, own, found)),
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
-        notes=(*notes, *((facts.lasts,) if unfinished else ())),
+        notes=(*notes, *_limits(cluster, at_most_usd), *((facts.lasts,) if unfinished else ())),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
@@ -92,27 +100,45 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
     """Return the plan for an account that can't be asked: as if nothing of ours were there."""
     cluster = wanted_cluster(facts.name, files.name, None, spec, lives=False)
     cluster = replace(cluster, ssh_cidrs=(cluster.ssh_cidr or caller_address.YOUR_ADDRESS,))
-    create = planned_resources.to_create(cluster, (), range(spec.count or 1))
+    create = planned_resources.to_create(cluster, (), range(count_now(spec, cluster, 0)))
     offer = facts.outline(cluster)
     prices = load_prices(files.home)
-    parts = price.of(prices, cluster, offer, len(create), facts.beside(prices, cluster.target.region))
-    if parts.whole.most_hourly_usd is not None:
-        refuse_over_max_cost(parts.whole.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    beside = facts.beside(prices, cluster.target.region)
+    parts = price.of(prices, cluster, offer, len(create), beside)
+    most = max(len(create), cluster.max_count or 0)
+    at_most_usd = price.of(prices, cluster, offer, most, beside).whole.most_hourly_usd
+    if at_most_usd is not None:
+        refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
     return Plan(
         spec=spec,
         provider=facts.name,
         region=cluster.target.region,
         create=create,
         keep=(),
+        makes_control_plane=True,
         price=parts.whole,
         free=False,
         requests=facts.preview(cluster, offer, len(create), ()),
         resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
-        notes=(facts.lasts,),
+        notes=(*_limits(cluster, at_most_usd), facts.lasts),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
         **planned_resources.conditions(cluster, offer, lives=False),
+    )
+
+
+def _limits(cluster: CloudCluster, at_most_usd: float | None) -> tuple[str, ...]:
+    """A note where runs start and end machines."""
+    if cluster.max_count is None:
+        return ()
+    stay = cluster.min_count or 0
+    price_then = (
+        "" if at_most_usd is None else f"; with all of them, all costs {dollars(at_most_usd)} an hour"
+    )
+    return (
+        f"a run starts the machines that it needs, {cluster.max_count} at most, and ends them after it; "
+        f"{stay or 'none'} {'stays' if stay == 1 else 'stay'} between runs{price_then}",
     )
 
 

@@ -5,6 +5,7 @@ The tags of the cloud's resources are the truth about what exists, as for virtua
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder, Journal
@@ -101,21 +102,26 @@ class ManagedKubernetes:
         server = service.make_control_plane(work)
         self._write_kubeconfig(service, cluster, server)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
+        pods = partial(
+            self._workers.create,
+            cluster,
+            offer,
+            plan.details.count,
+            journal,
+            say,
+            context=self._facts.cluster_name(cluster),
+            own_plugin=self._facts.own_plugin,
+        )
+        if plan.end:
+            # Pods go before their nodes. Which nodes go is the cloud's choice: KubeRay makes others for those it hit.
+            pods()
         service.make_nodes(work, plan.details.count)
-        if plan.create and cluster.expires_at:
+        if (plan.create or plan.makes_control_plane) and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
-        if plan.create:
-            context = self._facts.cluster_name(cluster)
-            self._workers.create(
-                cluster,
-                offer,
-                plan.details.count,
-                journal,
-                say,
-                context=context,
-                own_plugin=self._facts.own_plugin,
-            )
-        return self._workers.find(plan.spec.python)
+        if plan.changes or self._workers.asked_for() != plan.details.count:
+            pods()
+        self._workers.use_python(plan.spec.python)
+        return self._workers.find()
 
     def find(self) -> tuple[Machine, ...]:
         """As the protocol says."""

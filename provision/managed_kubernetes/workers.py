@@ -53,17 +53,29 @@ class Workers:
             pods.apply(count, token)
             pods.rank(pods.wait(count, say), count)
         except ProvisionError as error:
-            undo(pods, error, before, token, say)
+            undo(pods, error, before, token, say, keep=known is not None and cluster.max_count is not None)
             raise
         record.save(self.folder, replace(wanted, count=count))
 
-    def find(self, python: str | None = None) -> tuple[Machine, ...]:
+    def asked_for(self) -> int | None:
+        """How many the RayCluster has to have. None: there is none."""
+        known = record.load(self.folder)
+        return None if known is None else Pods(self._api(known), known, self.clock).asked_for()
+
+    def use_python(self, python: str | None) -> None:
+        """Have them use that interpreter from now on. None: the one that they have had."""
+        known = record.load(self.folder)
+        if known is not None and python not in (None, known.python):
+            record.save(self.folder, replace(known, python=python))
+
+    def find(self) -> tuple[Machine, ...]:
         """Those that have a rank."""
         known = record.load(self.folder)
         if known is None:
             return ()
         pods = Pods(self._api(known), known, self.clock)
-        return tuple(pods.machine(pod, python=python) for pod in pods.workers() if rank_of(pod) is not None)
+        ranked = [pod for pod in pods.workers() if rank_of(pod) is not None]
+        return tuple(pods.machine(pod, python=known.python) for pod in ranked)
 
     def refresh(self, machine: Machine) -> Machine:
         """The machine with its state."""

@@ -22,6 +22,7 @@ from provision.pricing.prices import Prices
 
 HONOURED = frozenset(
     {"shape", "region", "profile", "compartment", "disk_gb", "spot", "ssh_cidr", "ttl_s", "image"}
+    | {"min_count", "max_count"}
 )
 
 

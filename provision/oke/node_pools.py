@@ -67,7 +67,7 @@ def scale(api: Api, pool_id: str, count: int) -> None:
 
 
 def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None:
-    """Until all of its machines are nodes.
+    """Until all of its machines are nodes, and those that it has too many of have gone.
 
     Raises Capacity or Quota as soon as OCI says that it has no machine, CreateFailed for anything else.
     """
@@ -81,9 +81,13 @@ def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None
             told = view.get("lifecycleDetails") or "it gives no reason"
             raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
         wanted = view["nodeConfigDetails"]["size"]
-        active = sum(node.get("lifecycleState") == "ACTIVE" for node in nodes)
-        done = state == "ACTIVE" and active >= wanted
-        return (True if done else None), f"{active} of {wanted} machines are there, its state is {state}"
+        there = [node for node in nodes if node.get("lifecycleState") != "DELETED"]
+        active = sum(node.get("lifecycleState") == "ACTIVE" for node in there)
+        done = state == "ACTIVE" and active == len(there) == wanted
+        going = f", {len(there) - wanted} have to go" if len(there) > wanted else ""
+        return (
+            True if done else None
+        ), f"{active} of {wanted} machines are there{going}, its state is {state}"
 
     wait_until(f"the node pool {name}", look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
 

@@ -99,10 +99,11 @@ class OkeService:
     def _gpu_pool(self, work: Work, count: int, ids: Mapping[str, str]) -> None:
         """All machines with GPUs are in one domain: where there are some already, else the first that has them."""
         api, clock, cluster, offer = self.cloud.api, self._clock, work.cluster, work.offer
-        there = {view["name"] for view in node_pools.pools(api, cluster)}
-        begun = [zone for zone in offer.zones if names.gpu_pool(zone.name) in there]
+        sizes = {view["name"]: view["nodeConfigDetails"]["size"] for view in node_pools.pools(api, cluster)}
+        begun = [zone for zone in offer.zones if names.gpu_pool(zone.name) in sizes]
+        in_use = [zone for zone in begun if sizes[names.gpu_pool(zone.name)]]
         refused: list[str] = []
-        for zone in begun or offer.zones:
+        for zone in in_use or [*begun, *(zone for zone in offer.zones if zone not in begun)]:
             name = names.gpu_pool(zone.name)
             own = dict(ids)
             if offer.facts["compute_cluster"]:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ from clouds import COUNT, CloudGpuctl, Clouds, Kind
 from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
 
+from tests.fakes.apt_mirror import LIST_GPUS
+from tests.fakes.kube.api import Pod
+from tests.fakes.kube.store import Document
+from tests.fakes.namespace_transport import enter_argv
+from tests.fakes.vms import lacking, vms
 from tests.provision.eks import building as eks_building
 from tests.provision.oke import building as oke_building
 
@@ -41,8 +47,13 @@ SERVICES = {
     ),
 }
 API_SERVERS = {"eks": eks_building.api_server, "oke": oke_building.api_server}
+JOB = ("--device", "cpu", "--", "--model", "cnn", "--epochs", "1", "--batch-size", "64")
 KINDS = {"eks": ("kubernetes-cluster", "node-group"), "oke": ("okecluster", "nodepool")}
 """What the fakes call a control plane and a group of nodes."""
+GPUS = {"eks": 4, "oke": 2}
+"""Of a machine of the shape."""
+A10 = "030200 2236"
+SMI = "/usr/local/bin/nvidia-smi"
 APART = 9
 """One point of so many is killed at; whatever the day, another one each time."""
 
@@ -59,6 +70,38 @@ def managed(service: str, clouds: Clouds, folder: Path) -> Iterator[CloudGpuctl]
             terminate_s=0.1,
         )
         yield gpuctl
+
+
+@contextmanager
+def pods_in_hosts(service: str, gpuctl: CloudGpuctl, folder: Path) -> Iterator[None]:
+    """Have the pods on two nodes with GPUs run commands, each in a host of its own."""
+    folder.mkdir()
+    bus = (A10,) * GPUS[service]
+    with vms(folder, count=3, firewall="none", pci=bus) as net, API_SERVERS[service]() as kube:
+        hosts = {host.name: host for host in net.hosts}
+        for host in net.hosts:
+            host.root(f"cat > {SMI} <<'END'\n#!/bin/sh\n{LIST_GPUS}END\nchmod 755 {SMI}")
+
+        def runtime(pod: Document) -> Pod:
+            host = hosts[pod["spec"]["nodeName"]]
+            return Pod(argv=tuple(enter_argv(host.pid, host.user)), env=os.environ)
+
+        kube.runtime = runtime
+        kube.world.install_kuberay()
+        for host in net.hosts:
+            kube.world.addresses[host.name] = host.address
+        gpuctl.cloud.settings(**{f"{service}_endpoint": f"http://127.0.0.1:{kube.port}"})
+        yield
+
+
+def with_gpus(gpuctl: CloudGpuctl) -> int:
+    return sum(one["shape"] == gpuctl.kind.shape for one in gpuctl.cloud.live_instances())
+
+
+def script_of(gpuctl: CloudGpuctl, name: str) -> str:
+    """A script that does nothing, for long."""
+    gpuctl.script(f"{name}.py", "import time\ntime.sleep(600)")
+    return f"{name}.py"
 
 
 def counted(gpuctl: CloudGpuctl) -> Counter[str]:
@@ -107,6 +150,41 @@ def test_cluster_comes_and_goes_by_the_usual_commands(service: str, clouds: Clou
         shown = gpuctl.ok("reap", "--dry-run", "--json").json
         assert [one["provider"] for one in shown["clusters"]] == [service]
         converge(gpuctl)
+
+
+@pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
+@pytest.mark.parametrize("service", SERVICES)
+def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Clouds, tmp_path: Path) -> None:
+    """From nothing to a run to nothing; the pods are hosts of network namespaces, whose GPUs are numbers alone."""
+    with managed(service, clouds, tmp_path) as gpuctl, pods_in_hosts(service, gpuctl, tmp_path / "hosts"):
+        up = ("up", "--provider", service, "--shape", gpuctl.kind.shape, "--min", "0", "--max", "2")
+        made = gpuctl.ok(*up, "--ssh-cidr", "127.0.0.1/32", "--python", sys.executable, "--yes", "--json")
+        assert made.json["machines"] == []
+        assert with_gpus(gpuctl) == 0
+        assert "has no machines now: a run starts them" in gpuctl("exec", "--", "true").err
+
+        done = gpuctl.ok("train", "--json", *JOB, timeout_s=400)
+        assert (done.json["status"], done.json["world_size"]) == ("succeeded", 2)
+        assert "2 ended" in done.err
+        assert with_gpus(gpuctl) == 0
+        assert gpuctl.ok("status", "--json").json["machines"] == []
+
+        gpuctl.script("large.py", "open('large.bin', 'wb').truncate(80_000_000)")
+        kept = gpuctl.ok("train", "--nnodes", "1", "--device", "cpu", "large.py", timeout_s=400)
+        assert "1 machine stays, for $" in kept.err
+        assert "1 file that run" in kept.err
+        assert with_gpus(gpuctl) == 1
+        assert "1 ended" in gpuctl.ok("up", "--yes").err
+        assert with_gpus(gpuctl) == 0
+
+        left_alone = gpuctl.ok(
+            "train", "--detach", "--device", "cpu", script_of(gpuctl, "sleep"), timeout_s=400
+        )
+        assert "2 machines stay" in left_alone.err
+        assert gpuctl("up", "--yes").status == 2, "a run is active on them"
+        gpuctl.ok("stop")
+        assert with_gpus(gpuctl) == 0
+        vanish(gpuctl)
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)

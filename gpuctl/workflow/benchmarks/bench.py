@@ -25,6 +25,7 @@ from gpuctl.workflow.benchmarks.request import (
     nodes_of,
 )
 from gpuctl.workflow.benchmarks.runs import Ready, measure, put_aside
+from gpuctl.workflow.cluster.run_machines import run_machines
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.earlier import aside_of
@@ -136,8 +137,14 @@ def bench(app: App, request: BenchRequest) -> Bench:
 
     Raises KeyboardInterrupt, or the failure, where nothing was measured by then.
     """
-    began = time.monotonic()
     check(request)
+    nnodes = max((layout.nodes for layout in request.layouts), default=None)
+    with run_machines(app, nnodes=nnodes):
+        return _bench(app, request)
+
+
+def _bench(app: App, request: BenchRequest) -> Bench:
+    began = time.monotonic()
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     train_request = replace(request.job, nnodes=nodes_of(request.layouts, inventory))

@@ -9,6 +9,7 @@ from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.run_results.search import read_search
 from gpuctl.workflow.benchmarks.search_space import Param
+from gpuctl.workflow.cluster.run_machines import run_machines
 from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_together
 from gpuctl.workflow.training.train import train
 from inventories.disk.codec import to_json
@@ -80,7 +81,8 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
     search = asked.document(metric, words)
-    job = train(app, replace(request, launcher="ray", search=search))
+    with run_machines(app, nnodes=request.nnodes):
+        job = train(app, replace(request, launcher="ray", search=search))
     return Tuned(
         result=job.result,
         words=words,

@@ -45,7 +45,7 @@ def every_cluster(app: App) -> list[ClusterSummary]:
     if app.cluster_named:
         folders = [folder for folder in folders if folder.name == app.options.cluster]
         if not folders:
-            load_inventory(app.store.cluster(app.options.cluster))
+            load_inventory(app.store.cluster(app.options.cluster), empty=True)
     by_name = {folder.name: folder for folder in folders}
     asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
     runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}

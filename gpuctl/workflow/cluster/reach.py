@@ -119,21 +119,25 @@ def never_ready(
     )
 
 
-def without_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
-    """What is told of machines whose GPUs can't be used: a sentence for each, and how to go on."""
+def without_gpus(inventory: Inventory, reached: Reached) -> str:
+    """What is told of machines whose GPUs can't be used: a sentence for each."""
     problems, count = list(reached.problems.values()), len(inventory.machines)
+    if len(problems) == 1:
+        return problems[0]
+    head = f"The GPUs of {len(problems)} of {count} machines can't be used:"
+    return "\n".join([head, *(f"  {problem}" for problem in problems)])
+
+
+def how_to_have_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
+    """What becomes of these machines, and how to go on."""
+    count = len(inventory.machines)
     if billed:
         ready = [machine.name for machine in inventory.machines if machine.name not in reached.problems]
-        end = _staying(inventory.cluster, count, ready, inventory.hourly_usd)
-    else:
-        end = (
-            f"The cluster {inventory.cluster} has {plural(count, 'machine')}. The same `gpuctl up` tries again; with "
-            "--driver none it takes them as they are."
-        )
-    if len(problems) == 1:
-        return f"{problems[0]}\n{end}"
-    head = f"The GPUs of {len(problems)} of {count} machines can't be used:"
-    return "\n".join([head, *(f"  {problem}" for problem in problems), end])
+        return _staying(inventory.cluster, count, ready, inventory.hourly_usd)
+    return (
+        f"The cluster {inventory.cluster} has {plural(count, 'machine')}. The same `gpuctl up` tries again; with "
+        "--driver none it takes them as they are."
+    )
 
 
 @dataclass(frozen=True)

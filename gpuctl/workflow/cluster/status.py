@@ -79,7 +79,7 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
     """
     from provision.cloud.provider import CloudProvider
 
-    inventory = _unfinished_up(folder, say) or load_inventory(folder)
+    inventory = _unfinished_up(folder, say) or load_inventory(folder, empty=True)
     provider = load(inventory.provider, folder)
     if isinstance(provider, CloudProvider):
         # One question for all of them, however many there are.

@@ -5,20 +5,29 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from gpuctl.errors import Attention, Declined
+from gpuctl.errors import Attention, Declined, Failed, Usage
 from gpuctl.json_documents import UpResult
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster import up_plan
 from gpuctl.workflow.cluster.choose_provider import choose_provider, folder_to_plan, taken
 from gpuctl.workflow.cluster.host_firewalls import let_go
-from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S, Boot, Reached, never_ready, reach, without_gpus
+from gpuctl.workflow.cluster.reach import (
+    BOOT_TIMEOUT_S,
+    Boot,
+    Reached,
+    how_to_have_gpus,
+    never_ready,
+    reach,
+    without_gpus,
+)
 from gpuctl.workflow.cluster.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
 from gpuctl.workflow.cluster.unprepared_machines import READY, SETUP, goes_on, setup_steps
 from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.training.unfinished_runs import open_runs
+from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -45,10 +54,12 @@ def up(
     *,
     wait: bool = True,
     boot_timeout_s: float | None = None,
+    for_run: bool = False,
 ) -> UpResult:
     """Bring the cluster to what is asked for.
 
     `wait`: also connect to the machines; without it, that is left to the first command that needs them.
+    `for_run`: the machines are a run's: a person agreed to them before, and the caller ends what can't be used.
     `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S. Raises Attention where machines
     are there that can't be used yet.
     """
@@ -61,19 +72,26 @@ def up(
         try:
             before = _inventory(folder)
             plan = provider.plan(spec, before)
+            _refuse_to_end_runs(app, folder, plan, before)
             setup = _setup_of(app, folder, plan)
-            plan = _ask(app, plan, setup)
-            timeout_s = (boot_timeout_s or BOOT_TIMEOUT_S) if wait else None
+            plan = plan if for_run else _ask(app, plan, setup)
+            create = partial(
+                _create,
+                app,
+                folder,
+                provider,
+                before=before,
+                host_keys=host_keys,
+                setup=setup,
+                boot_timeout_s=(boot_timeout_s or BOOT_TIMEOUT_S) if wait else None,
+                for_run=for_run,
+            )
             try:
-                made = _create(
-                    app, folder, provider, plan, before, host_keys, setup, boot_timeout_s=timeout_s
-                )
+                made = create(plan)
             except TermsRefused as error:
                 plan = provider.plan(spec, before)
                 app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
-                made = _create(
-                    app, folder, provider, plan, before, host_keys, setup, boot_timeout_s=timeout_s
-                )
+                made = create(plan)
         except BaseException as error:
             if fresh:
                 _forget_if_empty(app, folder, provider)
@@ -94,7 +112,7 @@ def up(
         seconds=seconds,
     )
     if trouble:
-        raise Attention(trouble, result=result)
+        raise Failed(trouble) if for_run else Attention(trouble, result=result)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, goes_on(folder, inventory.machines))
     return result
@@ -132,6 +150,7 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
     replaced = sum(1 for machine in plan.create if machine.replaces)
     new = len(plan.create) - replaced
     parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
+    parts += [f"{len(plan.end)} ended"] * bool(plan.end)
     if before is not None:
         planned = {machine.name for machine in plan.create}
         had = {(machine.host, machine.port): machine for machine in before.machines}
@@ -152,6 +171,15 @@ def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
     asked = plan.spec.setup
     steps = setup_steps(folder) if asked is None else asked
     return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
+
+
+def _refuse_to_end_runs(app: App, folder: ClusterFolder, plan: Plan, before: Inventory | None) -> None:
+    """Raise Usage where a run is active on machines that the plan ends."""
+    if before is None or not {machine.id for machine in before.machines}.intersection(plan.end):
+        return
+    for run in open_runs(app, folder.name):
+        if run.going_on:
+            raise Usage(f"{how_it_stands(run)} No machine was ended. `gpuctl stop {run.id}` stops it.")
 
 
 def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
@@ -220,24 +248,25 @@ def _create(
     folder: ClusterFolder,
     provider: Provider,
     plan: Plan,
+    *,
     before: Inventory | None,
     host_keys: HostKeys,
     setup: Setup,
-    *,
     boot_timeout_s: float | None,
+    for_run: bool,
 ) -> tuple[Inventory, list[SetUp], str]:
     """Carry the plan out. Machines that were made are in the inventory before they are reached; others
     come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
 
     Returns the cluster, what came of the setup on machines that had yet to run it, and what is wrong with those that
-    can't be used yet: an empty text where all can.
+    can't be used yet: an empty text where all can. `for_run`: as of `up`.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if setup.steps != setup_steps(folder):
         folder.journal.append(SETUP, steps=setup.steps)
     if plan.changes:
-        price = "" if plan.free else f" ({up_plan.price(plan)})"
-        _say(app, f"creating {plural(len(plan.create), 'machine')} with {plan.provider}{price} …")
+        price = "" if plan.free else f" ({up_plan.run_price(plan) if for_run else up_plan.price(plan)})"
+        _say(app, f"{up_plan.what_is_done(plan)} with {plan.provider}{price} …")
     machines = provider.create(plan, folder.journal, app.output.say)
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
     ours = plan.changes or (before is None and bool(provider.find()))
@@ -256,7 +285,7 @@ def _create(
         _save(folder, inventory)
     else:
         _trust(folder, inventory.machines)
-    if boot_timeout_s is None:
+    if boot_timeout_s is None or not inventory.machines:
         _tell_what_waits(app, plan, setup)
         return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
     boot = Boot(
@@ -279,12 +308,13 @@ def _create(
             _trust(folder, before.machines)
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.ends_machines)
-    return kept, *_set_up(app, folder, kept, reached, setup, billed=provider.billed)
+    done, wrong, way_on = _set_up(app, folder, kept, reached, setup, billed=provider.billed)
+    return kept, done, "\n".join(wrong if for_run else (*wrong, *way_on))
 
 
 def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
     """Say what a machine lacks for which nobody waits."""
-    if plan.driver is not None and plan.driver.source == "install":
+    if plan.create and plan.driver is not None and plan.driver.source == "install":
         _say(app, "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.")
     if setup.machines:
         _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
@@ -292,17 +322,22 @@ def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
 
 def _set_up(
     app: App, folder: ClusterFolder, inventory: Inventory, reached: Reached, setup: Setup, *, billed: bool
-) -> tuple[list[SetUp], str]:
-    """Run the setup where it has not run, and call the machines ready; what came of it, and why some are not."""
+) -> tuple[list[SetUp], list[str], list[str]]:
+    """Run the setup where it has not run, and call the machines ready.
+
+    Returns what came of it, what is wrong with those that are not ready, and how to go on.
+    """
     usable = [machine for machine in inventory.machines if machine.name not in reached.problems]
     done = set_up(app, folder, usable, setup)
     failed = [one for one in done if one.status != "done"]
     names = {one.node for one in failed}
     folder.journal.append(READY, machines=[machine.id for machine in usable if machine.name not in names])
-    parts = [without_gpus(inventory, reached, billed=billed)] if reached.problems else []
+    wrong = [without_gpus(inventory, reached)] if reached.problems else []
+    way_on = [how_to_have_gpus(inventory, reached, billed=billed)] if reached.problems else []
     if failed:
-        parts += [*(one.told() for one in failed), how_to_go_on(inventory, failed, billed=billed)]
-    return done, "\n".join(parts)
+        wrong += [one.told() for one in failed]
+        way_on += [how_to_go_on(inventory, failed, billed=billed)]
+    return done, wrong, way_on
 
 
 def _keep(

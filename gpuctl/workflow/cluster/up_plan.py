@@ -200,12 +200,29 @@ def price(plan: Plan) -> str:
     return f"{most}{dollars(hourly_usd)} an hour, {total} until they end"
 
 
+def run_price(plan: Plan) -> str:
+    """As `price`, where machines are made for a run, or ended after it."""
+    usd = plan.hourly_usd
+    hourly = "price not known" if usd is None else f"{dollars(usd)} an hour in all"
+    return f"{hourly}, until the run is over" if plan.create else hourly
+
+
+def what_is_done(plan: Plan) -> str:
+    """`creating 2 machines`, `creating a control plane`, `ending 2 machines`."""
+    made = [plural(len(plan.create), "machine")] * bool(plan.create)
+    made += ["a control plane"] * plan.makes_control_plane
+    parts = [f"creating {' and '.join(made)}"] * bool(made)
+    return ", ".join([*parts, *[f"ending {plural(len(plan.end), 'machine')}"] * bool(plan.end)])
+
+
 def question(plan: Plan) -> str:
     """What a person is asked before anything that costs money is made."""
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
-    create = f"Create {plural(len(plan.create), 'machine')}" if plan.create or not plan.end else ""
-    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
+    made = plural(len(plan.create), "machine") if plan.create else nothing
+    create = f"Create {made}" if plan.create or not plan.end else ""
+    end = f"end {', '.join(plan.end)}, which nothing needs" if plan.end else ""
     todo = " and ".join(part for part in (create, end) if part)
     open_terms = plan.terms if not plan.spec.accept_terms else None
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""

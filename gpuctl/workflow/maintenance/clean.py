@@ -141,7 +141,7 @@ def _clusters(app: App, name: str | None) -> list[ClusterFolder]:
     """The clusters to look at: the one that was named, or all. Raises NotFound where there is none of that name."""
     folders = [folder for folder in app.store.clusters() if name in (None, folder.name)]
     if name is not None and not folders and not app.store.runs(name):
-        load_inventory(app.store.cluster(name))
+        load_inventory(app.store.cluster(name), empty=True)
     return folders
 
 

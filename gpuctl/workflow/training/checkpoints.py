@@ -199,7 +199,9 @@ def survey_checkpoints(
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 
-    locations = [Location(cluster=own, machine=machine) for machine in load_inventory(own).machines]
+    locations = [
+        Location(cluster=own, machine=machine) for machine in load_inventory(own, empty=True).machines
+    ]
     locations += _of_other_clusters(store, own, runs)
 
     def one(there: Location) -> "list[Held]":

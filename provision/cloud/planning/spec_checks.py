@@ -55,6 +55,8 @@ def merge(
         spot=spec.spot or old.spot,
         ssh_cidr=spec.ssh_cidr or old.ssh_cidr,
         ssh_port=spec.ssh_port or old.ssh_port,
+        min_count=old.min_count if spec.max_count is None else spec.min_count,
+        max_count=spec.max_count or old.max_count,
         subnet_id=spec.subnet_id or old.subnet_id,
         public_ip=spec.public_ip and old.public_ip,
         bastion=spec.bastion or old.bastion,
@@ -87,6 +89,22 @@ def count_of(spec: Spec, name: str, have: int) -> int:
         raise RefusedPlan(
             f"Cluster '{name}' has {have} machines, and `up` does not end any of them. To have {count}, "
             f"remove it with `gpuctl down --cluster {name}`, then run `gpuctl up` with `--count {count}`."
+        )
+    return count
+
+
+def count_now(spec: Spec, cluster: CloudCluster, have: int) -> int:
+    """How many machines there are to be now, where runs start and end them: without a count those that always stay.
+
+    Raises RefusedPlan for more than its most, and where there are no limits for fewer than there are.
+    """
+    if cluster.max_count is None:
+        return count_of(spec, cluster.name, have)
+    count = spec.count if spec.count is not None else cluster.min_count or 0
+    if count > cluster.max_count:
+        raise RefusedPlan(
+            f"Cluster '{cluster.name}' has {cluster.max_count} machines at most, not {count}. For more: "
+            f"`gpuctl up --min {cluster.min_count or 0} --max {count}`."
         )
     return count
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import named
-from provision.aws.requests import tagged
+from provision.aws.requests import filters, tagged
 from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
@@ -108,7 +108,7 @@ def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
 def scale(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
     """Have the group want so many machines; nothing where it does."""
     found = describe(api, cluster, group)
-    wanted = {"minSize": 0, "maxSize": max(count, 1), "desiredSize": count}
+    wanted = requests.scaling(count)
     if found is not None and found["scalingConfig"] != wanted:
         api.call(
             "update_nodegroup_config",
@@ -118,6 +118,20 @@ def scale(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
             nodegroupName=group,
             scalingConfig=wanted,
         )
+
+
+def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
+    """Until no more than so many machines of the group are there: EKS tells only that it has begun to end them."""
+    which = filters(instance_state_name=("pending", "running", "shutting-down", "stopping", "stopped"))
+    which += tagged(tags.CLUSTER_ID, cluster.id) + tagged("Name", requests.node_name(cluster, group))
+
+    def look() -> tuple[bool | None, str]:
+        found = api.pages("describe_instances", "Reservations", Filters=which)
+        there = sum(len(reservation["Instances"]) for reservation in found)
+        return (True if there <= count else None), f"{there - count} of {there} are still there"
+
+    what = f"the end of machines of the node group {group}"
+    wait_until(what, look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
 
 def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: Say) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ A call that makes or removes one of them is answered with a work request alone: 
 """
 
 import base64
+import itertools
 from typing import Any
 
 from tests.fakes.oci import works
@@ -116,7 +117,7 @@ def create_pool(cloud: Cloud, request: Request) -> Reply:
         "nodepool", {**given(body), "freeformTags": body.get("freeformTags") or {}}, state="CREATING"
     )
     pool.view.pop("timeCreated")
-    pool.own["nodes"] = []
+    pool.own |= {"nodes": [], "numbers": itertools.count()}
     work = works.start(cloud, "NODEPOOL_CREATE", pool, "CREATED")
 
     def finish() -> None:
@@ -130,12 +131,18 @@ def create_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def _scale(cloud: Cloud, pool: Resource) -> None:
-    """Launch what is missing; what can't be launched says why."""
+    """Launch what is missing, and end what is too much; what can't be launched says why."""
     details = pool.view["nodeConfigDetails"]
     place = details["placementConfigs"][0]
-    while len(pool.own["nodes"]) < details["size"]:
-        number = len(pool.own["nodes"])
-        name = f"oke-{pool.view['name']}-{number}"
+    nodes = [
+        node for node in pool.own["nodes"] if "instance" in node and node["instance"].state != "TERMINATED"
+    ]
+    stay = [node for node in nodes if node["instance"].live]
+    for node in stay[: max(0, len(stay) - details["size"])]:
+        end_node(cloud, node["instance"])
+    pool.own["nodes"] = nodes
+    for _ in range(details["size"] - len(stay)):
+        name = f"oke-{pool.view['name']}-{next(pool.own['numbers'])}"
         node: dict[str, Any] = {"name": name}
         body = {
             "compartmentId": pool.view["compartmentId"],
@@ -161,8 +168,13 @@ def show_pool(cloud: Cloud, request: Request) -> Reply:
     pool = cloud.get("nodepool", request.target)
     reply = shown(pool)
     return Reply(
-        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"]]}, headers=reply.headers
+        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"] if _is_listed(one)]},
+        headers=reply.headers,
     )
+
+
+def _is_listed(node: dict[str, Any]) -> bool:
+    return "error" in node or node["instance"].state != "TERMINATED"
 
 
 def _node(pool: Resource, node: dict[str, Any]) -> View:
@@ -189,7 +201,7 @@ def list_pools(cloud: Cloud, request: Request) -> Reply:
 
 
 def update_pool(cloud: Cloud, request: Request) -> Reply:
-    """UpdateNodePool: its number of machines, which grows alone here."""
+    """UpdateNodePool: its number of machines. Which of them go is the cloud's choice: the oldest, here."""
     pool = _live(cloud, "nodepool", request.target, "node pool")
     wanted = (request.body.get("nodeConfigDetails") or {}).get("size")
     assert wanted is not None, "only the size is played"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.workflow.cluster.reach import Reached, never_ready, without_gpus
+from gpuctl.workflow.cluster.reach import Reached, how_to_have_gpus, never_ready, without_gpus
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
@@ -50,4 +50,6 @@ def test_without_gpus_explains_each_machine_and_next_steps(
     problems: dict[str, str], billed: bool, text: str
 ) -> None:
     inventory = Inventory(cluster="a", provider="oci", hourly_usd=6.0, created_at="", machines=MACHINES)
-    assert without_gpus(inventory, Reached(machines=MACHINES, problems=problems), billed=billed) == text
+    reached = Reached(machines=MACHINES, problems=problems)
+    told = [without_gpus(inventory, reached), how_to_have_gpus(inventory, reached, billed=billed)]
+    assert "\n".join(told) == text

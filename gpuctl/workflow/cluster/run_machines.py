@@ -1,0 +1,154 @@
+"""Machines that runs start and end, in a cluster with `--min` and `--max`: between runs only the least stay.
+
+Both ways are an `up`: what was cut off is found and brought to its end by the next one.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuctl.errors import Attention, Usage
+from gpuctl.options import App
+from gpuctl.text import dollars, plural
+from gpuctl.workflow.cluster.up import HostKeys, up
+from gpuctl.workflow.connect import load_inventory
+from gpuctl.workflow.training.checkpoints import survey_checkpoints
+from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
+from inventories.disk.store import ClusterFolder
+from inventories.errors import GpuctlError
+from inventories.machine import Inventory
+from inventories.run import Result
+from inventories.spec import Spec
+from provision.cloud.records import CloudCluster
+from provision.cloud.state import CloudState
+from provision.errors import NoCapacity
+from provision.provider_registry import RENTED
+from remote.shared.constants import NODE_FOLDER, RUNS
+
+NO_KEYS = HostKeys(files=(), accept_new=False)
+"""Of machines that are pods."""
+HOW_TO_END = "`gpuctl up` ends those that no run needs"
+
+
+@contextmanager
+def run_machines(app: App, *, nnodes: int | None, min_nodes: int | None = None) -> Iterator[None]:
+    """Have the machines of a run while the body runs; the cluster's least stay after it.
+
+    `nnodes`: how many; None: the cluster's most. `min_nodes`: as many will do where the cloud has no more. In a
+    cluster whose machines all stay it does nothing. Raises NoCapacity, and Attention where some could not be ended.
+    """
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder, empty=True)
+    limits = limits_of(folder, inventory)
+    if limits is None or limits.max_count is None:
+        yield
+        return
+    count = nnodes or limits.max_count
+    if (min_nodes or count) > limits.max_count:
+        raise Usage(
+            f"--nnodes {min_nodes or count} is not possible: the cluster {folder.name} has {limits.max_count} at "
+            f"most. For more: gpuctl up --min {limits.min_count or 0} --max {min_nodes or count}"
+        )
+    try:
+        _start(app, folder, min(count, limits.max_count), min_nodes)
+        yield
+    except BaseException as error:
+        # What happened comes first; what can't be ended is told beside it.
+        try:
+            end_idle_machines(app)
+        except (GpuctlError, OSError) as second:
+            app.output.error(str(second))
+        except KeyboardInterrupt:
+            app.output.error(_may_be_left(folder))
+        raise error
+    end_idle_machines(app)
+
+
+def limits_of(folder: ClusterFolder, inventory: Inventory) -> CloudCluster | None:
+    """The cluster as it was asked for, with its limits. None: its machines are not rented."""
+    return CloudState(folder).load() if inventory.provider in RENTED else None
+
+
+def end_idle_machines(app: App) -> None:
+    """End the machines that no run needs, where the cluster has limits.
+
+    They stay while a run is active, and where they alone have what the latest run left: that is told, with the price.
+    Raises Attention where they could not be ended.
+    """
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder, empty=True)
+    limits = limits_of(folder, inventory)
+    if limits is None or limits.max_count is None:
+        return
+    if len(inventory.machines) <= (limits.min_count or 0):
+        # A start that was cut off may have left machines that are in no inventory.
+        _end(app, folder)
+        return
+    if why := _why_they_stay(app, folder):
+        price = (
+            "" if inventory.hourly_usd is None else f", for {dollars(inventory.hourly_usd)} an hour in all"
+        )
+        count = len(inventory.machines)
+        app.output.say(f"{plural(count, 'machine')} stay{'s' * (count == 1)}{price}: {why} {HOW_TO_END}.")
+        return
+    _end(app, folder)
+
+
+def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> None:
+    """Have so many machines; where the cloud has not as many, and `least` will do, those."""
+    if len(load_inventory(folder, empty=True).machines) >= count:
+        return
+    try:
+        up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
+    except NoCapacity as error:
+        if least is None or least >= count:
+            raise
+        app.output.say(f"{error} So the run begins with {least}.")
+        up(app, Spec(cluster=folder.name, count=least), NO_KEYS, for_run=True)
+
+
+def _end(app: App, folder: ClusterFolder) -> None:
+    try:
+        up(app, Spec(cluster=folder.name), NO_KEYS, for_run=True)
+    except (GpuctlError, OSError) as error:
+        raise Attention(f"{error} {_may_be_left(folder)}") from error
+    except KeyboardInterrupt:
+        app.output.error(_may_be_left(folder))
+        raise
+
+
+def _may_be_left(folder: ClusterFolder) -> str:
+    return (
+        f"Machines of {folder.name} may still be there, and billed: {HOW_TO_END}, `gpuctl down` removes all."
+    )
+
+
+def _why_they_stay(app: App, folder: ClusterFolder) -> str:
+    """Sentences; empty where nothing speaks against their end."""
+    for run in open_runs(app, folder.name):
+        return f"{how_it_stands(run)} Once it is over, `gpuctl logs -f {run.id}` or"
+    runs = app.store.runs(folder.name)
+    result = runs[-1].load_result() if runs else None
+    return _only_there(app, folder, result) if result is not None else ""
+
+
+def _only_there(app: App, folder: ClusterFolder, result: Result) -> str:
+    """What the latest run left on the machines alone, with how to bring it here."""
+    run = app.store.run(result.run).load_run()
+    away = [file for file in result.outputs if not file.brought]
+    if away and (run.options is None or run.options.bring != ("none",)):
+        total = next(one for one in result.output_totals if one.node == away[0].node)
+        return (
+            f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
+            f"`gpuctl pull --rank {total.node} {total.folder} kept` copies that folder; then"
+        )
+    survey = survey_checkpoints(app.store, folder, [run])
+    here = survey.here[0]
+    for key, (found, *_) in survey.found.items():
+        if found is not None and (here is None or here.lacks or here.newest != found.newest):
+            node = survey.locations[key].machine.name
+            path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
+            return (
+                f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
+                f"--resume` continues with them, `gpuctl pull --rank {node} {path} kept` copies them; then"
+            )
+    return ""

@@ -1,0 +1,70 @@
+"""Machines that runs start and end, on a fake AWS: `--min` and `--max`."""
+
+import pytest
+
+from inventories.machine import Machine
+from provision.errors import RefusedPlan
+from tests.fakes.client import FakeCloud
+from tests.provision.eks.building import User
+
+LIMITS = {"min_count": 0, "max_count": 2}
+
+
+def with_gpus(fake: FakeCloud) -> int:
+    return sum(one["shape"] == "g5.12xlarge" for one in fake.live_instances())
+
+
+def ranks(machines: tuple[Machine, ...]) -> list[int]:
+    return [machine.rank for machine in machines]
+
+
+def test_machines_come_for_a_run_and_go_after_it(user: User, fake: FakeCloud) -> None:
+    plan = user.plan(None, **LIMITS)
+    assert (plan.create, plan.end, plan.changes) == ((), (), True)
+    assert "2 at most, and ends them after it; none stay between runs" in plan.notes[0]
+    assert user.up(None, **LIMITS) == ()
+    assert with_gpus(fake) == 0
+
+    assert ranks(user.up(2)) == [0, 1]
+    assert with_gpus(fake) == 2
+    plan = user.plan(None)
+    assert len(plan.end) == 2
+    assert user.up(None) == ()
+    assert with_gpus(fake) == 0
+
+    assert ranks(user.up(1)) == [0]
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_some_can_stay_and_the_limits_can_change(user: User, fake: FakeCloud) -> None:
+    assert ranks(user.up(None, min_count=1, max_count=2)) == [0]
+    assert ranks(user.up(2)) == [0, 1]
+    assert ranks(user.up(None)) == [0]
+    with pytest.raises(
+        RefusedPlan, match=r"has 2 machines at most, not 3\. For more: `gpuctl up --min 1 --max 3`"
+    ):
+        user.plan(3)
+    assert ranks(user.up(None, min_count=0, max_count=3)) == []
+    assert ranks(user.up(3)) == [0, 1, 2]
+    assert with_gpus(fake) == 3
+
+
+@pytest.mark.slow
+def test_machines_come_in_another_zone_where_the_empty_group_has_none(user: User, fake: FakeCloud) -> None:
+    user.up(None, **LIMITS)
+    fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 0}})
+    assert ranks(user.up(2)) == [0, 1]
+    (zone,) = {one["place"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"}
+    assert zone != "us-east-1a"
+    assert user.up(None) == ()
+
+
+@pytest.mark.slow
+def test_price_at_most_counts_all_machines_of_a_run(user: User) -> None:
+    with pytest.raises(RefusedPlan, match="--max-cost"):
+        user.plan(None, min_count=0, max_count=4, ttl_s=36_000.0, max_cost_usd=50.0)
+    plan = user.plan(None, min_count=0, max_count=1, ttl_s=36_000.0, max_cost_usd=80.0)
+    assert plan.hourly_usd is not None
+    assert plan.hourly_usd < 1
