@@ -121,6 +121,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
     "provision/eks/test_provider.py": _EKS,
     "provision/eks/test_refusals.py": _EKS,
+    "provision/eks/test_scaling.py": _EKS,
     "provision/eks/test_zones.py": _EKS,
     "provision/oke/test_provider.py": _OKE,
     "integration/test_kube_server.py": (

@@ -30,8 +30,8 @@ def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
     inventory = folder.load()
     if not (empty or inventory.machines):
         raise NotFound(
-            f"The cluster {folder.name} has no machines now: a run starts them, and ends them after it. To have some "
-            "until then: gpuctl up --count 1"
+            f"The cluster {folder.name} has no machines now. Where it has --max, a run starts its own. To have one "
+            "by hand: gpuctl up --count 1"
         )
     return inventory
 

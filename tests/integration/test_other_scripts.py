@@ -11,17 +11,6 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "others"
 
 
-ACCELERATES_OWN = """
-import torch.distributed as dist
-from accelerate.test_utils.scripts.test_script import main
-
-main()
-# It leaves its process group to the end of Python, where gloo's threads may abort the process.
-if dist.is_initialized():
-    dist.destroy_process_group()
-"""
-
-
 @pytest.fixture(scope="module")
 def python() -> str:
     """The interpreter that has the frameworks."""
@@ -31,8 +20,8 @@ def python() -> str:
 def test_accelerates_own_test_script_passes_on_two_ranks(cluster: Gpuctl, python: str) -> None:
     """On one node: its ranks write into one file. Without the variable each is alone where there is no GPU."""
     where = ("--nnodes", "1", "--nproc-per-node", "2", "--env", "ACCELERATE_USE_CPU=true")
-    cluster.script("accelerates_own.py", ACCELERATES_OWN)
-    done = cluster.ok("train", "--python", python, *where, "accelerates_own.py", timeout_s=400)
+    own = ("-m", "accelerate.test_utils.scripts.test_script")
+    done = cluster.ok("train", "--python", python, *where, *own, timeout_s=400)
     assert "Num processes: 2" in done.err
     assert "Training yielded the same results on one CPU or distributed setup with batch split." in done.err
 

@@ -25,8 +25,8 @@ NO_TEXT = "can't be used: it should be text; put it in quotes if it is."
 NO_STEP = "can't be used: it should be a shell line, in quotes where it has ': ', or fab: TASK ARGS, without quotes."
 NO_WORD = "can't be used: it should be one word that does not begin with '-'."
 ALLOWED = (
-    "Allowed: cluster, provider, shape, count, region, compartment, profile, context, image, driver, disk_gb, spot, "
-    "ssh_cidr, ttl, max_cost_usd, hosts, python, setup, network."
+    "Allowed: cluster, provider, shape, count, min, max, region, compartment, profile, context, image, driver, "
+    "disk_gb, spot, ssh_cidr, ttl, max_cost_usd, hosts, python, setup, network."
 )
 NETWORK = "Allowed: subnet_id, public_ip, bastion, ssh_port."
 BASTION = (

@@ -46,4 +46,3 @@ trainer = Trainer(
 )
 done = trainer.train()
 print(f"ranks {trainer.args.world_size}, loss {done.training_loss:.4f}")
-trainer.accelerator.end_training()  # leaves the process group: at Python's end a thread of gloo's may abort the rank

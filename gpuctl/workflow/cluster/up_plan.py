@@ -222,7 +222,7 @@ def question(plan: Plan) -> str:
     nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
     made = plural(len(plan.create), "machine") if plan.create else nothing
     create = f"Create {made}" if plan.create or not plan.end else ""
-    end = f"end {', '.join(plan.end)}, which nothing needs" if plan.end else ""
+    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
     todo = " and ".join(part for part in (create, end) if part)
     open_terms = plan.terms if not plan.spec.accept_terms else None
     terms = f" and accept the terms of {open_terms.name}" if open_terms else ""

@@ -133,7 +133,7 @@ class _Runs:
         `point`: what it resumes from. `step`: what it follows the job's last run for; None: it is the first.
         """
         began, started_at = time.monotonic(), datetime.now(UTC)
-        inventory = load_inventory(self._folder)
+        inventory = load_inventory(self._folder, empty=True)
         usable = self._usable(inventory, step)
         request = with_strategy(self._app, self._request, machines_of(inventory, self._request, usable))
         project = project_of(self._app, request, inventory, machines_of(inventory, request, usable))
@@ -143,7 +143,7 @@ class _Runs:
             # A run that follows another has to follow: an `up` that replaces a lost machine may take a while.
             wait_s = FIRST_LOCK_S if step is None else NEXT_LOCK_S
             starting.enter_context(self._folder.lock("train", wait_s=wait_s, on_wait=view.note))
-            inventory = load_inventory(self._folder)  # it may be another by now
+            inventory = load_inventory(self._folder, empty=True)  # it may be another by now
             machines = machines_of(inventory, request, self._usable(inventory, step))
             check_set_up(self._folder, machines)
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")

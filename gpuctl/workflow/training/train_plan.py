@@ -111,7 +111,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
 
     request, point = resolve(app, request)
     folder = app.store.cluster(app.options.cluster)
-    inventory = load_inventory(folder)
+    inventory = load_inventory(folder, empty=True)
     machines = machines_of(inventory, request)
     request = with_strategy(app, request, machines)
     project = project_of(app, request, inventory, machines)

@@ -48,7 +48,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
     """What a command line asks the workflow for, and the cluster that it is about."""
     asked: list[tuple[str, Any]] = []
 
-    def train(app: Any, request: Any, *_: Any) -> None:
+    def train(app: Any, request: Any, *_: Any, **__: Any) -> None:
         asked.append((app.options.cluster, request))
         raise Failed("It is not run here.")
 

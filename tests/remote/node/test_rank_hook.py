@@ -252,3 +252,25 @@ def test_process_without_the_hook_gets_no_signal(tmp_path: Path) -> None:
         assert why.stacks_by_signal(rank.pid, str(tmp_path / "rank-0.stacks")) == ""
         assert rank.poll() is None
         rank.kill()
+
+
+GLOO_AT_WORK = """
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+works = [dist.all_reduce(torch.ones(20_000), async_op=True) for _ in range(300)]
+del works
+sys.exit(3)
+"""
+
+
+@linux
+def test_script_that_ends_while_gloo_is_at_work_has_its_own_exit_status(tmp_path: Path) -> None:
+    """Without the hook, torch's thread asks for the interpreter's lock while Python shuts down, and aborts."""
+    words = [sys.executable, "-c", GLOO_AT_WORK]
+    ended = [
+        subprocess.run([*words, str(tmp_path / f"store-{number}")], env=env, capture_output=True, timeout=60)
+        for number, env in enumerate([environment(tmp_path)] * 3)
+    ]
+    assert [one.returncode for one in ended] == [3, 3, 3], ended[0].stderr

@@ -4,7 +4,7 @@ Python imports it before the script, in the first Python process of a rank and i
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
 STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
 prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and what it can't do it notes in
-a file. It imports nothing of ours: it runs in the user's process.
+a file. At the end it lets gloo's threads come to rest. It imports nothing of ours: it runs in the user's process.
 """
 
 import os
@@ -21,6 +21,11 @@ MOST_OF_A_SOCKETS_PATH = 107
 STDERR = 2
 HIGHEST = 1024
 """Descriptors from here on need more memory for the table of all."""
+GLOO_THREAD = b"pt_gloo_runloop\n"
+"""The name that torch gives to each thread that carries out gloo's exchanges."""
+REST_S = 0.02
+"""A thread that waits for the interpreter's lock looks again every 5 ms; one without work does not wake up."""
+MOST_LOOKS = 100
 
 
 def begin_as_told() -> None:
@@ -39,7 +44,7 @@ def begin_as_told() -> None:
 
 def begin(files: str) -> None:
     """Have this process tell what it is doing. Also called in a process that others have started."""
-    for work in (_register_signal, _start_server_later):
+    for work in (_let_gloo_rest_at_exit, _register_signal, _start_server_later):
         try:
             work(files)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
@@ -53,6 +58,47 @@ def _note(files: str, problem: object) -> None:
             file.write("{}\n".format(problem))
     except OSError:
         return
+
+
+def _let_gloo_rest_at_exit(files: str) -> None:  # noqa: ARG001
+    """Have the process end only once gloo's threads have put down their last exchange.
+
+    One that is still at it needs the interpreter's lock, which is not to be had once Python shuts down: the thread is
+    ended in the middle of C++ code, which aborts the process, though all its work was done. What is registered first
+    comes last: nothing of the script's is left to run then.
+    """
+    import atexit
+
+    atexit.register(_let_gloo_rest)
+
+
+def _let_gloo_rest() -> None:
+    import time
+
+    before = None
+    for _ in range(MOST_LOOKS):
+        now = _wakeups_of_gloo()
+        if not now or now == before:
+            return
+        before = now
+        time.sleep(REST_S)  # lets go of the interpreter's lock
+
+
+def _wakeups_of_gloo() -> "dict[str, bytes]":
+    """How often each of gloo's threads has waited for something; empty where there are none."""
+    found = {}
+    tasks = "/proc/self/task"
+    for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
+        try:
+            with open("{}/{}/comm".format(tasks, thread), "rb") as file:
+                if file.read() != GLOO_THREAD:
+                    continue
+            with open("{}/{}/status".format(tasks, thread), "rb") as file:
+                lines = [line for line in file if b"ctxt_switches" in line]
+        except OSError:  # it has ended
+            continue
+        found[thread] = b"".join(lines)
+    return found
 
 
 def _register_signal(files: str) -> None:
