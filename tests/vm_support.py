@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,3 +91,29 @@ def log_of(gpuctl: Gpuctl, run: str, rank: int) -> str:
 def on_node(host: Host, run: str, name: str) -> Any:
     """A JSON file of a run, as the node has it."""
     return json.loads(host.root(f"cat /home/{host.user}/.gpuctl-node/runs/{run}/{host.name}/{name}").stdout)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole ones of a file that may be growing."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def run_on(
+    gpuctl: Gpuctl, nodes: int, after: str, process: "subprocess.Popen[str]"
+) -> Callable[[], str | None]:
+    """Looks for a run later than `after` that takes steps on so many nodes; gives its id."""
+
+    def look() -> str | None:
+        for folder in sorted((gpuctl.home / "runs").glob("*")):
+            steps = [line for line in lines(folder / "metrics" / "rank-0.jsonl") if "step" in line]
+            if (
+                folder.name > after
+                and steps
+                and len(json.loads((folder / "run.json").read_text())["nodes"]) == nodes
+            ):
+                return folder.name
+        assert process.poll() is None, process.communicate()
+        return None
+
+    return look

@@ -1,15 +1,14 @@
 """`train --nnodes MIN:MAX`: a job takes the machines that come, and does without those that are lost."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import Gpuctl, interrupt, kill_all, wait_for
+from vm_support import lines, run_on
 
 from inventories.disk.store import ClusterFolder
 
@@ -45,32 +44,6 @@ run = RunConfig(name="elastic", storage_path=sys.argv[1], failure_config=Failure
 config = {"over": os.path.join(sys.argv[1], "over"), "metrics": os.environ["GPUCTL_METRICS"]}
 DataParallelTrainer(work, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
 """
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The whole ones of a file that may be growing."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def run_on(
-    gpuctl: Gpuctl, nodes: int, after: str, process: "subprocess.Popen[str]"
-) -> Callable[[], str | None]:
-    """Looks for a run later than `after` that takes steps on so many nodes; gives its id."""
-
-    def look() -> str | None:
-        for folder in sorted((gpuctl.home / "runs").glob("*")):
-            steps = [line for line in lines(folder / "metrics" / "rank-0.jsonl") if "step" in line]
-            if (
-                folder.name > after
-                and steps
-                and len(json.loads((folder / "run.json").read_text())["nodes"]) == nodes
-            ):
-                return folder.name
-        assert process.poll() is None, process.communicate()
-        return None
-
-    return look
 
 
 @pytest.mark.timeout(1300)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from clouds import IMPORTS
 from forks import forks_of
-from support import Gpuctl, clean_env, wait_for
-from vm_support import ALLREDUCE, STEPS, end_of
+from support import Gpuctl, clean_env, interrupt, wait_for
+from vm_support import ALLREDUCE, STEPS, end_of, run_on
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
+from provision.kubernetes.objects import RANK
 from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
 from remote.transport import pod as pod_transport
 from tests.fakes.kube.samples import namespace, ray_cluster, secret
@@ -313,4 +314,28 @@ def test_run_whose_head_is_lost_is_told_and_pods_serve_again(cluster: Cluster, g
     gpuctl.ok("up", timeout_s=300)
     gpuctl.script("allreduce.py", ALLREDUCE)
     assert gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json["world_size"] == 2
+    gpuctl.ok("down", "--yes", timeout_s=120)
+
+
+@pytest.mark.timeout(1200)
+def test_elastic_job_on_ray_resumes_without_a_lost_pod_and_takes_in_the_one_in_its_place(
+    cluster: Cluster, gpuctl: Gpuctl
+) -> None:
+    before = namespaces(cluster)
+    where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
+    gpuctl.ok("up", *where, "--count", "2", "--yes", "--python", sys.executable, timeout_s=300)
+    (ours,) = namespaces(cluster) - before
+    endless = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
+    process = gpuctl.start("train", "--mode", "ray", "--nnodes", "1:2", "--json", "--", *endless)
+    first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=300)
+    lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
+    cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")
+    second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=300)
+    assert "1 replaced" in gpuctl.ok("up", "--yes", timeout_s=300).err
+    third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=300)
+    interrupt(process)
+    done = end_of(process, timeout_s=100)
+    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, third, second)
+    failed = json.loads((gpuctl.run_folder(first) / "result.json").read_text())
+    assert (failed["status"], failed["first_error"]["node"]) == ("failed", "default-1")
     gpuctl.ok("down", "--yes", timeout_s=120)

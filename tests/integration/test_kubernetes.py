@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from clouds import IMPORTS
 from forks import forks_of
-from support import Gpuctl, clean_env, wait_for
-from vm_support import STEPS, end_of
+from support import Gpuctl, clean_env, interrupt, wait_for
+from vm_support import STEPS, end_of, run_on
 
 from provision.kubernetes.objects import RANK
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
@@ -102,3 +102,24 @@ def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
     assert (done.status, done.json["status"]) == (1, "failed")
     assert name in done.err
     assert "1 replaced" in gpuctl.ok(*UP).err
+
+
+def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_place(
+    gpuctl: Gpuctl, api: KubeApi, net: Net
+) -> None:
+    gpuctl.ok(*UP)
+    endless = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
+    process = gpuctl.start("train", "--nnodes", "1:2", "--json", "--", *endless)
+    first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
+    (namespace,) = {
+        pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
+    }
+    (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
+    net.hosts[1].root("kill -9 -1", check=False)
+    api.world.store.delete("pods", namespace, lost["metadata"]["name"])
+    second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=200)
+    assert "1 replaced" in gpuctl.ok(*UP).err
+    third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=200)
+    interrupt(process)
+    done = end_of(process, timeout_s=100)
+    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, third, second)
