@@ -51,6 +51,8 @@ class Reason(StrEnum):
     SHUT_DOWN = "shut_down"
     """SIGTERM that is not gpuctl's: the machine was shut down, or somebody on it ended the run."""
     REBOOTED = "rebooted"
+    CONTAINER_RESTARTED = "container_restarted"
+    """The machine is a pod, and its container was started again."""
     RUNNER_KILLED = "runner_killed"
     NO_RECORD = "no_record"
     """The run was never started there, or its folder is gone."""

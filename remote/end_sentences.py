@@ -153,6 +153,11 @@ def _of_node(ended: Ended) -> str:
             return "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run"
         case Reason.REBOOTED:
             return "the machine was rebooted during the run"
+        case Reason.CONTAINER_RESTARTED:
+            return (
+                "the pod's container was started again during the run: Ray in it ended, as it does where the head is "
+                "lost, or its memory was used up (`kubectl describe pod` shows which)"
+            )
         case Reason.RUNNER_KILLED:
             return "the supervisor of the run was killed from outside"
         case Reason.NO_RECORD:

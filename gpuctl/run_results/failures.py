@@ -29,6 +29,7 @@ SUSPICION = {
     Reason.DISK_FULL: 1,
     Reason.SHUT_DOWN: 1,
     Reason.REBOOTED: 1,
+    Reason.CONTAINER_RESTARTED: 1,
     Reason.RUNNER_KILLED: 1,
     Reason.NO_RECORD: 1,
     Reason.NODE_FAILED: 1,

@@ -11,6 +11,7 @@ OF_A_NODE: Mapping[Reason, tuple[str, ...]] = {
     Reason.DISK_FULL: ("free_bytes",),
     Reason.SHUT_DOWN: (),
     Reason.REBOOTED: (),
+    Reason.CONTAINER_RESTARTED: (),
     Reason.RUNNER_KILLED: (),
     Reason.NO_RECORD: ("detail",),
     **dict.fromkeys(STOPS, ()),

@@ -309,7 +309,8 @@ def test_run_whose_head_is_lost_is_told_and_pods_serve_again(cluster: Cluster, g
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")
     done = end_of(process, timeout_s=300)
     assert (done.status, done.json["status"]) == (1, "failed")
-    print(done.err)
+    assert done.json["first_error"]["reason"] == "container_restarted"
+    assert "the pod's container was started again during the run" in done.err
 
     gpuctl.ok("up", timeout_s=300)
     gpuctl.script("allreduce.py", ALLREDUCE)
@@ -318,7 +319,7 @@ def test_run_whose_head_is_lost_is_told_and_pods_serve_again(cluster: Cluster, g
 
 
 @pytest.mark.timeout(1200)
-def test_elastic_job_on_ray_resumes_without_a_lost_pod_and_takes_in_the_one_in_its_place(
+def test_elastic_job_on_ray_resumes_after_a_lost_pod_and_after_a_lost_head(
     cluster: Cluster, gpuctl: Gpuctl
 ) -> None:
     before = namespaces(cluster)
@@ -333,9 +334,12 @@ def test_elastic_job_on_ray_resumes_without_a_lost_pod_and_takes_in_the_one_in_i
     second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=300)
     assert "1 replaced" in gpuctl.ok("up", "--yes", timeout_s=300).err
     third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=300)
+    (head,) = [one for one in cluster.pods(ours) if one["metadata"]["labels"]["ray.io/node-type"] == "head"]
+    cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")
+    fourth = wait_for(run_on(gpuctl, 2, third, process), what="a run with another head", deadline_s=300)
     interrupt(process)
     done = end_of(process, timeout_s=100)
-    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, third, second)
+    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, fourth, third)
     failed = json.loads((gpuctl.run_folder(first) / "result.json").read_text())
     assert (failed["status"], failed["first_error"]["node"]) == ("failed", "default-1")
     gpuctl.ok("down", "--yes", timeout_s=120)

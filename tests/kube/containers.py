@@ -1,6 +1,7 @@
 """The containers of one pod: processes in a host of its own, with its own network, file system and processes.
 
-The containers of a pod share all three here, where those of a real one share the network alone.
+The containers of a pod share all three here, where those of a real one share the network alone. Once they are started
+again, their first process is another one, as in a real pod.
 """
 
 import signal
@@ -9,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
+from support import wait_for
 
 from tests.fakes.vms import Host
 from tests.fakes.vms.boot import enter_argv
@@ -29,9 +33,20 @@ class Containers:
     secrets: Mapping[str, Mapping[str, str]]
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     """By the container's name."""
+    _first: "subprocess.Popen[bytes] | None" = None
+    """Keeps the containers' processes, as PID 1 of theirs."""
+    _first_pid: int = 0
+    """Its number here."""
+
+    @property
+    def run(self) -> bool:
+        """Whether there are any to run a command in: between an end and the next start there are none."""
+        return self._first_pid > 0
 
     def start(self, container: Document) -> "subprocess.Popen[bytes]":
         """Start what the container runs."""
+        if self._first is None:
+            self._begin()
         with (self.log / f"{container['name']}.log").open("ab") as log:
             process = subprocess.Popen(
                 self.argv(container, [*container.get("command", []), *container.get("args", [])]),
@@ -47,7 +62,7 @@ class Containers:
         """What starts a command in a container: as its user, with its environment, in the user's home."""
         env = [f"{name}={value}" for name, value in self.environment(container).items()]
         enter = [
-            *enter_argv(self.host.pid),
+            *enter_argv(self._first_pid),
             "runuser",
             "-u",
             USER,
@@ -79,14 +94,29 @@ class Containers:
 
     def end_processes(self) -> None:
         """End whatever runs in it, but not the host."""
+        self._first_pid = 0
         self.host.root("kill -9 -1", check=False)
+        if self._first is not None:
+            self._first.wait()
+            self._first = None
 
     def kill(self) -> None:
         """End all of it."""
         self.host.power_off()
-        for process in self.processes.values():
+        for process in [*self.processes.values(), *([self._first] if self._first else [])]:
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+    def _begin(self) -> None:
+        """Start the first of the containers' processes, which no other of the host is seen by."""
+        argv = [*enter_argv(self.host.pid), "unshare", "--pid", "--fork", "--mount-proc", "sleep", "infinity"]
+        self._first = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+        outer = psutil.Process(self._first.pid)
+
+        def first_pid() -> int | None:
+            return next((one.pid for one in outer.children(recursive=True) if one.name() == "sleep"), None)
+
+        self._first_pid = wait_for(first_pid, what="the containers' first process")
 
     def _from(self, source: Document) -> str:
         if secret := source.get("secretKeyRef"):

@@ -28,7 +28,7 @@ def kubelet_server(kubelet: Kubelet, home: Path) -> Iterator[int]:
             match address.path.strip("/").split("/"):
                 case ["exec", namespace, pod, container]:
                     found = kubelet.containers(namespace, pod)
-                    if found is None:
+                    if found is None or not found.run:
                         return self._say(404, f"container {container} not found in pod {pod}")
                     argv = found.argv(found.container(container), query["command"])
                     return serve_exec(self, argv, os.environ, running, NEWER_PROTOCOLS)

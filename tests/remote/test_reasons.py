@@ -140,6 +140,11 @@ SENTENCES: list[tuple[Ended, str]] = [
         "the run was ended by SIGTERM: the machine was shut down, or somebody on it ended the run",
     ),
     (Ended(reason=R.REBOOTED), "the machine was rebooted during the run"),
+    (
+        Ended(reason=R.CONTAINER_RESTARTED),
+        "the pod's container was started again during the run: Ray in it ended, as it does where the head is lost, "
+        "or its memory was used up (`kubectl describe pod` shows which)",
+    ),
     (Ended(reason=R.RUNNER_KILLED), "the supervisor of the run was killed from outside"),
     (Ended(reason=R.NO_RECORD, detail="/r"), "the run was never started here, or its folder /r is gone"),
     (Ended(reason=R.NODE_FAILED, detail="gpu-0: no."), "gpu-0: no."),

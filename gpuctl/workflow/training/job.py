@@ -273,7 +273,8 @@ def attempt_of(
     because it hung, and another is to follow.
     """
     lost = {record.node for record in records.values() if record.lost}
-    machine_lost = bool(lost) or any(record.reason is Reason.REBOOTED for record in records.values())
+    booted_again = (Reason.REBOOTED, Reason.CONTAINER_RESTARTED)
+    machine_lost = bool(lost) or any(record.reason in booted_again for record in records.values())
     return Attempt(
         run=run,
         result=result,

@@ -118,7 +118,12 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         os.write(answers, "{} could not be started: {}".format(spec["argv"][0], error).encode())
         return
     try:
-        identity = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
+        identity = {
+            "pid": os.getpid(),
+            "birth": process.birth(os.getpid()),
+            "boot_id": process.boot_id(),
+            "init_birth": process.birth(1),
+        }
         launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
         try:
             write_json(run_dir / "runner.json", dict(identity, **launched))
@@ -248,7 +253,9 @@ def state(run_dir: Path) -> Dict[str, Any]:
     ended = read_json(run_dir / "exit.json")
     if ended:
         return dict(ended, running=False)
-    return _gone(end_reasons.ended(end_reasons.RUNNER_KILLED))
+    # A container that was started again has another first process, on a machine that was not booted again.
+    again = supervisor.get("init_birth") not in (None, process.birth(1))
+    return _gone(end_reasons.ended(end_reasons.CONTAINER_RESTARTED if again else end_reasons.RUNNER_KILLED))
 
 
 def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
