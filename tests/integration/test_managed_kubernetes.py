@@ -134,6 +134,28 @@ def left(gpuctl: CloudGpuctl) -> list[object]:
     return [*gpuctl.cloud.owned(), *named]
 
 
+LIMITS = ("--min", "0", "--max", str(COUNT))
+START, END = (
+    ("up", *more, "--ssh-cidr", "127.0.0.1/32", "--no-wait", "--yes")
+    for more in (("--count", str(COUNT)), ())
+)
+"""What a run has done before it begins, and after it."""
+Words = tuple[str, ...]
+KILLED: dict[str, Callable[[Words], tuple[list[Words], Words]]] = {
+    "up": lambda up: ([], up),
+    "down": lambda up: ([up], ("down", "--yes")),
+    "start of a run": lambda up: ([without_count(up)], START),
+    "end of a run": lambda up: ([without_count(up), START], END),
+}
+"""What is killed → the commands before it, and it."""
+
+
+def without_count(up: Words) -> Words:
+    """An `up` of no machine, which runs start."""
+    at = up.index("--count")
+    return (*up[:at], *up[at + 2 :], *LIMITS)
+
+
 AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
     "up": converge,
     "down": vanish,
@@ -187,8 +209,13 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         vanish(gpuctl)
 
 
-@pytest.mark.parametrize("afterwards", AFTERWARDS)
-@pytest.mark.parametrize("killed", ["up", "down"])
+@pytest.mark.parametrize(
+    ("killed", "afterwards"),
+    [
+        *itertools.product(["up", "down"], AFTERWARDS),
+        *itertools.product(["start of a run", "end of a run"], ["up", "down"]),
+    ],
+)
 @pytest.mark.parametrize("service", SERVICES)
 def test_command_killed_at_each_call_can_be_rerun_or_removed(
     service: str,
@@ -202,9 +229,9 @@ def test_command_killed_at_each_call_can_be_rerun_or_removed(
 
     def at(point: Point | None) -> int:
         with managed(service, clouds, tmp_path / f"home-{next(homes)}") as gpuctl:
-            words = gpuctl.up_words if killed == "up" else ("down", "--yes")
-            if killed == "down":
-                gpuctl.ok(*gpuctl.up_words)
+            before, words = KILLED[killed](gpuctl.up_words)
+            for earlier in before:
+                gpuctl.ok(*earlier)
             if point is None:
                 return calls_of(gpuctl, words)
             kill(gpuctl, words, point)
