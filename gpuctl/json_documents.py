@@ -88,6 +88,8 @@ class UpPlan:
     ssh: SshAccess | None
     hourly_usd: float | None
     price: "PlanPrice"
+    run_hourly_usd: float | None
+    """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
     until_s: float | None
     """Seconds until the machines end by themselves. None: they don't."""
     ending: str

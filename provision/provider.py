@@ -63,6 +63,10 @@ class Plan:
     """In how long the machines end by themselves. None: nothing ends them."""
     ending: str = ""
     """What happens then, in a clause. Empty: nothing does."""
+    ends_by_itself: bool = True
+    """False: what happens then is a person's doing."""
+    run_hourly_usd: float | None = None
+    """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
     notes: tuple[str, ...] = ()
     """What a person should know before they say yes to it."""
     image: str | None = None

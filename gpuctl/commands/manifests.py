@@ -96,6 +96,10 @@ def command(
         working_dir=working_dir,
     )
     documents = [document(job)]
+    if mode == "ray" and not (image or working_dir):
+        app.output.say(
+            "note: Ray's own image has no script of yours: name an --image that has it, or a zip with --working-dir"
+        )
     if job.gpus == 0:
         app.output.say(
             "note: neither --gpus nor --shape says that the pods have GPUs: the job trains on CPUs"

@@ -217,6 +217,8 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
     }
     if all(machine.private_ip == machine.host for machine in machines):
         del columns["private"]
+    if all(machine.host is None for machine in machines):
+        del columns["address"]
     table = FittedTable(
         columns,
         [[cell(machine) for cell in columns.values()] for machine in machines],

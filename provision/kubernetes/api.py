@@ -187,8 +187,9 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
             contexts = [{"name": context}]
         else:
             raise BadCredentials(
-                f"No cluster of Kubernetes is known here: {error}. Have its provider write a kubeconfig "
-                "(aws eks update-kubeconfig, oci ce cluster create-kubeconfig), or name the file in KUBECONFIG."
+                f"No cluster of Kubernetes is known here: {str(error).rstrip('.')}. Have its provider write a "
+                "kubeconfig (aws eks update-kubeconfig, oci ce cluster create-kubeconfig), or name the file in "
+                "KUBECONFIG."
             ) from error
     name = context or str(current["name"])
     known = [str(one["name"]) for one in contexts]

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from inventories.errors import InvalidInput
 from provision.cloud.records import Finding
 from provision.errors import CloudError, Denied, Gone
 from provision.kubernetes import objects
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, RAY_CLUSTER, Api, Kind
-from provision.kubernetes.capacity import NodeRoom, rooms
+from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, with_room
 from provision.parallel import run_all, values
+from provision.pricing.catalog import gpus_of
 
 KUBERAY = "1.7"
 CRD_NAME = "rayclusters.ray.io"
@@ -103,8 +105,8 @@ def adds_nodes(api: Api) -> bool:
         return False
 
 
-def findings(api: Api, namespace: str) -> Sequence[Finding]:
-    """Return what `doctor` shows of a context."""
+def findings(api: Api, namespace: str, shape: str | None, count: int) -> Sequence[Finding]:
+    """Return what `doctor` shows of a context, for so many machines on nodes of the `shape` (None: any)."""
     where = f"{api.server} (context {api.context})"
     try:
         missing = missing_permissions(api, namespace)
@@ -135,11 +137,11 @@ def findings(api: Api, namespace: str) -> Sequence[Finding]:
             detail=what or f"{CRD_NAME} is there",
             fix=fix,
         ),
-        _nodes_finding(api, namespace),
+        _nodes_finding(api, namespace, shape, count),
     )
 
 
-def _nodes_finding(api: Api, namespace: str) -> Finding:
+def _nodes_finding(api: Api, namespace: str, shape: str | None, count: int) -> Finding:
     found = nodes(api, namespace)
     if found is None:
         return Finding(what="nodes", ok=None, detail="you may not list nodes")
@@ -158,7 +160,20 @@ def _nodes_finding(api: Api, namespace: str) -> Finding:
     detail = f"{len(found)} can be used, with {gpus} GPUs" + (
         f", {free} of them free" if free is not None and gpus else ""
     )
-    return Finding(what="nodes", ok=True, detail=detail)
+    try:
+        each = gpus_each(found, shape, of_shape=gpus_of(shape) if shape else None)
+    except InvalidInput as error:
+        return Finding(what="nodes", ok=False, detail=detail, fix=str(error))
+    fitting, ready = with_room(found, shape, each)
+    room = fitting if ready is None else ready
+    if room >= count or adds_nodes(api):
+        return Finding(what="nodes", ok=True, detail=detail)
+    return Finding(
+        what="nodes",
+        ok=False,
+        detail=f"{detail}; {room} of {count} that are asked for",
+        fix="Ask for fewer, wait, or have the cluster's administrator add nodes.",
+    )
 
 
 def _allowed(api: Api, namespace: str, verb: str, group: str, resource: str) -> bool:

@@ -125,6 +125,7 @@ class KubernetesProvider:
         before = load(self._folder)
         save(self._folder, cluster if before is None else replace(cluster, count=before.count))
         journal.append("kubernetes objects", namespace=cluster.namespace, count=count)
+        say(f"namespace {cluster.namespace} in the cluster of context {cluster.context}, {cluster.server}")
         token = self._folder.ray_token()
         api = self._connect(cluster.context)
         pods = Pods(api, cluster, self._clock)
@@ -167,7 +168,8 @@ class KubernetesProvider:
         """What would make `up` fail. Read-only."""
         record = load(self._folder)
         api = self._api(record, spec)
-        return tuple(checks.findings(api, record.namespace if record else f"gpuctl-{self._folder.name}"))
+        namespace = record.namespace if record else f"gpuctl-{self._folder.name}"
+        return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1))
 
     def _found(self, record: KubernetesCluster | None, api: Api) -> list[Machine]:
         if record is None:
@@ -280,7 +282,12 @@ def _no_room(api: Api, missing: int, gpus: int, shape: str | None, fitting: int,
 
 def _requests(cluster: KubernetesCluster, count: int) -> tuple[PlannedRequest, ...]:
     hidden = objects.secret(cluster, "") | {"data": {"auth_token": "<token>"}}
-    made = (objects.namespace(cluster), hidden, objects.ray_cluster(cluster, count))
+    made = (
+        objects.namespace(cluster),
+        objects.network_policy(cluster),
+        hidden,
+        objects.ray_cluster(cluster, count),
+    )
     return tuple(PlannedRequest(operation=f"Apply{one['kind']}", body=one) for one in made)
 
 
@@ -290,7 +297,8 @@ def _resources(
     found = []
     if create:
         action: ResourceAction = "create" if fresh else "use"
-        found.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace))
+        where = f"in the cluster of context {cluster.context}, {cluster.server}"
+        found.append(PlannedResource(action=action, kind="namespace", name=cluster.namespace, detail=where))
         found.append(
             PlannedResource(
                 action=action,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from inventories.machine import Machine
-from inventories.money import dollars
 from inventories.spec import Spec
 from provision.cloud import tags
 from provision.cloud.planning import caller_address, planned_resources
@@ -18,6 +17,7 @@ from provision.managed_kubernetes.service import KubernetesService, ServiceFacts
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
+from provision.provider_registry import describe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,8 @@ def make_plan(
         create=create,
         keep=keep,
         end=tuple(machine.id for machine in machines if machine.rank >= count),
+        ends_by_itself=describe(facts.name).ends_by_itself,
+        run_hourly_usd=None if cluster.max_count is None else at_most_usd,
         makes_control_plane=unfinished,
         price=parts.whole,
         free=False,
@@ -88,7 +90,7 @@ def make_plan(
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
-        notes=(*notes, *_limits(cluster, at_most_usd), *((facts.lasts,) if unfinished else ())),
+        notes=(*notes, *_limits(cluster), *((facts.lasts,) if unfinished else ())),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
@@ -115,12 +117,14 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
         region=cluster.target.region,
         create=create,
         keep=(),
+        ends_by_itself=describe(facts.name).ends_by_itself,
+        run_hourly_usd=None if cluster.max_count is None else at_most_usd,
         makes_control_plane=True,
         price=parts.whole,
         free=False,
         requests=facts.preview(cluster, offer, len(create), ()),
         resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
-        notes=(*_limits(cluster, at_most_usd), facts.lasts),
+        notes=(*_limits(cluster), facts.lasts),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
@@ -128,17 +132,14 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
     )
 
 
-def _limits(cluster: CloudCluster, at_most_usd: float | None) -> tuple[str, ...]:
+def _limits(cluster: CloudCluster) -> tuple[str, ...]:
     """A note where runs start and end machines."""
     if cluster.max_count is None:
         return ()
     stay = cluster.min_count or 0
-    price_then = (
-        "" if at_most_usd is None else f"; with all of them, all costs {dollars(at_most_usd)} an hour"
-    )
     return (
         f"a run starts the machines that it needs, {cluster.max_count} at most, and ends them after it; "
-        f"{stay or 'none'} {'stays' if stay == 1 else 'stay'} between runs{price_then}",
+        f"{stay or 'none'} {'stays' if stay == 1 else 'stay'} between runs",
     )
 
 

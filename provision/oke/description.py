@@ -29,7 +29,7 @@ def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:  # n
 
 
 def _ending_clause(offer: Offer) -> str:  # noqa: ARG001 - whatever the shape
-    return "nothing ends by itself then: nodes and control plane are billed until `gpuctl down`, or `gpuctl reap`"
+    return "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
 
 
 DESCRIPTION = replace(

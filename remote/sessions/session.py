@@ -265,7 +265,8 @@ class Conversation:
         if code < 0:
             raise self._node.lost(f"the connection broke during {self._command}")
         if code == KILLED and not said and self._node.machine.transport == "pod":
-            raise self._node.lost("its container ended: killed, or for want of memory")
+            why = "Ray in it did, as where the head is lost, or its memory was used up"
+            raise self._node.lost(f"its container ended: {why}")
         if code == DISK_FULL:
             raise DiskFull(
                 f"{name}: the disk is full: {last}. Free some space there "

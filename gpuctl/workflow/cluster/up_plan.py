@@ -35,7 +35,7 @@ NOUNS = {
     "vpc-endpoint": "VPC endpoint",
 }
 """Kinds of resources that are not called by their own name."""
-COUNTED = ("instance", "boot-volume", "public-address", "host")
+COUNTED = ("instance", "boot-volume", "public-address", "host", "pod", "role")
 
 
 def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
@@ -92,7 +92,10 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.free:
         return
     if plan.until_s is None:
-        yield "ends", nothing_ends(plan.total_usd), "yellow"
+        advice = " (add --ttl 4h)" if plan.ends_by_itself else " (`gpuctl down` ends them)"
+        yield "ends", nothing_ends(plan.total_usd, advice), "yellow"
+    elif not plan.ends_by_itself:
+        yield "ends", f"not by itself, also not in {span(plan.until_s)}: {plan.ending}", "yellow"
     else:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
 
@@ -119,6 +122,12 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "price", "free", "bold"
         return
     yield "price", costs(plan), "bold"
+    if plan.run_hourly_usd is not None:
+        yield (
+            "",
+            f"{dollars(plan.run_hourly_usd)} an hour while a run has all machines that it may start",
+            "bold",
+        )
     now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
     if most_usd is None and now_usd is not None:
         command = refresh_command(plan.provider, plan.region)
@@ -178,7 +187,8 @@ def costs(plan: Plan) -> str:
         return f"not known: `{refresh_command(plan.provider, plan.region)}` asks for it"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
-    end = "a day" if plan.until_s is None else f"for the {span(ends_s)} until they end"
+    until = " until they end" if plan.ends_by_itself else ""
+    end = "a day" if plan.until_s is None else f"for the {span(ends_s)}{until}"
     spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
     spans[ends_s] = end
     said = [f"{most}{dollars(known)} an hour"]
@@ -197,7 +207,8 @@ def price(plan: Plan) -> str:
     if plan.until_s is None:
         return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
     total = dollars(hourly_usd * plan.until_s / 3600)
-    return f"{most}{dollars(hourly_usd)} an hour, {total} until they end"
+    until = "until they end" if plan.ends_by_itself else f"for {span(plan.until_s)}, and nothing ends them"
+    return f"{most}{dollars(hourly_usd)} an hour, {total} {until}"
 
 
 def run_price(plan: Plan) -> str:
@@ -256,6 +267,7 @@ def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> UpPl
         ssh=ssh if plan.ssh_cidrs else None,
         hourly_usd=plan.hourly_usd,
         price=plan.price,
+        run_hourly_usd=plan.run_hourly_usd,
         until_s=plan.until_s,
         ending=plan.ending,
         total_usd=plan.total_usd,

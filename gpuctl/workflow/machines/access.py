@@ -108,8 +108,12 @@ def ssh_config(app: App) -> tuple[str, Path]:
     from remote.transport import ssh_config as text
 
     folder = app.store.cluster(app.options.cluster)
-    inventory = load_inventory(folder)
-    return text.render(inventory.machines, folder.known_hosts_path), folder.ssh_config_path
+    machines = load_inventory(folder).machines
+    if not any(machine.has_ssh for machine in machines):
+        raise Usage(
+            f"The machines of {folder.name} are pods, without SSH: `gpuctl ssh` opens a shell in one."
+        )
+    return text.render(machines, folder.known_hosts_path), folder.ssh_config_path
 
 
 def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:

@@ -64,17 +64,33 @@ def conclude(
     result = _result(run, folder, Seconds(**seconds), ended_at, list(records.values()))
     if launched is None:
         result = failed_as_before(folder.load_result(), result)
+    elif watch.interrupts > 1 and not over:
+        # It was told to stop, and nobody waited: how its ranks end now is no failure of theirs.
+        result = replace(result, status="running", exit_code=None, first_error=None, reason=None)
     if over or launched is not None:
         folder.save_result(result)
     return result
 
 
 def failed_as_before(before: Result | None, now: Result) -> Result:
-    """The result now, but a run that was stopped as a node of it was lost stays failed when that node is back."""
-    if before is None or before.status != "failed" or now.status != "stopped":
+    """The result now, but a run that failed stays failed, for the cause that was told.
+
+    Another one counts only where the node that was lost is back, and tells it.
+    """
+    if before is None or before.status != "failed" or now.status == "succeeded":
         return now
-    code, error, reason = before.exit_code, before.first_error, before.reason
-    return replace(now, status="failed", exit_code=code, first_error=error, reason=reason)
+    told, error = before.first_error, now.first_error
+    if now.status == "failed" and (told is None or (error is not None and error.node == told.node)):
+        return now
+    return replace(
+        now,
+        status="failed",
+        exit_code=before.exit_code,
+        first_error=told,
+        reason=before.reason,
+        ended_at=before.ended_at,
+        seconds=before.seconds,
+    )
 
 
 def _result(

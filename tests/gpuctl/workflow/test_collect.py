@@ -37,6 +37,14 @@ def test_failed_as_before_keeps_failure_of_lost_node() -> None:
     assert failed_as_before(LOST, STOPPED) == LOST
 
 
+def test_a_symptom_does_not_take_the_place_of_the_cause() -> None:
+    closed = FirstError(rank=0, node="gpu-0", message="Connection closed by peer", reason=Reason.EXIT_CODE)
+    assert failed_as_before(LOST, replace(LOST, first_error=closed, exit_code=1)) == LOST
+    killed = FirstError(rank=1, node="gpu-1", message="out of memory", reason=Reason.OUT_OF_MEMORY)
+    told = replace(LOST, first_error=killed, reason=Reason.OUT_OF_MEMORY)
+    assert failed_as_before(LOST, told) == told, "the lost node is back, and tells"
+
+
 def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
     assert failed_as_before(None, STOPPED) == STOPPED
     assert failed_as_before(STOPPED, STOPPED) == STOPPED
