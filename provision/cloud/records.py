@@ -59,9 +59,9 @@ class CloudCluster:
     ssh_cidrs: tuple[str, ...] = ()
     """From where SSH is let in now."""
     ssh_port: int = 22
-    min_count: int | None = None
+    min_count: int | None = field(default=None, metadata=codec.OMITTED)
     """Machines that stay between runs. None: all."""
-    max_count: int | None = None
+    max_count: int | None = field(default=None, metadata=codec.OMITTED)
     """The most that a run may start. None: runs start and end none."""
     subnet_id: str | None = None
     """An existing subnet; None: the shared network of ours."""
