@@ -20,16 +20,21 @@ from tests.fakes.vms import Net, lacking, vms
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
 
 
+@pytest.fixture(params=["namespace", "pod"])
+def transport(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Net]:
-    with vms(tmp_path, count=2, firewall="oci") as net:
+def net(tmp_path: Path, transport: str) -> Iterator[Net]:
+    """Pods have no firewall of their own."""
+    with vms(tmp_path, count=2, firewall="none" if transport == "pod" else "oci") as net:
         yield net
 
 
-@pytest.fixture(params=["namespace", "pod"])
-def gpuctl(
-    net: Net, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Gpuctl]:
+@pytest.fixture
+def gpuctl(net: Net, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpuctl]:
     """A gpuctl that has another transport, and a cluster whose machines are reached by it."""
     pods = {
         f"ours/{host.name}": Pod(argv=tuple(enter_argv(host.pid, host.user)), env=os.environ)
@@ -44,11 +49,11 @@ def gpuctl(
             state="running",
             host=host.address,
             user=host.user,
-            transport=request.param,
+            transport=transport,
             context="test",
             private_ip=host.address,
             gpus=None,
-            id=str(host.pid) if request.param == "namespace" else f"ours/{host.name}",
+            id=str(host.pid) if transport == "namespace" else f"ours/{host.name}",
             python=sys.executable,
         )
         for rank, host in enumerate(net.hosts)

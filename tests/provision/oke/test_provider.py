@@ -52,7 +52,11 @@ def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
 def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: User) -> None:
     plan = user.plan(2, ttl_s=3600.0)
     assert plan.price.control_plane_usd == 0.1
-    assert "nothing ends by itself" in (plan.ending or "")
+    assert not plan.ends_by_itself
+    assert (
+        plan.ending
+        == "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
+    )
     asked = [one.operation for one in plan.requests]
     assert asked == ["CreateCluster", "InstallAddon", "CreateNodePool", "CreateNodePool"]
     assert plan.image.startswith("Oracle-Linux-8.10-Gen2-GPU-2026.09.30")
