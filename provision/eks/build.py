@@ -82,7 +82,8 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping
     there = {name: groups.describe(api, cluster, name) for name in groups.gpu_groups(api, cluster)}
     zones = [zone.name for zone in work.offer.zones]
     begun = [zone for zone in zones if names.gpu_group(zone) in there]
-    in_use = [zone for zone in begun if _has_machines(there[names.gpu_group(zone)])]
+    had = {zone: _wanted_machines(there[names.gpu_group(zone)]) for zone in begun}
+    in_use = [zone for zone in begun if had[zone]]
     refused: list[str] = []
     for zone in in_use or [*begun, *(zone for zone in zones if zone not in begun)]:
         try:
@@ -90,7 +91,10 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping
         except (Capacity, Quota) as error:
             refused.append(f"{zone}: {error}")
             work.say(f"no machines in {zone}: {error}")
-            _remove_group(work, names.gpu_group(zone))
+            if 0 < had.get(zone, 0) < count:
+                _scale_back(work, names.gpu_group(zone), had[zone])
+            else:
+                _remove_group(work, names.gpu_group(zone))
             if isinstance(error, Quota):
                 break
     raise NoCapacity(
@@ -98,8 +102,18 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping
     )
 
 
-def _has_machines(group: Mapping[str, Any] | None) -> bool:
-    return group is not None and group["scalingConfig"]["desiredSize"] > 0
+def _wanted_machines(group: Mapping[str, Any] | None) -> int:
+    return 0 if group is None else int(group["scalingConfig"]["desiredSize"])
+
+
+def _scale_back(work: Building, group: str, count: int) -> None:
+    """Have a group that can't grow want what it had: its machines stay. EKS refuses while it still changes it."""
+    try:
+        groups.scale(work.api, work.cluster, group, count)
+    except Blocked as error:
+        work.say(
+            f"the node group {group} still wants more machines: {error} The next `gpuctl up` says how many."
+        )
 
 
 def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:

@@ -66,6 +66,16 @@ def scale(api: Api, pool_id: str, count: int) -> None:
         api.call("container.update_node_pool", pool_id, requests.size(count), again=True)
 
 
+def scale_back(api: Api, pool: Json, count: int, say: Say) -> None:
+    """Have a pool that can't grow want what it had: its machines stay. OKE refuses while it still changes it."""
+    try:
+        scale(api, pool["id"], count)
+    except Blocked as error:
+        say(
+            f"the node pool {pool['name']} still wants more machines: {error} The next `gpuctl up` says how many."
+        )
+
+
 def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None:
     """Until all of its machines are nodes, and those that it has too many of have gone.
 

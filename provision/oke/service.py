@@ -116,7 +116,10 @@ class OkeService:
             except (Capacity, Quota) as error:
                 refused.append(f"{zone.name}: {error}")
                 work.say(f"no machines in {zone.name}: {error}")
-                if view := node_pools.find(api, cluster, name):
+                view = node_pools.find(api, cluster, name)
+                if view and 0 < sizes.get(name, 0) < count:
+                    node_pools.scale_back(api, view, sizes[name], work.say)
+                elif view:
                     node_pools.remove(api, clock, view, work.say)
         raise NoCapacity(
             f"OCI has not {count} {offer.shape} together. {' '.join(refused)} Try later, another --region or shape."

@@ -54,13 +54,13 @@ def run_machines(app: App, *, nnodes: int | None, min_nodes: int | None = None) 
     except BaseException as error:
         # What happened comes first; what can't be ended is told beside it.
         try:
-            end_idle_machines(app)
+            end_idle_machines(app, folder)
         except (GpuctlError, OSError) as second:
             app.output.error(str(second))
         except KeyboardInterrupt:
             app.output.error(_may_be_left(folder))
         raise error
-    end_idle_machines(app)
+    end_idle_machines(app, folder)
 
 
 def limits_of(folder: ClusterFolder, inventory: Inventory) -> CloudCluster | None:
@@ -68,13 +68,14 @@ def limits_of(folder: ClusterFolder, inventory: Inventory) -> CloudCluster | Non
     return CloudState(folder).load() if inventory.provider in RENTED else None
 
 
-def end_idle_machines(app: App) -> None:
+def end_idle_machines(app: App, folder: ClusterFolder) -> None:
     """End the machines that no run needs, where the cluster has limits.
 
     They stay while a run is active, and where they alone have what the latest run left: that is told, with the price.
-    Raises Attention where they could not be ended.
+    Nothing where the cluster is gone. Raises Attention where they could not be ended.
     """
-    folder = app.store.cluster(app.options.cluster)
+    if not folder.exists():
+        return
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
     if limits is None or limits.max_count is None:
@@ -142,6 +143,10 @@ def _only_there(app: App, folder: ClusterFolder, result: Result) -> str:
             f"`gpuctl pull --rank {total.node} {total.folder} kept` copies that folder; then"
         )
     survey = survey_checkpoints(app.store, folder, [run])
+    for key, error in survey.errors.items():
+        node = survey.locations[key].machine.name
+        if node in {part.name for part in run.nodes}:
+            return f"whether {node} alone has checkpoints of run {run.run} is not known ({error}). Once that is sure,"
     here = survey.here[0]
     for key, (found, *_) in survey.found.items():
         if found is not None and (here is None or here.lacks or here.newest != found.newest):

@@ -3,7 +3,7 @@
 import pytest
 
 from inventories.machine import Machine
-from provision.errors import RefusedPlan
+from provision.errors import NoCapacity, RefusedPlan
 from tests.fakes.client import FakeCloud
 from tests.provision.eks.building import User
 
@@ -68,3 +68,14 @@ def test_price_at_most_counts_all_machines_of_a_run(user: User) -> None:
     plan = user.plan(None, min_count=0, max_count=1, ttl_s=36_000.0, max_cost_usd=80.0)
     assert plan.hourly_usd is not None
     assert plan.hourly_usd < 1
+
+
+@pytest.mark.slow
+def test_machines_that_stay_outlive_growth_that_fails(user: User, fake: FakeCloud) -> None:
+    user.up(None, min_count=1, max_count=2)
+    (kept,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
+    with pytest.raises(NoCapacity):
+        user.up(2)
+    assert kept in {one["id"] for one in fake.live_instances()}
+    assert "DeleteNodegroup" not in {call["operation"] for call in fake.calls(mutating=True)}
