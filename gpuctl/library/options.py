@@ -170,11 +170,10 @@ class UpRequest:
 
 
 SPEC_FIELDS = (
-    "provider", "shape", "count", "min_count", "max_count", "region", "compartment", "profile", "context", "hosts",
-    "image", "driver", "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
+    "provider", "shape", "count", "region", "compartment", "profile", "context", "hosts", "image", "driver",
+    "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
 )  # fmt: skip
-"""Options that are fields of the spec, by the same name but for LIMITS."""
-LIMITS = ("min_count", "max_count")
+"""Options that are fields of the spec, by the same name."""
 
 
 def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAULT_CLUSTER) -> UpRequest:
@@ -187,11 +186,10 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
     refuse_unknown("up", options, UpOptions)
     file = options.get("file")
     spec = Spec(cluster=default) if file is None else read_spec(Path(file), default=default)
-    asked: dict[str, Any] = {
-        name: options.get(name.removesuffix("_count") if name in LIMITS else name) for name in SPEC_FIELDS
-    }
+    asked: dict[str, Any] = {name: options.get(name) for name in SPEC_FIELDS}
     if asked["hosts"] is not None:
         asked["hosts"] = Path(asked["hosts"])
+    asked |= {"min_count": options.get("min"), "max_count": options.get("max")}
     given = {name: check_option(name, value) for name, value in asked.items() if value is not None}
     if (ttl := options.get("ttl")) is not None:
         given["ttl_s"] = check_ttl_s(ttl)

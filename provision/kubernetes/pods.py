@@ -193,14 +193,14 @@ class Pods:
         return CreateFailed("\n".join([f"The pod {name} {how}: it waits for {found.words}.", *lines]))
 
 
-def undo(pods: Pods, error: BaseException, before: int, token: str, say: Say, *, keep: bool = False) -> None:
-    """Bring a cluster back to what it was before `error`: so many machines, or nothing.
+def undo(pods: Pods, error: BaseException, before: int | None, token: str, say: Say) -> None:
+    """Bring a cluster back to what it was before `error`: a head and so many machines. None: nothing.
 
-    `keep`: its head stays also where there were no machines. Raises LeftBehind where that does not work either.
+    Raises LeftBehind where that does not work either.
     """
     say("removing what was begun …")
     try:
-        if before or keep:
+        if before is not None:
             pods.apply(before, token)
             return
         leftovers = pods.remove(say)

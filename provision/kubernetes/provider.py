@@ -135,7 +135,7 @@ class KubernetesProvider:
             pods.rank(workers, count)
             machines = pods.machines(count, python=_python(plan))
         except (ProvisionError, KeyboardInterrupt) as error:
-            undo(pods, error, before.count if before else 0, token, say)
+            undo(pods, error, (before.count or None) if before else None, token, say)
             raise
         save(self._folder, replace(cluster, count=count))
         return machines

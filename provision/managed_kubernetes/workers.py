@@ -48,12 +48,13 @@ class Workers:
         operators.install(api, self.clock, say, nodes=GPU_NODES if own_plugin else None)
         token = self.folder.ray_token()
         pods = Pods(api, wanted, self.clock)
-        before = known.count if known else 0
+        # Where runs start the machines, the head stays also without any.
+        stays = known is not None and (known.count > 0 or cluster.max_count is not None)
         try:
             pods.apply(count, token)
             pods.rank(pods.wait(count, say), count)
         except ProvisionError as error:
-            undo(pods, error, before, token, say, keep=known is not None and cluster.max_count is not None)
+            undo(pods, error, known.count if known is not None and stays else None, token, say)
             raise
         record.save(self.folder, replace(wanted, count=count))
 

@@ -4,7 +4,8 @@ Both ways are an `up`: what was cut off is found and brought to its end by the n
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
@@ -18,7 +19,6 @@ from inventories.errors import GpuctlError
 from inventories.machine import Inventory
 from inventories.run import Result
 from inventories.spec import Spec
-from provision.cloud.records import CloudCluster
 from provision.cloud.state import CloudState
 from provision.errors import NoCapacity
 from provision.provider_registry import RENTED
@@ -39,33 +39,45 @@ def run_machines(app: App, *, nnodes: int | None, min_nodes: int | None = None) 
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
-    if limits is None or limits.max_count is None:
+    if limits is None:
         yield
         return
-    count = nnodes or limits.max_count
-    if (min_nodes or count) > limits.max_count:
+    count = nnodes or limits.most
+    if (min_nodes or count) > limits.most:
         raise Usage(
-            f"--nnodes {min_nodes or count} is not possible: the cluster {folder.name} has {limits.max_count} at "
-            f"most. For more: gpuctl up --min {limits.min_count or 0} --max {min_nodes or count}"
+            f"--nnodes {min_nodes or count} is not possible: the cluster {folder.name} has {limits.most} at "
+            f"most. For more: gpuctl up --min {limits.least} --max {min_nodes or count}"
         )
+    count = min(count, limits.most)
     try:
-        _start(app, folder, min(count, limits.max_count), min_nodes)
+        if len(inventory.machines) < count:
+            _start(app, folder, count, min_nodes)
         yield
     except BaseException as error:
         # What happened comes first; what can't be ended is told beside it.
-        try:
-            end_idle_machines(app, folder)
-        except (GpuctlError, OSError) as second:
-            app.output.error(str(second))
-        except KeyboardInterrupt:
-            app.output.error(_may_be_left(folder))
+        with suppress(KeyboardInterrupt):  # it was told
+            try:
+                end_idle_machines(app, folder)
+            except (GpuctlError, OSError) as second:
+                app.output.error(str(second))
         raise error
     end_idle_machines(app, folder)
 
 
-def limits_of(folder: ClusterFolder, inventory: Inventory) -> CloudCluster | None:
-    """The cluster as it was asked for, with its limits. None: its machines are not rented."""
-    return CloudState(folder).load() if inventory.provider in RENTED else None
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many machines a cluster has between runs, and at most in one."""
+
+    least: int
+    most: int
+
+
+def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
+    """The cluster's limits. None: it has none, and all its machines stay."""
+    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    if record is None or record.max_count is None:
+        return None
+    return Limits(least=record.min_count or 0, most=record.max_count)
 
 
 def end_idle_machines(app: App, folder: ClusterFolder) -> None:
@@ -74,13 +86,21 @@ def end_idle_machines(app: App, folder: ClusterFolder) -> None:
     They stay while a run is active, and where they alone have what the latest run left: that is told, with the price.
     Nothing where the cluster is gone. Raises Attention where they could not be ended.
     """
+    try:
+        _end_idle(app, folder)
+    except KeyboardInterrupt:
+        app.output.error(_may_be_left(folder))
+        raise
+
+
+def _end_idle(app: App, folder: ClusterFolder) -> None:
     if not folder.exists():
         return
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
-    if limits is None or limits.max_count is None:
+    if limits is None:
         return
-    if len(inventory.machines) <= (limits.min_count or 0):
+    if len(inventory.machines) <= limits.least:
         # A start that was cut off may have left machines that are in no inventory.
         _end(app, folder)
         return
@@ -96,8 +116,6 @@ def end_idle_machines(app: App, folder: ClusterFolder) -> None:
 
 def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> None:
     """Have so many machines; where the cloud has not as many, and `least` will do, those."""
-    if len(load_inventory(folder, empty=True).machines) >= count:
-        return
     try:
         up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
     except NoCapacity as error:
@@ -112,9 +130,6 @@ def _end(app: App, folder: ClusterFolder) -> None:
         up(app, Spec(cluster=folder.name), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {_may_be_left(folder)}") from error
-    except KeyboardInterrupt:
-        app.output.error(_may_be_left(folder))
-        raise
 
 
 def _may_be_left(folder: ClusterFolder) -> str:
