@@ -253,6 +253,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/launchers/torchrun.py",
         "train/__main__.py",
     ),
+    "remote/node/test_rank_hook.py": ("remote/node/hangs/rank_hook/",),
     "remote/transport/test_agent.py": ("remote/transport/login.py", "remote/sessions/connect.py"),
     "remote/sessions/test_boot.py": ("remote/sessions/wait_for_boot.py",),
     "remote/sessions/test_bounds.py": ("remote/sessions/limits.py", "remote/sessions/session.py"),

@@ -18,6 +18,7 @@ def ranks(machines: tuple[Machine, ...]) -> list[int]:
     return [machine.rank for machine in machines]
 
 
+@pytest.mark.slow
 def test_machines_come_for_a_run_and_go_after_it(user: User, fake: FakeCloud) -> None:
     plan = user.plan(None, **LIMITS)
     assert (plan.create, plan.end, plan.changes) == ((), (), True)

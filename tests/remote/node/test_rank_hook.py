@@ -266,6 +266,7 @@ sys.exit(3)
 
 
 @linux
+@pytest.mark.slow
 def test_script_that_ends_while_gloo_is_at_work_has_its_own_exit_status(tmp_path: Path) -> None:
     """Without the hook, torch's thread asks for the interpreter's lock while Python shuts down, and aborts."""
     words = [sys.executable, "-c", GLOO_AT_WORK]
