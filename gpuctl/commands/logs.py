@@ -53,7 +53,7 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     if follow and result.status != "running":
         from gpuctl.workflow.cluster.run_machines import end_idle_machines
 
-        end_idle_machines(app, app.store.cluster(result.cluster))
+        end_idle_machines(app, "logs", app.store.cluster(result.cluster))
     return 1 if follow and result.status != "succeeded" else 0
 
 

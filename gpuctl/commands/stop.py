@@ -23,5 +23,5 @@ def command(app: App, run: str | None) -> int:
     for error in errors:
         app.output.error(error)
     if result.status != "running":
-        end_idle_machines(app, app.store.cluster(result.cluster))
+        end_idle_machines(app, "stop", app.store.cluster(result.cluster))
     return 4 if errors or result.status == "running" else 0

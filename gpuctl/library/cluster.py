@@ -196,8 +196,10 @@ class Cluster:
     def stop(self, run: str | None = None) -> "Result":
         """Stop a run on every node and return its result; the latest run unless named.
 
-        Raises Attention, with that result, where a node could not be told, and Usage for a run of another cluster.
+        Machines that were started for runs end, as with the command. Raises Attention, with that result, where a node
+        could not be told, and Usage for a run of another cluster.
         """
+        from gpuctl.workflow.cluster.run_machines import end_idle_machines
         from gpuctl.workflow.training.stop import stop
 
         result, errors = stop(self._app, self._own(run))
@@ -207,6 +209,7 @@ class Cluster:
                 or f"Run {result.run} may still be active: `gpuctl stop {result.run}` tries again."
             )
             raise Attention(why, result=result)
+        end_idle_machines(self._app, "stop", self._folder)
         return result
 
     def down(self, *, forget: bool = False) -> "DownResult":

@@ -22,7 +22,7 @@ def train(
     from gpuctl.workflow.cluster.run_machines import run_machines
     from gpuctl.workflow.training import train as workflow
 
-    with run_machines(app, nnodes=request.nnodes, min_nodes=request.min_nodes):
+    with run_machines(app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes):
         job = workflow.train(app, request)
         on_end(job)
     if job.interrupted:

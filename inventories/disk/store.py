@@ -132,6 +132,14 @@ class ClusterFolder:
         subject = f"cluster '{self.name}'"
         return lock.hold(self.path / "lock", subject=subject, command=command, wait_s=wait_s, on_wait=on_wait)
 
+    def claim_machines(self, command: str) -> AbstractContextManager[None]:
+        """Keep other processes from starting or ending machines for runs while the body runs, which may be hours.
+
+        Raises Locked at once where another one does. As `lock` otherwise, which is taken and left in between.
+        """
+        path, subject = self.path / "machines.lock", f"cluster '{self.name}'"
+        return lock.hold(path, subject=subject, command=command, wait_s=0.0)
+
     def remove(self) -> None:
         """Remove the whole folder, keys and all; no error where it is absent.
 

@@ -15,8 +15,9 @@ from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
-from provision.errors import Blocked, Capacity, NoCapacity, Quota
+from provision.errors import Blocked, CreateFailed, Quota
 from provision.managed_kubernetes.service import Work
+from provision.managed_kubernetes.zones import in_first_zone
 from provision.wait import wait_until
 
 
@@ -76,44 +77,57 @@ def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
     )
 
 
+def end_nodes(work: Building, count: int) -> None:
+    """Leave so many machines with GPUs, and wait until the others have gone."""
+    api, clock, cluster, left = work.api, work.clock, work.cluster, count
+    stay = {}
+    for group, size in _sizes(work).items():
+        stay[group] = min(size, left)
+        left -= stay[group]
+        groups.scale(api, clock, cluster, group, stay[group], work.say)
+    for group, few in stay.items():
+        groups.wait_gone(api, clock, cluster, group, few, work.say)
+
+
 def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
     """The group of machines with GPUs, all in one zone: where there are some, else the first that has them."""
-    api, cluster = work.api, work.cluster
-    there = {name: groups.describe(api, cluster, name) for name in groups.gpu_groups(api, cluster)}
-    zones = [zone.name for zone in work.offer.zones]
-    begun = [zone for zone in zones if names.gpu_group(zone) in there]
-    had = {zone: _wanted_machines(there[names.gpu_group(zone)]) for zone in begun}
-    in_use = [zone for zone in begun if had[zone]]
-    refused: list[str] = []
-    for zone in in_use or [*begun, *(zone for zone in zones if zone not in begun)]:
-        try:
-            return _in_zone(work, count, zone, wanted)
-        except (Capacity, Quota) as error:
-            refused.append(f"{zone}: {error}")
-            work.say(f"no machines in {zone}: {error}")
-            if 0 < had.get(zone, 0) < count:
-                _scale_back(work, names.gpu_group(zone), had[zone])
-            else:
-                _remove_group(work, names.gpu_group(zone))
-            if isinstance(error, Quota):
-                break
-    raise NoCapacity(
-        f"AWS has not {count} {work.offer.shape} together. {' '.join(refused)} Try later, another --region or shape."
+    sizes = _sizes(work)
+    return in_first_zone(
+        [zone.name for zone in work.offer.zones],
+        {
+            zone.name: sizes[names.gpu_group(zone.name)]
+            for zone in work.offer.zones
+            if names.gpu_group(zone.name) in sizes
+        },
+        work.kept,
+        lambda zone: _in_zone(work, count, zone, wanted),
+        lambda zone, kept: _take_back(work, names.gpu_group(zone), kept),
+        what=f"AWS has not {count} {work.offer.shape}",
+        say=work.say,
+        everywhere=(Quota,),
     )
 
 
-def _wanted_machines(group: Mapping[str, Any] | None) -> int:
-    return 0 if group is None else int(group["scalingConfig"]["desiredSize"])
+def _sizes(work: Building) -> dict[str, int]:
+    """How many machines each group of those with GPUs wants."""
+    found = {
+        name: groups.describe(work.api, work.cluster, name)
+        for name in groups.gpu_groups(work.api, work.cluster)
+    }
+    return {
+        name: int(told["scalingConfig"]["desiredSize"]) for name, told in found.items() if told is not None
+    }
 
 
-def _scale_back(work: Building, group: str, count: int) -> None:
-    """Have a group that can't grow want what it had: its machines stay. EKS refuses while it still changes it."""
+def _take_back(work: Building, group: str, kept: int) -> None:
+    """Have a group that can't grow want what it had; one without machines at work is removed."""
+    if not kept:
+        _remove_group(work, group)
+        return
     try:
-        groups.scale(work.api, work.cluster, group, count)
-    except Blocked as error:
-        work.say(
-            f"the node group {group} still wants more machines: {error} The next `gpuctl up` says how many."
-        )
+        groups.scale(work.api, work.clock, work.cluster, group, kept, work.say, timeout_s=BLOCKED_TIMEOUT_S)
+    except CreateFailed as error:
+        work.say(f"the node group {group} still wants more machines: {error}")
 
 
 def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
@@ -148,8 +162,13 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         work.ensure,
         lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
     )
-    groups.scale(api, cluster, group, count)
-    told = groups.wait_group(api, work.clock, cluster, group, work.say)
+    found = groups.describe(api, cluster, group)
+    grows = found is not None and found["scalingConfig"]["desiredSize"] != count
+    earlier = groups.refusals(api, found) if found is not None and grows else ()
+    groups.scale(api, work.clock, cluster, group, count, work.say)
+    if found is not None:
+        groups.schedule_end(api, cluster, [found])  # before the wait, which may be cut off
+    told = groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
     return told
 

@@ -37,7 +37,13 @@ class EksService:
         """As the protocol says."""
         return offers.find(self.cloud.api, cluster)
 
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
+    def refuse_over_quota(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        count: int,
+        have: int,  # noqa: ARG002 - a quota counts all
+    ) -> None:
         """As the protocol says."""
         offers.refuse_over_quota(self.cloud.api, cluster, offer, count)
 
@@ -61,6 +67,10 @@ class EksService:
         told = describe(self.cloud.api, work.cluster)
         assert told is not None, "it answered a moment ago"
         build.node_groups(building, told, count)
+
+    def end_nodes(self, work: Work, count: int) -> None:
+        """As the protocol says."""
+        build.end_nodes(self._building(work), count)
 
     def token(self, cluster: CloudCluster) -> str:
         """As the protocol says."""

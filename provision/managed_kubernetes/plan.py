@@ -64,13 +64,14 @@ def make_plan(
     offer = service.offer(cluster)
     most = max(count, cluster.max_count or 0)
     if create or unfinished:
-        service.refuse_over_quota(cluster, offer, most)
+        service.refuse_over_quota(cluster, offer, most if unfinished else count, len(keep))
     cluster = replace(cluster, ssh_cidrs=cidrs)
     prices = load_prices(files.home)
     beside = facts.beside(prices, cluster.target.region)
     parts = price.of(prices, cluster, offer, count, beside)
     at_most_usd = price.of(prices, cluster, offer, most, beside).whole.most_hourly_usd
-    refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
+    if create or unfinished or record is None or _may_cost_more(record, cluster):
+        refuse_over_max_cost(at_most_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target)
     conditions = planned_resources.conditions(cluster, offer, lives=lives)
     return Plan(
         spec=spec,
@@ -129,6 +130,13 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
         image_why=offer.image_why,
         driver=offer.driver,
         **planned_resources.conditions(cluster, offer, lives=False),
+    )
+
+
+def _may_cost_more(record: CloudCluster, wanted: CloudCluster) -> bool:
+    """Whether something else is asked for than before that may cost more, or less than what it costs."""
+    return any(
+        getattr(record, name) != getattr(wanted, name) for name in ("max_count", "ttl_s", "max_cost_usd")
     )
 
 

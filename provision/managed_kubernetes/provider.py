@@ -98,7 +98,12 @@ class ManagedKubernetes:
             ensure=ensure,
             say=say,
             network=lambda: self._files.network_lock(cluster.target, "up", say),
+            kept=len(plan.keep),
         )
+        if plan.end:
+            # First, and whatever else does not work: these are billed.
+            self._end_workers(plan.details.count, say)
+            service.end_nodes(work, plan.details.count)
         server = service.make_control_plane(work)
         self._write_kubeconfig(service, cluster, server)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
@@ -112,9 +117,6 @@ class ManagedKubernetes:
             context=self._facts.cluster_name(cluster),
             own_plugin=self._facts.own_plugin,
         )
-        if plan.end:
-            # Pods go before their nodes. Which nodes go is the cloud's choice: KubeRay makes others for those it hit.
-            pods()
         service.make_nodes(work, plan.details.count)
         if (plan.create or plan.makes_control_plane) and cluster.expires_at:
             say(ending_sentence(cluster.target, offer, cluster.expires_at))
@@ -183,6 +185,16 @@ class ManagedKubernetes:
         return Target(
             provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
         )
+
+    def _end_workers(self, count: int, say: Say) -> None:
+        """Have fewer pods, which go before their nodes, as far as that can be: else they go with them.
+
+        Which nodes go is the cloud's choice: KubeRay makes other pods for those it hit.
+        """
+        try:
+            self._workers.ask_for(count)
+        except (Denied, Unclear, Exists, BadCredentials) as error:
+            say(f"pods go with their nodes: {error}")
 
     def _remove_workers(self, service: KubernetesService, cluster: CloudCluster, say: Say) -> None:
         """Remove what is in the cluster, as far as that can be: the rest goes with its control plane."""

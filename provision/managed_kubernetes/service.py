@@ -30,6 +30,8 @@ class Work:
     say: Say
     network: Callable[[], AbstractContextManager[None]]
     """Keeps our other commands off the shared network."""
+    kept: int
+    """How many machines there are already, and stay."""
 
 
 class ServiceFacts(Protocol):
@@ -90,8 +92,8 @@ class KubernetesService(Protocol):
         """Return the shape, and where its machines can be. Raises UnknownShape and InvalidInput."""
         ...
 
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
-        """Raise NoCapacity where the account may not have so many of them."""
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, have: int) -> None:
+        """Raise NoCapacity where the account may not have so many of them. `have`: how many of these are there."""
         ...
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
@@ -108,6 +110,10 @@ class KubernetesService(Protocol):
 
     def make_nodes(self, work: Work, count: int) -> None:
         """Have both groups of nodes with their machines. Raises NoCapacity where no zone has them."""
+        ...
+
+    def end_nodes(self, work: Work, count: int) -> None:
+        """Leave so many machines, and wait until the others have gone."""
         ...
 
     def token(self, cluster: CloudCluster) -> str:

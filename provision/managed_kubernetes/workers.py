@@ -63,6 +63,12 @@ class Workers:
         known = record.load(self.folder)
         return None if known is None else Pods(self._api(known), known, self.clock).asked_for()
 
+    def ask_for(self, count: int) -> None:
+        """Have the RayCluster ask for so many; nobody waits for them."""
+        known = record.load(self.folder)
+        if known is not None:
+            Pods(self._api(known), known, self.clock).apply(count, self.folder.ray_token())
+
     def use_python(self, python: str | None) -> None:
         """Have them use that interpreter from now on. None: the one that they have had."""
         known = record.load(self.folder)

@@ -59,21 +59,47 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
     return ensure(f"{POOL} {name}", find=found, create=create)
 
 
-def scale(api: Api, pool_id: str, count: int) -> None:
-    """Have the pool want so many machines; nothing where it does."""
-    view = api.call("container.get_node_pool", pool_id)
-    if view["nodeConfigDetails"]["size"] != count:
-        api.call("container.update_node_pool", pool_id, requests.size(count), again=True)
+def scale(
+    api: Api, clock: Clock, pool_id: str, name: str, count: int, say: Say, *, timeout_s: float = POOL_WITHIN_S
+) -> None:
+    """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it."""
+
+    def look() -> tuple[bool | None, str]:
+        view = api.call("container.get_node_pool", pool_id)
+        if view["nodeConfigDetails"]["size"] != count:
+            try:
+                api.call("container.update_node_pool", pool_id, requests.size(count), again=True)
+            except Blocked as error:
+                return None, str(error)
+        return True, ""
+
+    wait_until(f"the change of the node pool {name}", look, timeout_s=timeout_s, clock=clock, say=say)
 
 
-def scale_back(api: Api, pool: Json, count: int, say: Say) -> None:
-    """Have a pool that can't grow want what it had: its machines stay. OKE refuses while it still changes it."""
+def take_back(api: Api, clock: Clock, pool: Json, kept: int, say: Say) -> None:
+    """Have a pool that can't grow want what it had; one without machines at work is removed."""
+    if not kept:
+        remove(api, clock, pool, say)
+        return
     try:
-        scale(api, pool["id"], count)
-    except Blocked as error:
-        say(
-            f"the node pool {pool['name']} still wants more machines: {error} The next `gpuctl up` says how many."
-        )
+        scale(api, clock, pool["id"], pool["name"], kept, say, timeout_s=BLOCKED_TIMEOUT_S)
+    except CreateFailed as error:
+        say(f"the node pool {pool['name']} still wants more machines: {error}")
+
+
+def wait_gone(api: Api, clock: Clock, pool: Json, count: int, say: Say) -> None:
+    """Until no more than so many machines of the pool are there."""
+
+    def look() -> tuple[bool | None, str]:
+        there = len(_there(api.call("container.get_node_pool", pool["id"])))
+        return (True if there <= count else None), f"{there - count} of {there} are still there"
+
+    what = f"the end of machines of the node pool {pool['name']}"
+    wait_until(what, look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
+
+
+def _there(view: Json) -> list[Json]:
+    return [node for node in view.get("nodes") or [] if node.get("lifecycleState") != "DELETED"]
 
 
 def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None:
@@ -91,7 +117,7 @@ def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None
             told = view.get("lifecycleDetails") or "it gives no reason"
             raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
         wanted = view["nodeConfigDetails"]["size"]
-        there = [node for node in nodes if node.get("lifecycleState") != "DELETED"]
+        there = _there(view)
         active = sum(node.get("lifecycleState") == "ACTIVE" for node in there)
         done = state == "ACTIVE" and active == len(there) == wanted
         going = f", {len(there) - wanted} have to go" if len(there) > wanted else ""

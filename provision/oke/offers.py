@@ -21,8 +21,11 @@ _IMAGE = re.compile(
 """Names of OKE's images for x86: `Oracle-Linux-8.10-Gen2-GPU-2026.01.31-0-OKE-1.34.1-1234`."""
 
 
-def find(api: Api, cluster: CloudCluster) -> Offer:
-    """Return the shape, where its machines can be, and what they boot. Raises UnknownShape and InvalidInput."""
+def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offer:
+    """Return the shape, where its machines can be, and what they boot. Raises UnknownShape and InvalidInput.
+
+    `version`: the control plane's, which its nodes have as well. None: there is none yet.
+    """
     domains, options, versions = together(
         partial(find_domains, api, cluster.shape),
         lambda: api.call("container.get_node_pool_options", "all", compartment_id=api.compartment),
@@ -41,7 +44,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         raise InvalidInput(
             f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
         )
-    version, gpu_image, cpu_image = choose(versions["kubernetesVersions"], options["sources"])
+    version, gpu_image, cpu_image = choose(versions["kubernetesVersions"], options["sources"], rather=version)
     known = SHAPES.get(cluster.shape)
     rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
     return Offer(
@@ -66,13 +69,16 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
     )
 
 
-def choose(versions: Sequence[str], sources: Sequence[Json]) -> tuple[str, Json, Json]:
+def choose(
+    versions: Sequence[str], sources: Sequence[Json], *, rather: str | None = None
+) -> tuple[str, Json, Json]:
     """Return the newest version that has images, `v1.34.1`, its newest one with GPUs, and its newest without. Pure.
 
-    Raises CloudError where there is none.
+    `rather`: one that is taken where it has images. Raises CloudError where none has.
     """
     found = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
-    for version in sorted(versions, key=_number, reverse=True):
+    newest_first = sorted(versions, key=_number, reverse=True)
+    for version in [rather, *newest_first] if rather else newest_first:
         fitting = [one for one in found if one[1]["version"] == version.removeprefix("v")]
         newest = sorted(fitting, key=lambda one: _number(one[1]["date"]), reverse=True)
         with_gpus = [source for source, match in newest if match["gpu"]]

@@ -10,9 +10,9 @@ from provision.cloud.records import (
     Offer,
     Target,
 )
-from provision.errors import Capacity, NoCapacity, Quota
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.service import Work
+from provision.managed_kubernetes.zones import in_first_zone
 from provision.oci.infrastructure import network, security_group
 from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
 from provision.oke.cloud import OkeCloud
@@ -36,11 +36,14 @@ class OkeService:
 
     def offer(self, cluster: CloudCluster) -> Offer:
         """As the protocol says."""
-        return offers.find(self.cloud.api, cluster)
+        view = control_plane.find(self.cloud.api, cluster)
+        return offers.find(
+            self.cloud.api, cluster, version=None if view is None else view["kubernetesVersion"]
+        )
 
-    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int) -> None:
-        """As the protocol says."""
-        offers.refuse_over_quota(cluster, offer, count)
+    def refuse_over_quota(self, cluster: CloudCluster, offer: Offer, count: int, have: int) -> None:
+        """As the protocol says. What OCI tells is how much is left."""
+        offers.refuse_over_quota(cluster, offer, count - have)
 
     def server(self, cluster: CloudCluster) -> ApiServer | None:
         """As the protocol says."""
@@ -77,6 +80,18 @@ class OkeService:
         self._gpu_pool(work, count, ids)
         node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, work.say)
 
+    def end_nodes(self, work: Work, count: int) -> None:
+        """As the protocol says."""
+        api, left, stay = self.cloud.api, count, []
+        for view in node_pools.pools(api, work.cluster):
+            if view["name"] != names.CPU_POOL:
+                stay.append((view, min(view["nodeConfigDetails"]["size"], left)))
+                left -= stay[-1][1]
+        for view, few in stay:
+            node_pools.scale(api, self._clock, view["id"], view["name"], few, work.say)
+        for view, few in stay:
+            node_pools.wait_gone(api, self._clock, view, few, work.say)
+
     def token(self, cluster: CloudCluster) -> str:
         """As the protocol says."""
         return tokens.make(self.cloud.api.credentials, self._id(cluster))[0]
@@ -100,29 +115,32 @@ class OkeService:
         """All machines with GPUs are in one domain: where there are some already, else the first that has them."""
         api, clock, cluster, offer = self.cloud.api, self._clock, work.cluster, work.offer
         sizes = {view["name"]: view["nodeConfigDetails"]["size"] for view in node_pools.pools(api, cluster)}
-        begun = [zone for zone in offer.zones if names.gpu_pool(zone.name) in sizes]
-        in_use = [zone for zone in begun if sizes[names.gpu_pool(zone.name)]]
-        refused: list[str] = []
-        for zone in in_use or [*begun, *(zone for zone in offer.zones if zone not in begun)]:
-            name = names.gpu_pool(zone.name)
-            own = dict(ids)
+
+        def make(zone: str) -> None:
+            name, own = names.gpu_pool(zone), dict(ids)
             if offer.facts["compute_cluster"]:
-                own["compute_cluster"] = network.compute_cluster(api, cluster, zone.name, work.ensure)
-            body = requests.gpu_pool(cluster, api.compartment, offer, count, zone.name, own)
-            try:
-                pool = node_pools.ensure_pool(api, clock, cluster, body, work.ensure)
-                node_pools.scale(api, pool, count)
-                return node_pools.wait_pool(api, clock, pool, name, work.say)
-            except (Capacity, Quota) as error:
-                refused.append(f"{zone.name}: {error}")
-                work.say(f"no machines in {zone.name}: {error}")
-                view = node_pools.find(api, cluster, name)
-                if view and 0 < sizes.get(name, 0) < count:
-                    node_pools.scale_back(api, view, sizes[name], work.say)
-                elif view:
-                    node_pools.remove(api, clock, view, work.say)
-        raise NoCapacity(
-            f"OCI has not {count} {offer.shape} together. {' '.join(refused)} Try later, another --region or shape."
+                own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
+            body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)
+            pool = node_pools.ensure_pool(api, clock, cluster, body, work.ensure)
+            node_pools.scale(api, clock, pool, name, count, work.say)
+            node_pools.wait_pool(api, clock, pool, name, work.say)
+
+        def take_back(zone: str, kept: int) -> None:
+            if view := node_pools.find(api, cluster, names.gpu_pool(zone)):
+                node_pools.take_back(api, clock, view, kept, work.say)
+
+        in_first_zone(
+            [zone.name for zone in offer.zones],
+            {
+                zone.name: sizes[names.gpu_pool(zone.name)]
+                for zone in offer.zones
+                if names.gpu_pool(zone.name) in sizes
+            },
+            work.kept,
+            make,
+            take_back,
+            what=f"OCI has not {count} {offer.shape}",
+            say=work.say,
         )
 
     def _id(self, cluster: CloudCluster) -> str:

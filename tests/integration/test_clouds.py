@@ -40,7 +40,9 @@ def gpuctl(kind: Kind, clouds: Clouds, tmp_path: Path) -> Iterator[CloudGpuctl]:
     assert command.cloud.owned() == []
 
 
-@pytest.mark.whole
+@pytest.mark.parametrize(
+    "kind", [pytest.param(KINDS["oci"], marks=pytest.mark.whole), KINDS["aws"]], ids=["oci", "aws"]
+)
 def test_up_train_and_down_complete_on_fake_cloud(kind: Kind, tmp_path: Path) -> None:
     with cloud_gpuctl(kind, tmp_path, hosts=True) as gpuctl:
         spec = {

@@ -88,7 +88,6 @@ def check_gpus(gpuctl: CloudGpuctl, made: Any, *, user: str, each: int, rebooted
     assert said_by_all(gpuctl, REBOOTED) == [["rebooted" if rebooted else "as it was"]] * 2
 
 
-@pytest.mark.whole
 def test_up_on_oci_ends_with_working_gpus_whichever_image_there_is(tmp_path: Path) -> None:
     profiles = (
         profile("NVIDIA-GPU-Optimized-VMI-*", nvidia_smi()),
@@ -122,6 +121,7 @@ def test_up_on_oci_ends_with_working_gpus_whichever_image_there_is(tmp_path: Pat
         assert gpuctl.cloud.owned() == []
 
 
+@pytest.mark.whole
 def test_up_on_aws_reboots_machines_whose_driver_waits_for_it(tmp_path: Path) -> None:
     waits = profile("Deep Learning*", nvidia_smi(WAITS_FOR_A_REBOOT) + MODULE_UPDATED) | {"pci": TWO_A10[:1]}
     with account(KINDS["aws"], tmp_path, waits) as gpuctl:

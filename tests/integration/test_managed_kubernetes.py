@@ -199,6 +199,12 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         assert "1 ended" in gpuctl.ok("up", "--yes").err
         assert with_gpus(gpuctl) == 0
 
+        followed = gpuctl.start("train", "--device", "cpu", script_of(gpuctl, "long"))
+        wait_for(lambda: gpuctl.ok("status", "--json").json["runs"], what="the run", deadline_s=120)
+        assert "left to the command that started them" in gpuctl.ok("stop", timeout_s=120).err
+        assert followed.wait(timeout=240) == 1
+        assert with_gpus(gpuctl) == 0
+
         left_alone = gpuctl.ok(
             "train", "--detach", "--device", "cpu", script_of(gpuctl, "sleep"), timeout_s=400
         )

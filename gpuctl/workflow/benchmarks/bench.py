@@ -139,7 +139,7 @@ def bench(app: App, request: BenchRequest) -> Bench:
     """
     check(request)
     nnodes = max((layout.nodes for layout in request.layouts), default=None)
-    with run_machines(app, nnodes=nnodes):
+    with run_machines(app, "bench", nnodes=nnodes):
         return _bench(app, request)
 
 

@@ -81,7 +81,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
     search = asked.document(metric, words)
-    with run_machines(app, nnodes=request.nnodes):
+    with run_machines(app, "tune", nnodes=request.nnodes):
         job = train(app, replace(request, launcher="ray", search=search))
     return Tuned(
         result=job.result,

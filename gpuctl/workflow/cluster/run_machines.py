@@ -4,7 +4,7 @@ Both ways are an `up`: what was cut off is found and brought to its end by the n
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
@@ -13,32 +13,37 @@ from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.up import HostKeys, up
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.checkpoints import survey_checkpoints
-from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
+from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, open_runs
 from inventories.disk.store import ClusterFolder
-from inventories.errors import GpuctlError
+from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
 from inventories.run import Result
 from inventories.spec import Spec
 from provision.cloud.state import CloudState
-from provision.errors import NoCapacity
-from provision.provider_registry import RENTED
+from provision.errors import NoCapacity, ProvisionError
+from provision.provider_registry import RENTED, load
 from remote.shared.constants import NODE_FOLDER, RUNS
 
 NO_KEYS = HostKeys(files=(), accept_new=False)
 """Of machines that are pods."""
 HOW_TO_END = "`gpuctl up` ends those that no run needs"
+STARTED, ENDED = "run machines started", "run machines ended"
+"""In the journal: a start was begun, and as many as stay are there again; the last entry counts."""
 
 
 @contextmanager
-def run_machines(app: App, *, nnodes: int | None, min_nodes: int | None = None) -> Iterator[None]:
+def run_machines(
+    app: App, command: str, *, nnodes: int | None, min_nodes: int | None = None
+) -> Iterator[None]:
     """Have the machines of a run while the body runs; the cluster's least stay after it.
 
-    `nnodes`: how many; None: the cluster's most. `min_nodes`: as many will do where the cloud has no more. In a
-    cluster whose machines all stay it does nothing. Raises NoCapacity, and Attention where some could not be ended.
+    `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; None:
+    the cluster's most. `min_nodes`: as many will do where the cloud has no more. Where the body launches no run, as
+    many stay as there were. In a cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where
+    another command has the machines, and Attention where some could not be ended.
     """
     folder = app.store.cluster(app.options.cluster)
-    inventory = load_inventory(folder, empty=True)
-    limits = limits_of(folder, inventory)
+    limits = limits_of(folder, load_inventory(folder, empty=True))
     if limits is None:
         yield
         return
@@ -49,19 +54,27 @@ def run_machines(app: App, *, nnodes: int | None, min_nodes: int | None = None) 
             f"most. For more: gpuctl up --min {limits.least} --max {min_nodes or count}"
         )
     count = min(count, limits.most)
-    try:
-        if len(inventory.machines) < count:
-            _start(app, folder, count, min_nodes)
-        yield
-    except BaseException as error:
-        # What happened comes first; what can't be ended is told beside it.
-        with suppress(KeyboardInterrupt):  # it was told
-            try:
-                end_idle_machines(app, folder)
-            except (GpuctlError, OSError) as second:
-                app.output.error(str(second))
-        raise error
-    end_idle_machines(app, folder)
+    with folder.claim_machines(command):
+        had = len(load_inventory(folder, empty=True).machines)
+        runs = len(app.store.runs(folder.name))
+        try:
+            if had < count:
+                _start(app, folder, count, min_nodes)
+            yield
+        except BaseException as error:
+            launched = len(app.store.runs(folder.name)) > runs
+            # What happened comes first; what can't be ended is told beside it.
+            with suppress(KeyboardInterrupt), _told_if_interrupted(app, folder):
+                try:
+                    if launched:
+                        _end_idle(app, folder)
+                    elif had < count:
+                        _end(app, folder, max(had, limits.least))
+                except (GpuctlError, OSError) as second:
+                    app.output.error(str(second))
+            raise error
+        with _told_if_interrupted(app, folder):
+            _end_idle(app, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +93,49 @@ def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
     return Limits(least=record.min_count or 0, most=record.max_count)
 
 
-def end_idle_machines(app: App, folder: ClusterFolder) -> None:
+def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
     """End the machines that no run needs, where the cluster has limits.
 
-    They stay while a run is active, and where they alone have what the latest run left: that is told, with the price.
-    Nothing where the cluster is gone. Raises Attention where they could not be ended.
+    They stay while a run is active, and where they alone have what runs on them left: that is told, with the price.
+    Nothing where the cluster is gone, or another command has its machines. Raises Attention where they could not be
+    ended.
     """
+    if not folder.exists() or limits_of(folder, load_inventory(folder, empty=True)) is None:
+        return
+    with ExitStack() as claim:
+        try:
+            claim.enter_context(folder.claim_machines(command))
+        except Locked:
+            app.output.say(f"the machines of {folder.name} are left to the command that started them")
+            return
+        with _told_if_interrupted(app, folder):
+            _end_idle(app, folder)
+
+
+def start_cut_off(folder: ClusterFolder) -> str:
+    """A sentence where a start of machines did not come to its end, so that some may be in no inventory."""
+    if not folder.exists():
+        return ""
+    inventory = load_inventory(folder, empty=True)
+    limits = limits_of(folder, inventory)
+    if limits is None or len(inventory.machines) > limits.least or not _some_may_be_left(folder):
+        return ""
     try:
-        _end_idle(app, folder)
+        with folder.claim_machines("status"):
+            return f"A run's start of machines did not come to its end. {_may_be_left(folder)}"
+    except Locked:
+        return ""  # it goes on
+
+
+def _some_may_be_left(folder: ClusterFolder) -> bool:
+    events = [entry["event"] for entry in folder.journal.read() if entry["event"] in (STARTED, ENDED)]
+    return events[-1:] == [STARTED]
+
+
+@contextmanager
+def _told_if_interrupted(app: App, folder: ClusterFolder) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         app.output.error(_may_be_left(folder))
         raise
@@ -95,14 +143,14 @@ def end_idle_machines(app: App, folder: ClusterFolder) -> None:
 
 def _end_idle(app: App, folder: ClusterFolder) -> None:
     if not folder.exists():
-        return
+        return  # it was removed meanwhile
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
     if limits is None:
         return
     if len(inventory.machines) <= limits.least:
-        # A start that was cut off may have left machines that are in no inventory.
-        _end(app, folder)
+        if _some_may_be_left(folder):
+            _end(app, folder, limits.least)
         return
     if why := _why_they_stay(app, folder):
         price = (
@@ -111,11 +159,12 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
         count = len(inventory.machines)
         app.output.say(f"{plural(count, 'machine')} stay{'s' * (count == 1)}{price}: {why} {HOW_TO_END}.")
         return
-    _end(app, folder)
+    _end(app, folder, limits.least)
 
 
 def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> None:
     """Have so many machines; where the cloud has not as many, and `least` will do, those."""
+    folder.journal.append(STARTED, count=count)
     try:
         up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
     except NoCapacity as error:
@@ -125,11 +174,13 @@ def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> No
         up(app, Spec(cluster=folder.name, count=least), NO_KEYS, for_run=True)
 
 
-def _end(app: App, folder: ClusterFolder) -> None:
+def _end(app: App, folder: ClusterFolder, count: int) -> None:
+    """Have so many stay, or none."""
     try:
-        up(app, Spec(cluster=folder.name), NO_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {_may_be_left(folder)}") from error
+    folder.journal.append(ENDED, count=count)
 
 
 def _may_be_left(folder: ClusterFolder) -> str:
@@ -140,15 +191,43 @@ def _may_be_left(folder: ClusterFolder) -> str:
 
 def _why_they_stay(app: App, folder: ClusterFolder) -> str:
     """Sentences; empty where nothing speaks against their end."""
-    for run in open_runs(app, folder.name):
-        return f"{how_it_stands(run)} Once it is over, `gpuctl logs -f {run.id}` or"
-    runs = app.store.runs(folder.name)
-    result = runs[-1].load_result() if runs else None
-    return _only_there(app, folder, result) if result is not None else ""
+    for open_run in open_runs(app, folder.name):
+        if _may_be_at_work(app, folder, open_run):
+            return f"{how_it_stands(open_run)} Once it is over, `gpuctl logs -f {open_run.id}` or"
+    ended = max((entry["at"] for entry in folder.journal.read() if entry["event"] == ENDED), default="")
+    for run in app.store.runs(folder.name):
+        result = run.load_result()
+        if result is None or run.load_run().started_at <= ended:
+            continue
+        if why := _only_there(app, folder, result):
+            return why
+    return ""
+
+
+def _may_be_at_work(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
+    """Whether a run that is not over needs its machines.
+
+    One that lost nodes does not where these are gone, or a later run was on them.
+    """
+    if run.going_on or not run.unheard:
+        return True
+    later = [other.load_run().nodes for other in app.store.runs(folder.name) if other.id > run.id]
+    free = {part.name for nodes in later for part in nodes}
+    inventory = folder.load()
+    provider = load(inventory.provider, folder)
+    try:
+        return any(
+            machine.name in run.unheard
+            and machine.name not in free
+            and provider.refresh(machine).state != "gone"
+            for machine in inventory.machines
+        )
+    except ProvisionError:
+        return True  # not known
 
 
 def _only_there(app: App, folder: ClusterFolder, result: Result) -> str:
-    """What the latest run left on the machines alone, with how to bring it here."""
+    """What a run left on the machines alone, with how to bring it here."""
     run = app.store.run(result.run).load_run()
     away = [file for file in result.outputs if not file.brought]
     if away and (run.options is None or run.options.bring != ("none",)):

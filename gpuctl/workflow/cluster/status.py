@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.json_documents import ClusterStatus
 from gpuctl.options import App
 from gpuctl.workflow.cluster.choose_provider import provider_name
+from gpuctl.workflow.cluster.run_machines import start_cut_off
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.unfinished_runs import OpenRun, open_runs
@@ -68,6 +69,8 @@ def hourly_of(inventory: Inventory) -> float | None:
 def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
     """The cluster as its provider tells of it now, with age, cost so far and unfinished runs."""
     inventory = inventory_now(folder, app.output.say)
+    if left := start_cut_off(folder):
+        app.output.say(left)
     return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -86,12 +86,13 @@ def up(
                 boot_timeout_s=(boot_timeout_s or BOOT_TIMEOUT_S) if wait else None,
                 for_run=for_run,
             )
-            try:
-                made = create(plan)
-            except TermsRefused as error:
-                plan = provider.plan(spec, before)
-                app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
-                made = create(plan)
+            with nullcontext() if for_run or not plan.end else folder.claim_machines("up"):
+                try:
+                    made = create(plan)
+                except TermsRefused as error:
+                    plan = provider.plan(spec, before)
+                    app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
+                    made = create(plan)
         except BaseException as error:
             if fresh:
                 _forget_if_empty(app, folder, provider)

@@ -1,6 +1,7 @@
 """Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from provision.aws.api import Api
@@ -105,19 +106,36 @@ def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if group != names.CPU_GROUP))
 
 
-def scale(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
-    """Have the group want so many machines; nothing where it does."""
-    found = describe(api, cluster, group)
+def scale(
+    api: Api,
+    clock: Clock,
+    cluster: CloudCluster,
+    group: str,
+    count: int,
+    say: Say,
+    *,
+    timeout_s: float = GROUP_WITHIN_S,
+) -> None:
+    """Have the group want so many machines; nothing where it does. Waits while EKS still changes it."""
     wanted = requests.scaling(count)
-    if found is not None and found["scalingConfig"] != wanted:
-        api.call(
-            "update_nodegroup_config",
-            service="eks",
-            again=True,
-            clusterName=names.cluster_name(cluster),
-            nodegroupName=group,
-            scalingConfig=wanted,
-        )
+
+    def look() -> tuple[bool | None, str]:
+        found = describe(api, cluster, group)
+        if found is not None and found["scalingConfig"] != wanted:
+            try:
+                api.call(
+                    "update_nodegroup_config",
+                    service="eks",
+                    again=True,
+                    clusterName=names.cluster_name(cluster),
+                    nodegroupName=group,
+                    scalingConfig=wanted,
+                )
+            except Blocked as error:
+                return None, str(error)
+        return True, ""
+
+    wait_until(f"the change of the node group {group}", look, timeout_s=timeout_s, clock=clock, say=say)
 
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
@@ -134,11 +152,20 @@ def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: 
     wait_until(what, look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
 
-def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: Say) -> Mapping[str, Any]:
+def wait_group(
+    api: Api,
+    clock: Clock,
+    cluster: CloudCluster,
+    group: str,
+    say: Say,
+    *,
+    earlier: Collection[str] = (),
+) -> Mapping[str, Any]:
     """What EKS says of the group once all of its machines are nodes.
 
-    Raises Capacity or Quota as soon as AWS says that it has no machine, CreateFailed for what EKS gives up at. Any
-    other launch that failed is told, and waited for: a scaling group tries again.
+    `earlier`: what failed before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
+    AWS says that it has no machine, CreateFailed for what EKS gives up at. Any other launch that failed is told, and
+    waited for: a scaling group tries again.
     """
 
     def look() -> tuple[Mapping[str, Any] | None, str]:
@@ -150,7 +177,7 @@ def wait_group(api: Api, clock: Clock, cluster: CloudCluster, group: str, say: S
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         if status == "ACTIVE":
             return found, ""
-        refused = refusals(api, found)
+        refused = [text for key, text in refusals(api, found).items() if key not in earlier]
         final = next(
             (text for text in refused if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))), None
         )
@@ -168,16 +195,16 @@ def failure(text: str) -> CloudError | CreateFailed:
     return Quota(text) if any(word in text for word in NO_QUOTA) else CreateFailed(text)
 
 
-def refusals(api: Api, group: Mapping[str, Any]) -> list[str]:
-    """What scaling groups say of launches that failed, newest first."""
-    return [
-        activity.get("StatusMessage", "")
+def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
+    """What scaling groups say of launches that failed, by the activity's id, newest first."""
+    return {
+        str(activity["ActivityId"]): activity.get("StatusMessage", "")
         for name in scaling_groups(group)
         for activity in whole(
             api, "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
         )
         if activity["StatusCode"] == "Failed"
-    ]
+    }
 
 
 def scaling_groups(group: Mapping[str, Any]) -> list[str]:
@@ -186,8 +213,8 @@ def scaling_groups(group: Mapping[str, Any]) -> list[str]:
 
 
 def schedule_end(api: Api, cluster: CloudCluster, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Have the machines of these groups end at the cluster's time, with nobody there."""
-    if cluster.expires_at is None:
+    """Have the machines of these groups end at the cluster's time, with nobody there; nothing once it has come."""
+    if cluster.expires_at is None or datetime.fromisoformat(cluster.expires_at) <= datetime.now(UTC):
         return
     for name in (name for group in groups for name in scaling_groups(group)):
         wanted = requests.scheduled_end(cluster, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
-from inventories.errors import CorruptFile, InvalidInput, NewerFormat, NotFound
+from inventories.errors import CorruptFile, InvalidInput, Locked, NewerFormat, NotFound
 from inventories.machine import Inventory, Machine
 from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
 
@@ -315,3 +315,12 @@ def test_run_folder_refuses_missing_newer_and_empty_records(store):
 def test_folders_compare_equal_by_path(tmp_path):
     assert ClusterFolder(tmp_path / "demo") == ClusterFolder(tmp_path / "demo")
     assert RunFolder(tmp_path / "r").id == "r"
+
+
+def test_claim_of_machines_leaves_the_lock_free_and_refuses_another_at_once(store: Store) -> None:
+    folder = store.cluster("demo")
+    with folder.claim_machines("train"), folder.lock("up"):
+        with pytest.raises(Locked, match=r"`train`"), folder.claim_machines("stop"):
+            pass
+    with folder.claim_machines("stop"):
+        pass

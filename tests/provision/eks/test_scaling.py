@@ -1,10 +1,14 @@
 """Machines that runs start and end, on a fake AWS: `--min` and `--max`."""
 
+from dataclasses import replace
+
 import pytest
 
 from inventories.machine import Machine
-from provision.errors import NoCapacity, RefusedPlan
+from provision.cloud.state import CloudState
+from provision.errors import NoCapacity, ProvisionError, RefusedPlan
 from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User
 
 LIMITS = {"min_count": 0, "max_count": 2}
@@ -80,3 +84,48 @@ def test_machines_that_stay_outlive_growth_that_fails(user: User, fake: FakeClou
         user.up(2)
     assert kept in {one["id"] for one in fake.live_instances()}
     assert "DeleteNodegroup" not in {call["operation"] for call in fake.calls(mutating=True)}
+
+
+@pytest.mark.slow
+def test_growth_that_was_cut_off_and_fails_again_ends_no_machine_at_work(user: User, fake: FakeCloud) -> None:
+    user.up(None, min_count=1, max_count=2)
+    (kept,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
+
+    def interrupt(line: str) -> None:
+        if "waiting for the node group" in line or "no machines in" in line:
+            raise KeyboardInterrupt
+
+    plan = user.plan(2)
+    with pytest.raises(KeyboardInterrupt):
+        user.provider.create(plan, user.folder.journal, interrupt)
+    with pytest.raises(NoCapacity):
+        user.up(2)
+    assert kept in {one["id"] for one in fake.live_instances()}
+    assert "DeleteNodegroup" not in {call["operation"] for call in fake.calls(mutating=True)}
+
+
+@pytest.mark.slow
+def test_machines_end_while_the_api_server_does_not_answer(
+    user: User, fake: FakeCloud, kube: KubeApi
+) -> None:
+    user.up(None, **LIMITS)
+    user.up(2)
+    plan = user.plan(None)
+    kube.knows = lambda _: False
+    with pytest.raises(ProvisionError):
+        user.provider.create(plan, user.folder.journal, user.said.append)
+    assert with_gpus(fake) == 0
+    assert any("pods go with their nodes" in line for line in user.said)
+
+
+@pytest.mark.slow
+def test_machines_end_after_their_time_and_whatever_they_cost(user: User, fake: FakeCloud) -> None:
+    user.up(None, **LIMITS, ttl_s=3600.0, max_cost_usd=80.0)
+    user.up(2)
+    files = CloudState(user.folder)
+    record = files.load()
+    assert record is not None
+    files.save(replace(record, expires_at="2026-01-01T00:00:00Z", max_cost_usd=1.0))
+    assert user.up(None) == ()
+    assert with_gpus(fake) == 0

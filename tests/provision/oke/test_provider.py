@@ -10,6 +10,7 @@ from tests.fakes.client import FakeCloud
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
 
+@pytest.mark.slow
 def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, fake: FakeCloud) -> None:
     made = user.up(2)
 
