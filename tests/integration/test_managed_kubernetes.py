@@ -13,6 +13,7 @@ import pytest
 from clouds import COUNT, CloudGpuctl, Clouds, Kind
 from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
+from support import wait_for
 
 from tests.fakes.apt_mirror import LIST_GPUS
 from tests.fakes.kube.api import Pod

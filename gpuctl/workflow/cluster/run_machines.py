@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
+from gpuctl.workflow.cluster.unprepared_machines import ENDED
 from gpuctl.workflow.cluster.up import HostKeys, up
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.checkpoints import survey_checkpoints
@@ -27,8 +28,8 @@ from remote.shared.constants import NODE_FOLDER, RUNS
 NO_KEYS = HostKeys(files=(), accept_new=False)
 """Of machines that are pods."""
 HOW_TO_END = "`gpuctl up` ends those that no run needs"
-STARTED, ENDED = "run machines started", "run machines ended"
-"""In the journal: a start was begun, and as many as stay are there again; the last entry counts."""
+STARTED = "machines started"
+"""In the journal: a run's start of machines was begun. It is over once ENDED follows."""
 
 
 @contextmanager

@@ -319,8 +319,12 @@ def test_folders_compare_equal_by_path(tmp_path):
 
 def test_claim_of_machines_leaves_the_lock_free_and_refuses_another_at_once(store: Store) -> None:
     folder = store.cluster("demo")
-    with folder.claim_machines("train"), folder.lock("up"):
-        with pytest.raises(Locked, match=r"`train`"), folder.claim_machines("stop"):
-            pass
+    with (
+        folder.claim_machines("train"),
+        folder.lock("up"),
+        pytest.raises(Locked, match=r"`train`"),
+        folder.claim_machines("stop"),
+    ):
+        pass
     with folder.claim_machines("stop"):
         pass
