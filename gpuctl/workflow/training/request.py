@@ -318,6 +318,12 @@ def check_together(request: TrainRequest) -> None:
             "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
             "--requirements and --wheels."
         )
+    if request.continues and request.detach:
+        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
+        raise Usage(
+            f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
+            "multiplexer (tmux) keeps gpuctl going."
+        )
 
 
 def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:

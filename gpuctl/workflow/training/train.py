@@ -63,12 +63,6 @@ def train(app: App, request: TrainRequest) -> Job:
     point = None
     if request.resume or request.resume_from:
         request, point = resolve(app, request)
-    if request.continues and request.detach:
-        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
-        raise Usage(
-            f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
-            "multiplexer (tmux) keeps gpuctl going."
-        )
     with _Runs(app, request) as runs:
         job = Job(request=request)
         job = job.with_attempt(runs.run(job, point))
