@@ -1,6 +1,7 @@
 """A run to its end, for the library and for the command line: the one place from which `train` is called."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Interrupted
@@ -21,8 +22,10 @@ def train(
     """
     from gpuctl.workflow.cluster.run_machines import run_machines
     from gpuctl.workflow.training import train as workflow
+    from gpuctl.workflow.training.request import check_files
 
-    with run_machines(app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes):
+    check = partial(check_files, app, request)
+    with run_machines(app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes, check=check):
         job = workflow.train(app, request)
         on_end(job)
     if job.interrupted:

@@ -186,6 +186,9 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         assert with_gpus(gpuctl) == 0
         assert "has no machines now. Where it has --max, a run" in gpuctl("exec", "--", "true").err
 
+        missing = gpuctl("train", "missing.py")
+        assert (missing.status, "created" in missing.err) == (2, False)
+
         done = gpuctl.ok("train", "--json", *JOB, timeout_s=400)
         assert (done.json["status"], done.json["world_size"]) == ("succeeded", 2)
         assert "2 ended" in done.err

@@ -3,7 +3,7 @@
 Both ways are an `up`: what was cut off is found and brought to its end by the next one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -34,14 +34,20 @@ STARTED = "machines started"
 
 @contextmanager
 def run_machines(
-    app: App, command: str, *, nnodes: int | None, min_nodes: int | None = None
+    app: App,
+    command: str,
+    *,
+    nnodes: int | None,
+    min_nodes: int | None = None,
+    check: Callable[[Inventory], object] = lambda _: None,
 ) -> Iterator[None]:
     """Have the machines of a run while the body runs; the cluster's least stay after it.
 
     `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; None:
-    the cluster's most. `min_nodes`: as many will do where the cloud has no more. Where the body launches no run, as
-    many stay as there were. In a cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where
-    another command has the machines, and Attention where some could not be ended.
+    the cluster's most. `min_nodes`: as many will do where the cloud has no more. `check` raises what would stand in
+    the body's way, before a machine is started. Where the body launches no run, as many stay as there were. In a
+    cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where another command has the machines,
+    and Attention where some could not be ended.
     """
     folder = app.store.cluster(app.options.cluster)
     limits = limits_of(folder, load_inventory(folder, empty=True))
@@ -56,7 +62,10 @@ def run_machines(
         )
     count = min(count, limits.most)
     with folder.claim_machines(command):
-        had = len(load_inventory(folder, empty=True).machines)
+        inventory = load_inventory(folder, empty=True)
+        had = len(inventory.machines)
+        if had < count:
+            check(inventory)
         runs = len(app.store.runs(folder.name))
         try:
             if had < count:

@@ -250,6 +250,12 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
     )
 
 
+def check_files(app: App, request: TrainRequest, inventory: Inventory) -> None:
+    """Raise what reading a script of the user's and its files raises."""
+    if not request.built_in:
+        _what_to_run(app, request, inventory)
+
+
 def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str, str]":
     """Return the script, the files to send, the folder on the nodes that takes them, and the one in it to run in."""
     from remote.files.sync import code_folder
