@@ -22,8 +22,9 @@ def train(
     """
     from gpuctl.workflow.cluster.run_machines import run_machines
     from gpuctl.workflow.training import train as workflow
-    from gpuctl.workflow.training.request import check_files
+    from gpuctl.workflow.training.request import check_detach, check_files
 
+    check_detach(request)
     check = partial(check_files, app, request)
     with run_machines(app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes, check=check):
         job = workflow.train(app, request)

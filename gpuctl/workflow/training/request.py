@@ -324,6 +324,10 @@ def check_together(request: TrainRequest) -> None:
             "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
             "--requirements and --wheels."
         )
+
+
+def check_detach(request: TrainRequest) -> None:
+    """Raise Usage where gpuctl has to stay with a job that is to be left alone."""
     if request.continues and request.detach:
         option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
         raise Usage(
