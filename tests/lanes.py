@@ -380,10 +380,11 @@ def fast(options: Sequence[str]) -> int:
     """Run the fast lane; fails above its budget."""
     with pieces() as taken:
         status, cpu_s = run([*WORKERS, "-m", "not slow or whole", *options], os.environ)
-    budget_s = FAST_CPU_S * statistics.mean(taken) / PIECE_S
+    piece = statistics.mean(taken)
+    budget_s = FAST_CPU_S * piece / PIECE_S
     print(
         f"the fast lane took {cpu_s:.0f} s of CPU time, of {budget_s:.0f} s that it may take on a machine as fast "
-        f"as this one was (a piece of work took {statistics.mean(taken):.3f} s)"
+        f"as this one was (a piece of work took {piece:.3f} s)"
     )
     if status == 0 and not options and cpu_s > budget_s:
         print("above its budget: `--durations=20` tells what costs most; mark it slow, or make it cheaper")

@@ -15,9 +15,9 @@ from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
-from provision.errors import Blocked, CreateFailed, Quota
+from provision.errors import Blocked, Quota
 from provision.managed_kubernetes.service import Work
-from provision.managed_kubernetes.zones import in_first_zone
+from provision.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.wait import wait_until
 
 
@@ -79,31 +79,28 @@ def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
 
 def end_nodes(work: Building, count: int) -> None:
     """Leave so many machines with GPUs, and wait until the others have gone."""
-    api, clock, cluster, left = work.api, work.clock, work.cluster, count
-    stay = {}
-    for group, size in _sizes(work).items():
-        stay[group] = min(size, left)
-        left -= stay[group]
-        groups.scale(api, clock, cluster, group, stay[group], work.say)
-    for group, few in stay.items():
-        groups.wait_gone(api, clock, cluster, group, few, work.say)
+    api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
+    end_machines(
+        _sizes(work),
+        count,
+        scale=lambda group, few: groups.scale(api, clock, cluster, group, few, say),
+        wait_gone=lambda group, few: groups.wait_gone(api, clock, cluster, group, few, say),
+    )
 
 
 def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
     """The group of machines with GPUs, all in one zone: where there are some, else the first that has them."""
-    sizes = _sizes(work)
+    api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
     return in_first_zone(
-        [zone.name for zone in work.offer.zones],
-        {
-            zone.name: sizes[names.gpu_group(zone.name)]
-            for zone in work.offer.zones
-            if names.gpu_group(zone.name) in sizes
-        },
-        work.kept,
-        lambda zone: _in_zone(work, count, zone, wanted),
-        lambda zone, kept: _take_back(work, names.gpu_group(zone), kept),
+        work,
+        _sizes(work),
+        names.gpu_group,
+        make=lambda zone: _in_zone(work, count, zone, wanted),
+        scale=lambda group, few: groups.scale(
+            api, clock, cluster, group, few, say, timeout_s=BLOCKED_TIMEOUT_S
+        ),
+        remove=lambda group: _remove_group(work, group),
         what=f"AWS has not {count} {work.offer.shape}",
-        say=work.say,
         everywhere=(Quota,),
     )
 
@@ -117,17 +114,6 @@ def _sizes(work: Building) -> dict[str, int]:
     return {
         name: int(told["scalingConfig"]["desiredSize"]) for name, told in found.items() if told is not None
     }
-
-
-def _take_back(work: Building, group: str, kept: int) -> None:
-    """Have a group that can't grow want what it had; one without machines at work is removed."""
-    if not kept:
-        _remove_group(work, group)
-        return
-    try:
-        groups.scale(work.api, work.clock, work.cluster, group, kept, work.say, timeout_s=BLOCKED_TIMEOUT_S)
-    except CreateFailed as error:
-        work.say(f"the node group {group} still wants more machines: {error}")
 
 
 def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:

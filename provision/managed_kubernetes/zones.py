@@ -1,51 +1,76 @@
-"""In which zone a cluster's machines with GPUs are: all in one, so that their links are short."""
+"""In which zone a cluster's machines with GPUs are: all in one, so that links are short. A zone has one group."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from provision.errors import Capacity, CloudError, NoCapacity, Quota
-from provision.provider import Say
+from provision.errors import Capacity, CloudError, CreateFailed, NoCapacity, Quota
+from provision.managed_kubernetes.service import Work
 
 T = TypeVar("T")
 
 
 def in_first_zone(
-    zones: Sequence[str],
+    work: Work,
     sizes: Mapping[str, int],
-    kept: int,
-    make: Callable[[str], T],
-    take_back: Callable[[str, int], None],
+    name: Callable[[str], str],
     *,
+    make: Callable[[str], T],
+    scale: Callable[[str, int], None],
+    remove: Callable[[str], None],
     what: str,
-    say: Say,
     everywhere: tuple[type[CloudError], ...] = (),
 ) -> T:
     """What `make` returns for the first zone that has all machines.
 
-    `sizes`: how many the group of a zone wants, by zone, where it has a group. `kept`: how many machines are at work;
-    with any, no other zone is tried. `take_back` leaves so many in the group of a zone that has not as many as are
-    wanted. `everywhere`: what would be the same in any other zone. Raises NoCapacity where no zone has them; `what`:
-    those, in words.
+    `sizes`: how many a group wants, by its name, which `name` tells of a zone. A zone that has not as many as are
+    wanted is brought back to the machines at work: `scale` changes its group, `remove` ends it; with any at work, no
+    other zone is tried. `everywhere`: what would be the same in any other zone. Raises NoCapacity where no zone has
+    them; `what`: those, in words.
     """
-    used = [zone for zone in zones if sizes.get(zone)]
+    zones = [zone.name for zone in work.offer.zones]
+    used = [zone for zone in zones if sizes.get(name(zone))]
     refused: list[str] = []
-    for zone in used if used and kept else order(zones, sizes):
+
+    def take_back(zone: str, kept: int) -> None:
+        group = name(zone)
+        if not kept:
+            remove(group)
+            return
+        try:
+            scale(group, kept)
+        except CreateFailed as error:
+            work.say(f"{group} still wants more machines: {error}")
+
+    by_use = sorted(zones, key=lambda zone: (not sizes.get(name(zone)), name(zone) not in sizes))
+    for zone in used if used and work.kept else by_use:
         try:
             made = make(zone)
         except (Capacity, Quota) as error:
             refused.append(f"{zone}: {error}")
-            say(f"no machines in {zone}: {error}")
-            take_back(zone, min(kept, sizes.get(zone, 0)))
+            work.say(f"no machines in {zone}: {error}")
+            take_back(zone, min(work.kept, sizes.get(name(zone), 0)))
             if isinstance(error, everywhere):
                 break
             continue
         for other in used:
-            if other != zone and not kept:
+            if other != zone and not work.kept:
                 take_back(other, 0)  # a start there was cut off
         return made
     raise NoCapacity(f"{what} together. {' '.join(refused)} Try later, another --region or shape.")
 
 
-def order(zones: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
-    """Zones whose group wants machines, then those that have a group, then the others. Pure."""
-    return sorted(zones, key=lambda zone: (not sizes.get(zone), zone not in sizes))
+def end_machines(
+    sizes: Mapping[str, int],
+    count: int,
+    *,
+    scale: Callable[[str, int], None],
+    wait_gone: Callable[[str, int], None],
+) -> None:
+    """Leave so many machines in all groups together, and wait until the others have gone. `sizes`: by group."""
+    stay, left = {}, count
+    for group, size in sizes.items():
+        stay[group] = min(size, left)
+        left -= stay[group]
+        scale(group, stay[group])
+    for group, few in stay.items():
+        wait_gone(group, few)

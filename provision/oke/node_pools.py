@@ -1,6 +1,6 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
@@ -19,7 +19,7 @@ from provision.oci.resources.resource_types import (
     list_kind,
     tags_of,
 )
-from provision.oke import requests
+from provision.oke import names, requests
 from provision.oke.control_plane import until_listed
 from provision.provider import Say
 from provision.wait import wait_until
@@ -44,6 +44,16 @@ def pools(api: Api, cluster: CloudCluster) -> list[Json]:
     return sorted(found, key=lambda view: str(view["id"]))
 
 
+def with_gpus(api: Api, cluster: CloudCluster) -> list[Json]:
+    """The pools of machines with GPUs."""
+    return [view for view in pools(api, cluster) if view["name"] != names.CPU_POOL]
+
+
+def sizes(found: Iterable[Json]) -> dict[str, int]:
+    """How many machines each pool wants, by its name. Pure."""
+    return {view["name"]: int(view["nodeConfigDetails"]["size"]) for view in found}
+
+
 def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure) -> str:
     """Return the OCID of the pool; it may be seconds old."""
     name = body["name"]
@@ -60,31 +70,20 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
 
 
 def scale(
-    api: Api, clock: Clock, pool_id: str, name: str, count: int, say: Say, *, timeout_s: float = POOL_WITHIN_S
+    api: Api, clock: Clock, pool: Json, count: int, say: Say, *, timeout_s: float = POOL_WITHIN_S
 ) -> None:
     """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it."""
 
     def look() -> tuple[bool | None, str]:
-        view = api.call("container.get_node_pool", pool_id)
+        view = api.call("container.get_node_pool", pool["id"])
         if view["nodeConfigDetails"]["size"] != count:
             try:
-                api.call("container.update_node_pool", pool_id, requests.size(count), again=True)
+                api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
             except Blocked as error:
                 return None, str(error)
         return True, ""
 
-    wait_until(f"the change of the node pool {name}", look, timeout_s=timeout_s, clock=clock, say=say)
-
-
-def take_back(api: Api, clock: Clock, pool: Json, kept: int, say: Say) -> None:
-    """Have a pool that can't grow want what it had; one without machines at work is removed."""
-    if not kept:
-        remove(api, clock, pool, say)
-        return
-    try:
-        scale(api, clock, pool["id"], pool["name"], kept, say, timeout_s=BLOCKED_TIMEOUT_S)
-    except CreateFailed as error:
-        say(f"the node pool {pool['name']} still wants more machines: {error}")
+    wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
 
 
 def wait_gone(api: Api, clock: Clock, pool: Json, count: int, say: Say) -> None:

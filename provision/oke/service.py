@@ -10,9 +10,10 @@ from provision.cloud.records import (
     Offer,
     Target,
 )
+from provision.cloud.teardown import BLOCKED_TIMEOUT_S
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.service import Work
-from provision.managed_kubernetes.zones import in_first_zone
+from provision.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.oci.infrastructure import network, security_group
 from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
 from provision.oke.cloud import OkeCloud
@@ -82,15 +83,14 @@ class OkeService:
 
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
-        api, left, stay = self.cloud.api, count, []
-        for view in node_pools.pools(api, work.cluster):
-            if view["name"] != names.CPU_POOL:
-                stay.append((view, min(view["nodeConfigDetails"]["size"], left)))
-                left -= stay[-1][1]
-        for view, few in stay:
-            node_pools.scale(api, self._clock, view["id"], view["name"], few, work.say)
-        for view, few in stay:
-            node_pools.wait_gone(api, self._clock, view, few, work.say)
+        api, clock, say = self.cloud.api, self._clock, work.say
+        pools = {view["name"]: view for view in node_pools.with_gpus(api, work.cluster)}
+        end_machines(
+            node_pools.sizes(pools.values()),
+            count,
+            scale=lambda name, few: node_pools.scale(api, clock, pools[name], few, say),
+            wait_gone=lambda name, few: node_pools.wait_gone(api, clock, pools[name], few, say),
+        )
 
     def token(self, cluster: CloudCluster) -> str:
         """As the protocol says."""
@@ -113,34 +113,33 @@ class OkeService:
 
     def _gpu_pool(self, work: Work, count: int, ids: Mapping[str, str]) -> None:
         """All machines with GPUs are in one domain: where there are some already, else the first that has them."""
-        api, clock, cluster, offer = self.cloud.api, self._clock, work.cluster, work.offer
-        sizes = {view["name"]: view["nodeConfigDetails"]["size"] for view in node_pools.pools(api, cluster)}
+        api, clock, cluster, offer, say = self.cloud.api, self._clock, work.cluster, work.offer, work.say
 
         def make(zone: str) -> None:
             name, own = names.gpu_pool(zone), dict(ids)
             if offer.facts["compute_cluster"]:
                 own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
             body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)
-            pool = node_pools.ensure_pool(api, clock, cluster, body, work.ensure)
-            node_pools.scale(api, clock, pool, name, count, work.say)
-            node_pools.wait_pool(api, clock, pool, name, work.say)
+            pool = {"id": node_pools.ensure_pool(api, clock, cluster, body, work.ensure), "name": name}
+            node_pools.scale(api, clock, pool, count, say)
+            node_pools.wait_pool(api, clock, pool["id"], name, say)
 
-        def take_back(zone: str, kept: int) -> None:
-            if view := node_pools.find(api, cluster, names.gpu_pool(zone)):
-                node_pools.take_back(api, clock, view, kept, work.say)
+        def scale(name: str, few: int) -> None:
+            if pool := node_pools.find(api, cluster, name):
+                node_pools.scale(api, clock, pool, few, say, timeout_s=BLOCKED_TIMEOUT_S)
+
+        def remove(name: str) -> None:
+            if pool := node_pools.find(api, cluster, name):
+                node_pools.remove(api, clock, pool, say)
 
         in_first_zone(
-            [zone.name for zone in offer.zones],
-            {
-                zone.name: sizes[names.gpu_pool(zone.name)]
-                for zone in offer.zones
-                if names.gpu_pool(zone.name) in sizes
-            },
-            work.kept,
-            make,
-            take_back,
+            work,
+            node_pools.sizes(node_pools.with_gpus(api, cluster)),
+            names.gpu_pool,
+            make=make,
+            scale=scale,
+            remove=remove,
             what=f"OCI has not {count} {offer.shape}",
-            say=work.say,
         )
 
     def _id(self, cluster: CloudCluster) -> str:

@@ -15,6 +15,8 @@ from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
 from support import wait_for
 
+from gpuctl.workflow.cluster.run_machines import STARTED
+from inventories.disk.store import Store
 from tests.fakes.apt_mirror import LIST_GPUS
 from tests.fakes.kube.api import Pod
 from tests.fakes.kube.store import Document
@@ -202,6 +204,12 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         assert with_gpus(gpuctl) == 1
         assert "1 ended" in gpuctl.ok("up", "--yes").err
         assert with_gpus(gpuctl) == 0
+
+        # A start that was cut off before anything was in the inventory.
+        Store(gpuctl.home).cluster("default").journal.append(STARTED, count=2)
+        assert "start of machines did not come to its end" in gpuctl.ok("status").err
+        gpuctl.ok("up", "--yes")
+        assert "did not come to its end" not in gpuctl.ok("status").err
 
         followed = gpuctl.start("train", "--device", "cpu", script_of(gpuctl, "long"))
         wait_for(lambda: gpuctl.ok("status", "--json").json["runs"], what="the run", deadline_s=120)

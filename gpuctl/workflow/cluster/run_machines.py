@@ -3,14 +3,14 @@
 Both ways are an `up`: what was cut off is found and brought to its end by the next one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
-from gpuctl.workflow.cluster.unprepared_machines import ENDED
+from gpuctl.workflow.cluster.unprepared_machines import SETTLED
 from gpuctl.workflow.cluster.up import HostKeys, up
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.checkpoints import survey_checkpoints
@@ -18,7 +18,7 @@ from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, ope
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
-from inventories.run import Result
+from inventories.run import Result, Run
 from inventories.spec import Spec
 from provision.cloud.state import CloudState
 from provision.errors import NoCapacity, ProvisionError
@@ -29,7 +29,7 @@ NO_KEYS = HostKeys(files=(), accept_new=False)
 """Of machines that are pods."""
 HOW_TO_END = "`gpuctl up` ends those that no run needs"
 STARTED = "machines started"
-"""In the journal: a run's start of machines was begun. It is over once ENDED follows."""
+"""In the journal: a run's start of machines was begun. It is over once SETTLED follows."""
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def start_cut_off(folder: ClusterFolder) -> str:
 
 
 def _some_may_be_left(folder: ClusterFolder) -> bool:
-    events = [entry["event"] for entry in folder.journal.read() if entry["event"] in (STARTED, ENDED)]
+    events = [entry["event"] for entry in folder.journal.read() if entry["event"] in (STARTED, SETTLED)]
     return events[-1:] == [STARTED]
 
 
@@ -190,7 +190,6 @@ def _end(app: App, folder: ClusterFolder, count: int) -> None:
         up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {_may_be_left(folder)}") from error
-    folder.journal.append(ENDED, count=count)
 
 
 def _may_be_left(folder: ClusterFolder) -> str:
@@ -201,17 +200,20 @@ def _may_be_left(folder: ClusterFolder) -> str:
 
 def _why_they_stay(app: App, folder: ClusterFolder) -> str:
     """Sentences; empty where nothing speaks against their end."""
-    for open_run in open_runs(app, folder.name):
-        if _may_be_at_work(app, folder, open_run):
-            return f"{how_it_stands(open_run)} Once it is over, `gpuctl logs -f {open_run.id}` or"
-    ended = max((entry["at"] for entry in folder.journal.read() if entry["event"] == ENDED), default="")
-    for run in app.store.runs(folder.name):
-        result = run.load_result()
-        if result is None or run.load_run().started_at <= ended:
-            continue
-        if why := _only_there(app, folder, result):
+    for one in open_runs(app, folder.name):
+        if _may_be_at_work(app, folder, one):
+            return f"{how_it_stands(one)} Once it is over, `gpuctl logs -f {one.id}` or"
+    entries = folder.journal.read()
+    ended = max(
+        (entry["at"] for entry in entries if entry["event"] == SETTLED and entry["ended"]), default=""
+    )
+    results = [result for run in app.store.runs(folder.name) if (result := run.load_result()) is not None]
+    runs = [(app.store.run(result.run).load_run(), result) for result in results]
+    left = [(run, result) for run, result in runs if run.started_at > ended]
+    for run, result in left:
+        if why := _outputs_only_there(run, result):
             return why
-    return ""
+    return _checkpoints_only_there(app, folder, [run for run, _ in left]) if left else ""
 
 
 def _may_be_at_work(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
@@ -223,41 +225,48 @@ def _may_be_at_work(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
         return True
     later = [other.load_run().nodes for other in app.store.runs(folder.name) if other.id > run.id]
     free = {part.name for nodes in later for part in nodes}
+    return any(name not in free and not _is_gone(folder, name) for name in run.unheard)
+
+
+def _is_gone(folder: ClusterFolder, name: str) -> bool:
+    """Whether the provider knows that there is no machine of that name any more."""
     inventory = folder.load()
-    provider = load(inventory.provider, folder)
+    machine = next((machine for machine in inventory.machines if machine.name == name), None)
     try:
-        return any(
-            machine.name in run.unheard
-            and machine.name not in free
-            and provider.refresh(machine).state != "gone"
-            for machine in inventory.machines
-        )
+        return machine is None or load(inventory.provider, folder).refresh(machine).state == "gone"
     except ProvisionError:
-        return True  # not known
+        return False  # not known
 
 
-def _only_there(app: App, folder: ClusterFolder, result: Result) -> str:
-    """What a run left on the machines alone, with how to bring it here."""
-    run = app.store.run(result.run).load_run()
+def _outputs_only_there(run: Run, result: Result) -> str:
+    """Which outputs of a run its machines alone have, with how to bring them here. Pure."""
     away = [file for file in result.outputs if not file.brought]
-    if away and (run.options is None or run.options.bring != ("none",)):
-        total = next(one for one in result.output_totals if one.node == away[0].node)
-        return (
-            f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
-            f"`gpuctl pull --rank {total.node} {total.folder} kept` copies that folder; then"
-        )
-    survey = survey_checkpoints(app.store, folder, [run])
-    for key, error in survey.errors.items():
-        node = survey.locations[key].machine.name
-        if node in {part.name for part in run.nodes}:
-            return f"whether {node} alone has checkpoints of run {run.run} is not known ({error}). Once that is sure,"
-    here = survey.here[0]
-    for key, (found, *_) in survey.found.items():
-        if found is not None and (here is None or here.lacks or here.newest != found.newest):
+    if not away or (run.options is not None and run.options.bring == ("none",)):
+        return ""
+    total = next(one for one in result.output_totals if one.node == away[0].node)
+    return (
+        f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
+        f"`gpuctl pull --rank {total.node} {total.folder} kept` copies that folder; then"
+    )
+
+
+def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]) -> str:
+    """Of which run the machines alone have checkpoints, with how to bring them here."""
+    survey = survey_checkpoints(app.store, folder, runs)
+    for at, run in enumerate(runs):
+        nodes, here = {part.name for part in run.nodes}, survey.here[at]
+        for key, error in survey.errors.items():
             node = survey.locations[key].machine.name
-            path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
-            return (
-                f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
-                f"--resume` continues with them, `gpuctl pull --rank {node} {path} kept` copies them; then"
-            )
+            if node in nodes and not _is_gone(folder, node):
+                whether = f"whether {node} alone has checkpoints of run {run.run} is not known"
+                return f"{whether} ({error}). Once that is sure,"
+        for key, said in survey.found.items():
+            found = said[at]
+            if found is not None and (here is None or here.lacks or here.newest != found.newest):
+                node = survey.locations[key].machine.name
+                path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
+                return (
+                    f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
+                    f"--resume` continues with them, `gpuctl pull --rank {node} {path} kept` copies them; then"
+                )
     return ""

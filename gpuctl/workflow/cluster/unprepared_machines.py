@@ -16,8 +16,8 @@ SETUP = "setup"
 """In the journal: the `steps` that each new machine runs once; the last entry counts."""
 SET_UP = "set up"
 """In the journal: `machines` that have run them, by identity, and the steps' `digest`."""
-ENDED = "machines ended"
-"""In the journal: machines that no run needs were ended, so that `count` stay."""
+SETTLED = "machines settled"
+"""In the journal: an `up` has found or made all machines that there are to be, and `ended` so many others."""
 MOST_NAMED = 3
 
 

@@ -25,7 +25,7 @@ from gpuctl.workflow.cluster.reach import (
     without_gpus,
 )
 from gpuctl.workflow.cluster.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
-from gpuctl.workflow.cluster.unprepared_machines import ENDED, READY, SETUP, goes_on, setup_steps
+from gpuctl.workflow.cluster.unprepared_machines import READY, SETTLED, SETUP, goes_on, setup_steps
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
 from inventories.disk.files import write_atomic
@@ -269,8 +269,6 @@ def _create(
         price = "" if plan.free else f" ({up_plan.run_price(plan) if for_run else up_plan.price(plan)})"
         _say(app, f"{up_plan.what_is_done(plan)} with {plan.provider}{price} …")
     machines = provider.create(plan, folder.journal, app.output.say)
-    if plan.end:
-        folder.journal.append(ENDED, count=len(machines))
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
     ours = plan.changes or (before is None and bool(provider.find()))
     pinned = pin_all(machines, before, host_keys)
@@ -288,6 +286,8 @@ def _create(
         _save(folder, inventory)
     else:
         _trust(folder, inventory.machines)
+    if provider.ends_machines:
+        folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:
         _tell_what_waits(app, plan, setup)
         return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
