@@ -1,6 +1,7 @@
 """`gpuctl bench`: a script or the built-in job on each layout, how it scales, what other layouts would bring."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from gpuctl.options import (
     project_options,
     run_options,
 )
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.benchmarks.bench import Bench
 
 
 @click.command(
@@ -112,18 +116,20 @@ def command(
     request = bench_request(words, run_options(app, {**own, **options}))
     if request.job.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    done = bench(app, request)
-    if app.options.json:
-        app.output.json(done.document())
-    else:
-        from gpuctl.tables.bench import bench_table
 
-        app.output.table(bench_table(done.measured, done.outlooks))
-    if done.failure:
-        app.output.error(done.failure)
-    if plot is not None:
-        # Last: the measurement is told, whatever becomes of the picture.
-        from gpuctl.scaling.plot import write_bench_plot
+    def show(done: "Bench") -> None:
+        if app.options.json:
+            app.output.json(done.document())
+        else:
+            from gpuctl.tables.bench import bench_table
 
-        app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
-    return done.exit_status
+            app.output.table(bench_table(done.measured, done.outlooks))
+        if done.failure:
+            app.output.error(done.failure)
+        if plot is not None:
+            # Last: the measurement is told, whatever becomes of the picture.
+            from gpuctl.scaling.plot import write_bench_plot
+
+            app.output.say(write_bench_plot(done.measured, done.outlooks, plot))
+
+    return bench(app, request, on_end=show).exit_status

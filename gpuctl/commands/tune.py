@@ -1,6 +1,6 @@
 """`gpuctl tune`: a search for hyperparameters, with Ray Tune."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -16,6 +16,9 @@ from gpuctl.options import (
     project_options,
     run_options,
 )
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.benchmarks.tune import Tuned
 
 
 @click.command(
@@ -112,6 +115,15 @@ def command(
     request = with_config(TrainRequest(launcher="ray", words=words, **run_options(app, options)))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
+
+    def show(tuned: "Tuned") -> None:
+        if app.options.json:
+            app.output.json(tuned.document())
+        else:
+            from gpuctl.tables.tune import tune_table
+
+            app.output.table(tune_table(tuned))
+
     tuned = tune(
         app,
         request,
@@ -126,13 +138,8 @@ def command(
             most_at_once=most_at_once,
             seed=seed,
         ),
+        on_end=show,
     )
-    if app.options.json:
-        app.output.json(tuned.document())
-    else:
-        from gpuctl.tables.tune import tune_table
-
-        app.output.table(tune_table(tuned))
     if tuned.interrupted:
         return 130
     return 0 if tuned.result.status == "succeeded" else 1

@@ -26,8 +26,11 @@ def train(
 
     check_detach(request)
     check = partial(check_files, app, request)
-    with run_machines(app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes, check=check):
+    with run_machines(
+        app, "train", nnodes=request.nnodes, min_nodes=request.min_nodes, check=check
+    ) as hand_over:
         job = workflow.train(app, request)
+        hand_over(job.result)
         on_end(job)
     if job.interrupted:
         why = f"Run {job.result.run} was interrupted: it is {job.result.status}."

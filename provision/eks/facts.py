@@ -7,7 +7,7 @@ from inventories.gpu_driver import DriverPlan
 from provision.aws import preview as aws_preview
 from provision.cloud import tags
 from provision.cloud.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
-from provision.eks import names, preview, requests
+from provision.eks import efa, names, preview, requests
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
 from provision.eks.offers import DISK_GB
 from provision.eks.resources import listing
@@ -48,7 +48,7 @@ class EksFacts:
             driver=DriverPlan(source="image"),
             user="ray",
             disk_gb=cluster.disk_gb or DISK_GB,
-            notes=(),
+            notes=efa.notes(cluster, offer.facts),
             facts={**offer.facts, "control_zones": [f"{region}a", f"{region}b"]},
         )
 

@@ -8,6 +8,7 @@ from provision.aws import quotas, requests, shapes
 from provision.aws.api import Api
 from provision.aws.requests import filters
 from provision.cloud.records import CloudCluster, Offer, Zone
+from provision.eks import efa
 from provision.eks.requests import GPU_AMI
 from provision.errors import NoCapacity, UnknownShape
 from provision.parallel import together
@@ -41,6 +42,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         raise UnknownShape(
             f"AWS offers {cluster.shape} in no zone of {api.region}. Try another --region or shape."
         )
+    facts = shapes.facts(described)
     return Offer(
         shape=cluster.shape,
         gpus=gpus,
@@ -53,11 +55,13 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         zones=tuple(Zone(name=zone) for zone in usable),
         hourly_usd=shapes.spot_usd(api, cluster.shape, usable) if cluster.spot else None,
         billed_when_stopped=False,
-        facts=shapes.facts(described)
+        facts=facts
         | {
             "control_zones": control_zones(usable, zones),
             "vcpus": int(described["VCpuInfo"]["DefaultVCpus"]),
+            "efa_in_pods": efa.in_pods(cluster, facts),
         },
+        notes=efa.notes(cluster, facts),
         network_hourly_usd=requests.network_hourly_usd(cluster),
     )
 

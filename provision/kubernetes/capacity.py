@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.kubernetes.objects import GPU, INSTANCE_TYPE
+from provision.kubernetes.objects import EFA, GPU, INSTANCE_TYPE
 
 OVER = ("Succeeded", "Failed")
 
@@ -23,6 +23,8 @@ class NodeRoom:
     gpus: int
     free_gpus: int | None
     """None: the pods of others can't be listed."""
+    efa: int = 0
+    """Interfaces of AWS's EFA that pods may have."""
 
 
 def rooms(
@@ -50,7 +52,8 @@ def rooms(
         )
         free = None if pods is None else max(0, gpus - taken[name])
         shape = (node["metadata"].get("labels") or {}).get(INSTANCE_TYPE)
-        found.append(NodeRoom(name=name, shape=shape, cpus=cpus, gpus=gpus, free_gpus=free))
+        efa = int(allocatable.get(EFA, 0))
+        found.append(NodeRoom(name=name, shape=shape, cpus=cpus, gpus=gpus, free_gpus=free, efa=efa))
     return tuple(found)
 
 
@@ -89,6 +92,11 @@ def gpus_each(found: Sequence[NodeRoom], shape: str | None, *, of_shape: int | N
 def cpus_each(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> int:
     """Return the CPUs that Ray gives away of one machine: those of the smallest node that fits; 0: there is none."""
     return min((node.cpus for node in found if _fits(node, shape, gpus)), default=0)
+
+
+def efa_each(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> int:
+    """Return the EFA interfaces of one machine: as many as every node has that fits."""
+    return min((node.efa for node in found if _fits(node, shape, gpus)), default=0)
 
 
 def whole_cpus(quantity: str) -> int:

@@ -17,6 +17,7 @@ WORKERS = f"ray.io/cluster={RAY_CLUSTER_NAME},ray.io/node-type=worker"
 """Selects the pods that are machines."""
 PODS = f"ray.io/cluster={RAY_CLUSTER_NAME}"
 GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 HOSTNAME = "kubernetes.io/hostname"
 GROUP_LABEL = "gpuctl/group"
@@ -26,6 +27,8 @@ UNDISTURBED = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
 """Annotations: nobody moves a pod to another node in the middle of a run."""
+NO_HUGE_PAGES = {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"}
+"""Of libfabric: the pods ask for no huge pages, and a container that takes some is killed."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the container's own
 NODE_FOLDERS = ("/home/ray/.gpuctl-node", "/root/.gpuctl-node")
 """Where gpuctl keeps environments, code and logs, in the home of the user of Ray's images or of root."""
@@ -152,13 +155,14 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
 
     A container that ends, as for want of memory, is started anew; what gpuctl has there outlives it.
     """
-    gpus = {GPU: str(cluster.gpus)} if cluster.gpus else {}
+    devices = {kind: str(count) for kind, count in ((GPU, cluster.gpus), (EFA, cluster.efa)) if count}
     container = {
         "name": "ray-worker",
         "image": cluster.image,
+        **({"env": [NO_HUGE_PAGES]} if cluster.efa else {}),
         "resources": {
-            "requests": {"cpu": "1", "memory": "2Gi", **gpus},
-            **({"limits": gpus} if gpus else {}),
+            "requests": {"cpu": "1", "memory": "2Gi", **devices},
+            **({"limits": devices} if devices else {}),
         },
         "volumeMounts": [
             {"name": "shared-memory", "mountPath": SHARED_MEMORY},

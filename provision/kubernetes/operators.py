@@ -1,6 +1,6 @@
-"""What runs in a new Kubernetes cluster beside AWS's add-ons: NVIDIA's device plug-in, and KubeRay's operator."""
+"""What runs in a new Kubernetes cluster beside its cloud's add-ons: device plug-ins, and KubeRay's operator."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
@@ -11,9 +11,13 @@ from provision.kubernetes.objects import GPU
 from provision.provider import Say
 from provision.wait import wait_until
 
-PLUGIN = "nvidia-device-plugin-daemonset"
 PLUGIN_NAMESPACE = "kube-system"
-PLUGIN_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.17.4"
+PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
+GPU_PLUGIN = "nvidia-device-plugin-daemonset"
+GPU_PLUGIN_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.17.4"
+EFA_PLUGIN = "aws-efa-k8s-device-plugin"
+EFA_PLUGIN_IMAGE = "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v0.5.19"
+"""As AWS's chart (aws/eks-charts) has it; the role of EKS's nodes may pull it in every region."""
 READY_WITHIN_S = 600.0
 
 DEPLOYMENT = Kind("apps/v1", "deployments")
@@ -34,13 +38,12 @@ KINDS = {
 """Where the server has each of the manifests' kinds."""
 
 
-def install(api: Api, clock: Clock, say: Say, *, nodes: Mapping[str, str] | None) -> None:
-    """Have both there and at work; nothing is sent where they are.
+def install(api: Api, clock: Clock, say: Say, plugins: Sequence[dict[str, Any]]) -> None:
+    """Have KubeRay there and at work, and the device plug-ins; nothing is sent where they are.
 
-    `nodes`: labels of those with GPUs; None: the cloud has a device plug-in of its own. Raises CreateFailed at the
-    deadline.
+    Raises CreateFailed at the deadline.
     """
-    wanted = [*([] if nodes is None else [device_plugin(nodes)]), *kuberay.manifests()]
+    wanted = [*plugins, *kuberay.manifests()]
     if _image(api) != _image_of(wanted[-1]):
         say(f"KubeRay {kuberay.release().version} …")
         for document in wanted:
@@ -68,21 +71,47 @@ def _image_of(deployment: dict[str, Any]) -> str:
     return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def device_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
-    """The DaemonSet by which Kubernetes knows of GPUs, as NVIDIA publishes it, on the nodes with these labels."""
-    labels = {"name": PLUGIN}
-    folder = "/var/lib/kubelet/device-plugins"
+def gpu_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the DaemonSet by which Kubernetes knows of GPUs, as NVIDIA has it, on the nodes with these labels."""
     container = {
         "name": "nvidia-device-plugin-ctr",
-        "image": PLUGIN_IMAGE,
+        "image": GPU_PLUGIN_IMAGE,
         "env": [{"name": "FAIL_ON_INIT_ERROR", "value": "false"}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "kubelet-device-plugins-dir", "mountPath": folder}],
     }
+    return _plugin(GPU_PLUGIN, nodes, container, {"kubelet-device-plugins-dir": PLUGIN_FOLDER})
+
+
+def efa_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the DaemonSet by which Kubernetes knows of EFA interfaces, on the nodes with these labels."""
+    container = {
+        "name": EFA_PLUGIN,
+        "image": EFA_PLUGIN_IMAGE,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": False,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "20Mi"}},
+    }
+    folders = {"device-plugin": PLUGIN_FOLDER, "infiniband-volume": "/dev/infiniband"}
+    return _plugin(EFA_PLUGIN, nodes, container, folders, hostNetwork=True)
+
+
+def _plugin(
+    name: str,
+    nodes: Mapping[str, str],
+    container: Mapping[str, Any],
+    folders: Mapping[str, str],
+    **more: object,
+) -> dict[str, Any]:
+    """A DaemonSet on these nodes. `folders`: of the node, at the same path in the container, by the volume's name."""
+    labels = {"name": name}
+    mounts = [{"name": volume, "mountPath": path} for volume, path in folders.items()]
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": PLUGIN, "namespace": PLUGIN_NAMESPACE},
+        "metadata": {"name": name, "namespace": PLUGIN_NAMESPACE},
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate"},
@@ -92,8 +121,11 @@ def device_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
                     "nodeSelector": dict(nodes),
                     "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
                     "priorityClassName": "system-node-critical",
-                    "containers": [container],
-                    "volumes": [{"name": "kubelet-device-plugins-dir", "hostPath": {"path": folder}}],
+                    "containers": [{**container, "volumeMounts": mounts}],
+                    "volumes": [
+                        {"name": volume, "hostPath": {"path": path}} for volume, path in folders.items()
+                    ],
+                    **more,
                 },
             },
         },

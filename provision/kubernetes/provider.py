@@ -15,7 +15,7 @@ from provision.cloud.records import Finding, PlannedRequest, PlannedResource, Re
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
-from provision.kubernetes.capacity import cpus_each, gpus_each, with_room
+from provision.kubernetes.capacity import cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
@@ -204,7 +204,7 @@ class KubernetesProvider:
         shape = spec.shape or fresh.shape
         rooms = checks.nodes(api, fresh.namespace)
         of_shape = gpus_of(shape) if shape else None
-        cpus = fresh.cpus
+        cpus, efa = fresh.cpus, fresh.efa
         if rooms is None:
             if shape is None and record is None:
                 raise InvalidInput(
@@ -221,6 +221,8 @@ class KubernetesProvider:
         else:
             gpus = fresh.gpus if record else gpus_each(rooms, shape, of_shape=of_shape)
             cpus = fresh.cpus if record else cpus_each(rooms, shape, gpus)
+            # Ray's public image lacks what NCCL needs to use them.
+            efa = efa_each(rooms, shape, gpus) if spec.image and not record else efa
             fitting, ready = with_room(rooms, shape, gpus)
             room = fitting if ready is None else ready
             free, notes = True, [] if gpus else [CPU_NOTE]
@@ -232,7 +234,7 @@ class KubernetesProvider:
                     "Karpenter makes the nodes that are missing, which are billed; their price is not known here"
                 )
         image = spec.image or (fresh.image or objects.default_image(gpus))
-        return replace(fresh, shape=shape, gpus=gpus, cpus=cpus, image=image), free, notes
+        return replace(fresh, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes
 
     def _api(self, record: KubernetesCluster | None, spec: Spec) -> Api:
         return self._api_of(record) if record is not None else self._connect(spec.context)

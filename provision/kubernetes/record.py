@@ -33,6 +33,8 @@ class KubernetesCluster:
     """Of each machine."""
     cpus: int = 0
     """Of each machine, what Ray gives away. 0: it was not known, and KubeRay takes what the pod asks for, 1."""
+    efa: int = 0
+    """AWS's EFA interfaces of each machine."""
     image: str
     """The containers' image."""
     python: str | None = None

@@ -45,7 +45,10 @@ class Workers:
         record.save(self.folder, wanted)
         journal.append("kubernetes objects", namespace=wanted.namespace, count=count)
         api = self._api(wanted)
-        operators.install(api, self.clock, say, nodes=GPU_NODES if own_plugin else None)
+        plugins = [operators.gpu_plugin(GPU_NODES)] if own_plugin else []
+        if wanted.efa:
+            plugins.append(operators.efa_plugin(GPU_NODES))
+        operators.install(api, self.clock, say, plugins)
         token = self.folder.ray_token()
         pods = Pods(api, wanted, self.clock)
         # Where runs start the machines, the head stays also without any.
@@ -114,5 +117,6 @@ class Workers:
             shape=cluster.shape,
             gpus=offer.gpus,
             cpus=int(offer.facts.get("vcpus") or 0),
+            efa=int(offer.facts.get("efa_in_pods") or 0),
             image=cluster.image or objects.default_image(offer.gpus),
         )

@@ -1,7 +1,7 @@
 """`bench`: the built-in job on one layout after the other, over one set of connections and prepared nodes."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -132,15 +132,19 @@ class BenchResult:
     cost_usd: float | None
 
 
-def bench(app: App, request: BenchRequest) -> Bench:
+def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] = lambda _: None) -> Bench:
     """Measure every layout. Where a person or a failed run ends it, what was measured until then is returned.
 
-    Raises KeyboardInterrupt, or the failure, where nothing was measured by then.
+    `on_end` gets it before machines that were started for it are ended. Raises KeyboardInterrupt, or the failure,
+    where nothing was measured by then.
     """
     check(request)
     nnodes = max((layout.nodes for layout in request.layouts), default=None)
-    with run_machines(app, "bench", nnodes=nnodes):
-        return _bench(app, request)
+    with run_machines(app, "bench", nnodes=nnodes) as hand_over:
+        done = _bench(app, request)
+        hand_over(done.document())
+        on_end(done)
+    return done
 
 
 def _bench(app: App, request: BenchRequest) -> Bench:

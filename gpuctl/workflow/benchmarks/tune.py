@@ -1,6 +1,6 @@
 """`tune`: a run whose trials Ray Tune draws and spreads over the cluster, and what came of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -74,8 +74,11 @@ class Tuned:
         }
 
 
-def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
-    """Search; Ctrl-C ends the search, and what is known of the trials by then comes back."""
+def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callable[[Tuned], object]) -> Tuned:
+    """Search; Ctrl-C ends the search, and what is known of the trials by then comes back.
+
+    `on_end` gets it before machines that were started for it are ended.
+    """
     metric = check(request, asked)
     if asked.gpus == 0:
         request = replace(request, device=request.device or "cpu")
@@ -83,12 +86,14 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest) -> Tuned:
     search = asked.document(metric, words)
     with run_machines(app, "tune", nnodes=request.nnodes):
         job = train(app, replace(request, launcher="ray", search=search))
-    return Tuned(
-        result=job.result,
-        words=words,
-        search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
-        interrupted=job.interrupted,
-    )
+        tuned = Tuned(
+            result=job.result,
+            words=words,
+            search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
+            interrupted=job.interrupted,
+        )
+        on_end(tuned)
+    return tuned
 
 
 def check(request: TrainRequest, asked: TuneRequest) -> str:

@@ -40,19 +40,20 @@ def run_machines(
     nnodes: int | None,
     min_nodes: int | None = None,
     check: Callable[[Inventory], object] = lambda _: None,
-) -> Iterator[None]:
+) -> Iterator[Callable[[object], None]]:
     """Have the machines of a run while the body runs; the cluster's least stay after it.
 
     `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; None:
     the cluster's most. `min_nodes`: as many will do where the cloud has no more. `check` raises what would stand in
     the body's way, before a machine is started. Where the body launches no run, as many stay as there were. In a
     cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where another command has the machines,
-    and Attention where some could not be ended.
+    and Attention where some could not be ended, with the result that the body has handed to what this yields.
     """
+    results: list[object] = []
     folder = app.store.cluster(app.options.cluster)
     limits = limits_of(folder, load_inventory(folder, empty=True))
     if limits is None:
-        yield
+        yield results.append
         return
     count = nnodes or limits.most
     if (min_nodes or count) > limits.most:
@@ -70,7 +71,7 @@ def run_machines(
         try:
             if had < count:
                 _start(app, folder, count, min_nodes)
-            yield
+            yield results.append
         except BaseException as error:
             launched = len(app.store.runs(folder.name)) > runs
             # What happened comes first; what can't be ended is told beside it.
@@ -84,7 +85,11 @@ def run_machines(
                     app.output.error(str(second))
             raise error
         with _told_if_interrupted(app, folder):
-            _end_idle(app, folder)
+            try:
+                _end_idle(app, folder)
+            except Attention as error:
+                error.result = results[-1] if results else None
+                raise
 
 
 @dataclass(frozen=True, kw_only=True)

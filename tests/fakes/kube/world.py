@@ -43,6 +43,7 @@ class World:
         name: str,
         *,
         gpus: int = 0,
+        efa: int = 0,
         cpus: int = 64,
         memory: str = "256Gi",
         labels: dict[str, str] | None = None,
@@ -51,6 +52,7 @@ class World:
         """Let a node join."""
         amounts = {"cpu": str(cpus), "memory": memory, "pods": "110"}
         amounts |= {"nvidia.com/gpu": str(gpus)} if gpus else {}
+        amounts |= {"vpc.amazonaws.com/efa": str(efa)} if efa else {}
         named = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
         node = {
             "apiVersion": "v1",

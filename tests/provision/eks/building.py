@@ -47,7 +47,7 @@ def api_server() -> Iterator[KubeApi]:
         for number in range(3):
             labels = {"node.kubernetes.io/instance-type": "g5.12xlarge", "gpuctl/group": "gpu"}
             taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-            api.world.add_node(f"gpu-{number}", gpus=4, labels=labels, taints=[taint])
+            api.world.add_node(f"gpu-{number}", gpus=4, efa=1, labels=labels, taints=[taint])
         yield api
 
 

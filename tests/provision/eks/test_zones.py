@@ -5,6 +5,7 @@ import pytest
 
 from provision.errors import CreateFailed, NoCapacity
 from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User, operations
 
 
@@ -69,3 +70,22 @@ def test_machines_with_efa_have_interfaces_and_a_placement_group(user: User, fak
     )
     assert template["NetworkInterfaces"][0]["InterfaceType"] == "efa"
     assert operations(fake) == []
+    assert any("1 of the 4 EFA interfaces" in note for note in plan.notes)
+    assert any("NCCL goes over TCP" in note for note in plan.notes)
+    assert user.plan(2, shape="p4d.24xlarge", image="mine:1", public_ip=False).notes == plan.notes[2:]
+
+
+@pytest.mark.slow
+def test_pods_of_an_image_of_the_user_get_efa(user: User, kube: KubeApi) -> None:
+    user.up(1, image="mine:1")
+    plugins = {one["metadata"]["name"] for one in kube.objects("daemonsets", "kube-system")}
+    assert plugins == {"aws-efa-k8s-device-plugin", "nvidia-device-plugin-daemonset"}
+    namespace = user.folder.load().machines[0].id.partition("/")[0]
+    (container,) = (
+        pod["spec"]["containers"][0]
+        for pod in kube.objects("pods", namespace)
+        if "worker" in pod["metadata"]["name"]
+    )
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": "1"}
+    assert {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"} in container["env"]
+    assert user.down() == ()

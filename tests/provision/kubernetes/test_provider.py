@@ -22,6 +22,7 @@ from provision.errors import (
     Unclear,
 )
 from provision.kubernetes.api import connect
+from provision.kubernetes.objects import EFA, GPU
 from provision.kubernetes.pods import Pods
 from provision.kubernetes.provider import Details, KubernetesProvider
 from provision.kubernetes.record import load
@@ -107,6 +108,18 @@ def test_workers_of_a_ray_cluster_become_machines_and_nothing_is_left(
     assert provider(folder).destroy() == ()
     assert ours(api) == []
     assert provider(folder).destroy() == (), "it was gone already"
+
+
+def test_pods_of_an_image_of_the_user_get_the_nodes_efa(api: KubeApi, folder: ClusterFolder) -> None:
+    for number in range(2):
+        kind = {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
+        api.world.add_node(f"fast-{number}", gpus=8, efa=4, labels=kind, taints=[TAINT])
+    spec = replace(SPEC, shape="p4d.24xlarge")
+    cluster = provider(folder).plan(replace(spec, image="mine:1"), None).requests[-1].body
+    (worker,) = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    assert worker["resources"]["limits"] == {GPU: "8", EFA: "4"}
+    without = provider(folder).plan(spec, None).requests[-1].body
+    assert EFA not in str(without), "Ray's image could not use them"
 
 
 def test_pod_that_was_lost_is_replaced_with_its_rank(api: KubeApi, folder: ClusterFolder) -> None:
