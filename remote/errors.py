@@ -2,7 +2,8 @@
 
 RemoteError
 ├── Unreachable             no connection: the stage that failed is named (TCP, key exchange, …)
-│   └── HungUp              … because the server closed it before its banner (remote.transport.retry)
+│   ├── HungUp              … because the server closed it before its banner (remote.transport.retry)
+│   └── MachineGone         … because there is no such machine any more: to try again is of no use
 ├── HostKeyRejected         the host's key is not the pinned one, or none is pinned
 ├── AuthenticationFailed    the host did not take our key
 ├── ConnectionLost          the connection broke in the middle of something
@@ -37,6 +38,10 @@ class RemoteError(GpuctlError):
 
 class Unreachable(RemoteError):
     """No connection could be made."""
+
+
+class MachineGone(Unreachable):
+    """There is no such machine any more, or it is being ended."""
 
 
 class HostKeyRejected(RemoteError):

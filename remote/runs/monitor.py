@@ -17,7 +17,7 @@ from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
-from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, RemoteError
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
 from remote.runs.node_state import record_of_end
@@ -409,7 +409,8 @@ class RunMonitor:
                 )
             except RemoteError as error:
                 detail = f"{_said(name, why)}; {error}"
-                raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=RECONNECT_S, detail=detail)) from error
+                tried_s = None if isinstance(error, MachineGone) else RECONNECT_S
+                raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=tried_s, detail=detail)) from error
             self._keep(name, node)
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:

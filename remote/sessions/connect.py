@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.errors import Unreachable
+from remote.errors import MachineGone, Unreachable
 from remote.sessions.fanout import Outcome, fan_out
 from remote.sessions.session import Node
 from remote.transport import open_transport
@@ -39,13 +39,15 @@ def reconnect(
 ) -> Node:
     """Connect again to a machine that was reachable a moment ago, with a growing pause between attempts.
 
-    A wrong host key or a refused login ends it at once. Raises the last Unreachable after the deadline, or where it
-    is not `wanted` any more.
+    A wrong host key, a refused login or a machine that is gone ends it at once. Raises the last Unreachable after
+    the deadline, or where it is not `wanted` any more.
     """
     limit, pause_s = time.monotonic() + deadline_s, 0.5
     while True:
         try:
             return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - time.monotonic())))
+        except MachineGone:
+            raise
         except Unreachable:
             if time.monotonic() + pause_s > limit or not wanted():
                 raise

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.errors import AuthenticationFailed, Unreachable
+from remote.errors import AuthenticationFailed, MachineGone, Unreachable
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
 
@@ -25,13 +25,15 @@ def connect_booting(
     """Open the connection as soon as the machine takes it.
 
     A refused login is tried again too: cloud-init puts the key there while SSH already answers. A wrong host
-    key ends it at once. Raises the last error after the deadline.
+    key, or a machine that is gone, ends it at once. Raises the last error after the deadline.
     """
     began, pause_s, told, next_s = time.monotonic(), 0.2, "", 0.0
     left_s = deadline_s
     while True:
         try:
             return connect(machine, cluster, timeout_s=min(TRY_TIMEOUT_S, max(LEAST_TRY_S, left_s)))
+        except MachineGone:
+            raise
         except (Unreachable, AuthenticationFailed) as error:
             waited_s = time.monotonic() - began
             left_s = deadline_s - waited_s

@@ -23,7 +23,7 @@ from kubernetes import client, config
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
+from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
 
 if TYPE_CHECKING:
@@ -42,11 +42,16 @@ RAY_WORKER = "ray-worker"
 """The container of a RayCluster's worker."""
 NO_PROGRAM = ("executable file not found", "no such file or directory", "No such file or directory")
 """What container runtimes say of a program that is not there."""
+OVER = ("ending", "Succeeded", "Failed")
+"""States of a pod that runs no more."""
 BROKEN = (OSError, websocket.WebSocketException)
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":
-    """Ask the API server for the pod. Raises Unreachable where it does not run, AuthenticationFailed."""
+    """Ask the API server for the pod.
+
+    Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.
+    """
     settings = client.Configuration()
     settings.retries = False
     # The client itself looks at the variable once, when it is imported.
@@ -63,25 +68,26 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     try:
         pod = client.CoreV1Api(api).read_namespaced_pod(name, namespace, _request_timeout=timeout_s)
     except client.ApiException as error:
-        raise _refused(machine, error) from error
+        raise _refused(machine, error, api.configuration.host) from error
     except urllib3.exceptions.HTTPError as error:
         raise Unreachable(
             f"{machine.name}: the API server {api.configuration.host} does not answer: {error}"
         ) from error
     if pod.status.phase != "Running" or pod.metadata.deletion_timestamp:
         state = "ending" if pod.metadata.deletion_timestamp else pod.status.phase
-        raise Unreachable(f"{machine.name}: the pod {machine.id} is not running, but {state}.")
+        kind = MachineGone if state in OVER else Unreachable
+        raise kind(f"{machine.name}: the pod {machine.id} is not running, but {state}.")
     names = [container.name for container in pod.spec.containers]
     # Others may have put a container of theirs before it.
     return PodTransport(machine, api, RAY_WORKER if RAY_WORKER in names else names[0])
 
 
-def _refused(machine: Machine, error: "client.ApiException") -> Exception:
+def _refused(machine: Machine, error: "client.ApiException", server: str) -> Exception:
     said = message_of(error)
     if error.status in (401, 403):
         return AuthenticationFailed(f"{machine.name}: the API server refuses: {said}")
     if error.status == 404:
-        return Unreachable(f"{machine.name}: there is no pod {machine.id}: {said}")
+        return MachineGone(f"{machine.name}: there is no pod {machine.id} at {server}: {said}")
     return Unreachable(f"{machine.name}: the API server answers {error.status}: {said}")
 
 

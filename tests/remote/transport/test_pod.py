@@ -12,7 +12,7 @@ import pytest
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from remote.checks import facts
-from remote.errors import AuthenticationFailed, ConnectionLost, NoPython, Unreachable
+from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, NoPython, Unreachable
 from remote.sessions.session import Node
 from remote.transport import NO_STATUS, open_transport
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
@@ -130,7 +130,7 @@ def test_pod_waits_no_longer_than_it_was_told(node: Node) -> None:
     ("pod", "context", "error", "sentence"),
     [
         ("ours/new", "test", Unreachable, "the pod ours/new is not running, but Pending"),
-        ("ours/gone", "test", Unreachable, 'there is no pod ours/gone: pods "gone" not found'),
+        ("ours/gone", "test", MachineGone, r'there is no pod ours/gone at http://\S+: pods "gone" not found'),
         ("ours/worker", "other", Unreachable, "the kubeconfig has no usable context other"),
     ],
 )
