@@ -53,10 +53,9 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     subnets = list(told["resourcesVpcConfig"]["subnetIds"])
     _cpu_group(work, role, subnets)
     wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
-    gpu = _gpu_group(work, count, wanted)
-    cpu = groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say)
+    _gpu_group(work, count, wanted)
+    groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say)
     planes.wait_addons(api, work.clock, cluster, work.say)
-    groups.schedule_end(api, cluster, [cpu, gpu])
 
 
 def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
@@ -81,20 +80,21 @@ def end_nodes(work: Building, count: int) -> None:
     """Leave so many machines with GPUs, and wait until the others have gone."""
     api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
     end_machines(
-        _sizes(work),
+        sizes(work),
         count,
         scale=lambda group, few: groups.scale(api, clock, cluster, group, few, say),
         wait_gone=lambda group, few: groups.wait_gone(api, clock, cluster, group, few, say),
     )
 
 
-def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> None:
     """The group of machines with GPUs, all in one zone: where there are some, else the first that has them."""
     api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
-    return in_first_zone(
+    in_first_zone(
         work,
-        _sizes(work),
+        sizes(work),
         names.gpu_group,
+        count,
         make=lambda zone: _in_zone(work, count, zone, wanted),
         scale=lambda group, few: groups.scale(
             api, clock, cluster, group, few, say, timeout_s=BLOCKED_TIMEOUT_S
@@ -105,8 +105,8 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> Mapping
     )
 
 
-def _sizes(work: Building) -> dict[str, int]:
-    """How many machines each group of those with GPUs wants."""
+def sizes(work: Building) -> dict[str, int]:
+    """How many machines each group of those with GPUs wants, by its name."""
     found = {
         name: groups.describe(work.api, work.cluster, name)
         for name in groups.gpu_groups(work.api, work.cluster)
@@ -116,7 +116,7 @@ def _sizes(work: Building) -> dict[str, int]:
     }
 
 
-def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> Mapping[str, Any]:
+def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> None:
     api, cluster, offer = work.api, work.cluster, work.offer
     group = names.gpu_group(zone)
     with work.network():
@@ -152,11 +152,8 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
     grows = found is not None and found["scalingConfig"]["desiredSize"] != count
     earlier = groups.refusals(api, found) if found is not None and grows else ()
     groups.scale(api, work.clock, cluster, group, count, work.say)
-    if found is not None:
-        groups.schedule_end(api, cluster, [found])  # before the wait, which may be cut off
-    told = groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
+    groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
-    return told
 
 
 def _remove_group(work: Building, group: str) -> None:

@@ -12,6 +12,7 @@ from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import count_now, refuse_changes, refuse_expired
 from provision.cloud.records import CloudCluster, Offer, PlannedResource, Resource, ResourceAction
 from provision.cloud.state import CloudState
+from provision.errors import ProvisionError
 from provision.managed_kubernetes import price
 from provision.managed_kubernetes.service import KubernetesService, ServiceFacts
 from provision.pricing.prices import load as load_prices
@@ -27,6 +28,8 @@ class Details:
     cluster: CloudCluster
     offer: Offer
     count: int
+    ends_only: bool = False
+    """The offer is an outline, as the cloud does not tell; nothing can be made of it."""
 
 
 def make_plan(
@@ -61,7 +64,14 @@ def make_plan(
     unfinished = not {facts.cluster_kind, facts.nodes_kind} <= {one.kind for one in own}
     if create or unfinished:
         refuse_expired(cluster, datetime.now(UTC))
-    offer = service.offer(cluster)
+    end = tuple(machine.id for machine in machines if machine.rank >= count)
+    ends_only = False
+    try:
+        offer = service.offer(cluster)
+    except ProvisionError:
+        if create or unfinished or not end:
+            raise
+        offer, ends_only = facts.outline(cluster), True
     most = max(count, cluster.max_count or 0)
     if create or unfinished:
         service.refuse_over_quota(cluster, offer, most if unfinished else count, len(keep))
@@ -79,7 +89,7 @@ def make_plan(
         region=cluster.target.region,
         create=create,
         keep=keep,
-        end=tuple(machine.id for machine in machines if machine.rank >= count),
+        end=end,
         ends_by_itself=describe(facts.name).ends_by_itself,
         run_hourly_usd=None if cluster.max_count is None else at_most_usd,
         makes_control_plane=unfinished,
@@ -91,11 +101,16 @@ def make_plan(
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
-        notes=(*notes, *offer.notes, *_limits(cluster), *((facts.lasts,) if unfinished else ())),
+        notes=(
+            *notes,
+            *_limits(cluster),
+            *(offer.notes if create or unfinished else ()),
+            *((facts.lasts,) if unfinished else ()),
+        ),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,
-        details=Details(cluster=cluster, offer=offer, count=count),
+        details=Details(cluster=cluster, offer=offer, count=count, ends_only=ends_only),
     )
 
 
@@ -125,7 +140,7 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
         free=False,
         requests=facts.preview(cluster, offer, len(create), ()),
         resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
-        notes=(*offer.notes, *_limits(cluster), facts.lasts),
+        notes=(*_limits(cluster), *offer.notes, facts.lasts),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,

@@ -3,7 +3,8 @@
 The tags of the cloud's resources are the truth about what exists, as for virtual machines; the files are the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,15 @@ from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere
 from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
-from provision.errors import BadCredentials, Denied, Exists, OtherAccount, Unclear
+from provision.errors import (
+    BadCredentials,
+    Denied,
+    Exists,
+    LeftBehind,
+    OtherAccount,
+    ProvisionError,
+    Unclear,
+)
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
@@ -28,6 +37,9 @@ from provision.managed_kubernetes.workers import Workers
 from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported_options import refuse_unsupported
+
+UNHEARD = (Denied, Unclear, Exists, BadCredentials)
+"""Of an API server that does not answer, or not to us: what the cloud itself does goes on all the same."""
 
 
 class ManagedKubernetes:
@@ -53,7 +65,7 @@ class ManagedKubernetes:
         self._services: dict[Target, KubernetesService] = {}
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """As the protocol says. Where this computer's address is not let in yet, the inventory tells the machines."""
+        """As the protocol says. Where the API server does not answer us, the inventory tells the machines."""
         self._refuse_unsupported(spec)
         record = self._files.load()
         if record is not None:
@@ -61,15 +73,21 @@ class ManagedKubernetes:
         service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
         asked = spec.ssh_cidr if spec.ssh_cidr is not None or record is None else record.ssh_cidr
         cidrs, unknown = caller_address.planned_cidrs(asked)
-        let_in = None if record is None or unknown else service.lets_in(record)
-        barred = let_in is not None and not set(cidrs) <= set(let_in)
-        known = current.machines if current else ()
-        machines = known if barred else self._machines(service, record)
-        notes = (
-            f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in or ())}",
-        ) * barred
+        let_in = None if record is None else service.lets_in(record)
+        notes = []
+        if unknown and let_in:
+            notes.append(f"this computer's address is not known ({unknown}), so who is let in stays as it is")
+            cidrs, unknown = let_in, ""
+        machines = current.machines if current else ()
+        if let_in is not None and not set(cidrs) <= set(let_in):
+            notes.append(f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in)}")
+        else:
+            try:
+                machines = self._machines(service, record)
+            except UNHEARD as error:
+                notes.append(f"which pods there are is not known: {error}")
         return make_plan(
-            service, self._files, record, spec, machines, cidrs=cidrs, unknown=unknown, notes=notes
+            service, self._files, record, spec, machines, cidrs=cidrs, unknown=unknown, notes=tuple(notes)
         )
 
     def outline(self, spec: Spec) -> Plan:
@@ -80,7 +98,7 @@ class ManagedKubernetes:
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
         """As the protocol says. Goes on where an interrupted one stopped: each part is found, or made."""
         assert isinstance(plan.details, Details)
-        cluster, offer = plan.details.cluster, plan.details.offer
+        cluster, offer, count = plan.details.cluster, plan.details.offer, plan.details.count
         if plan.ssh_unknown:
             raise caller_address.AddressUnknown(plan.ssh_unknown)
         service = self._service(cluster.target)
@@ -102,8 +120,10 @@ class ManagedKubernetes:
         )
         if plan.end:
             # First, and whatever else does not work: these are billed.
-            self._end_workers(plan.details.count, say)
-            service.end_nodes(work, plan.details.count)
+            heard = self._end_workers(count, say)
+            service.end_nodes(work, count)
+            if plan.details.ends_only or not (heard or count):
+                return plan.keep
         server = service.make_control_plane(work)
         self._write_kubeconfig(service, cluster, server)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
@@ -111,28 +131,40 @@ class ManagedKubernetes:
             self._workers.create,
             cluster,
             offer,
-            plan.details.count,
+            count,
             journal,
             say,
             context=self._facts.cluster_name(cluster),
             own_plugin=self._facts.own_plugin,
         )
-        service.make_nodes(work, plan.details.count)
-        if (plan.create or plan.makes_control_plane) and cluster.expires_at:
-            say(ending_sentence(cluster.target, offer, cluster.expires_at))
-        if plan.changes or self._workers.asked_for() != plan.details.count:
-            pods()
+        before = service.node_count(work)
+        with self._taken_back(service, work, before, count):
+            service.make_nodes(work, count)
+            if (plan.create or plan.makes_control_plane) and cluster.expires_at:
+                say(ending_sentence(cluster.target, offer, cluster.expires_at))
+            if plan.changes or self._workers.asked_for() != count:
+                pods()
         self._workers.use_python(plan.spec.python)
         return self._workers.find()
 
     def find(self) -> tuple[Machine, ...]:
-        """As the protocol says."""
+        """As the protocol says. Where the API server does not answer us, the inventory tells the machines."""
         record = self._files.load()
-        return () if record is None else self._machines(self._of(record), record)
+        if record is None:
+            return ()
+        try:
+            return self._machines(self._of(record), record)
+        except UNHEARD:
+            folder = self._files.cluster_folder
+            known = folder.load().machines if folder.exists() else ()
+            return tuple(replace(machine, state="unknown") for machine in known)
 
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""
-        return self._workers.refresh(machine)
+        try:
+            return self._workers.refresh(machine)
+        except UNHEARD:
+            return replace(machine, state="unknown")
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002 - a pod has none
         """As the protocol says."""
@@ -186,15 +218,41 @@ class ManagedKubernetes:
             provider=self.name, region=spec.region, profile=spec.profile, compartment=spec.compartment
         )
 
-    def _end_workers(self, count: int, say: Say) -> None:
+    def _end_workers(self, count: int, say: Say) -> bool:
         """Have fewer pods, which go before their nodes, as far as that can be: else they go with them.
 
-        Which nodes go is the cloud's choice: KubeRay makes other pods for those it hit.
+        Which nodes go is the cloud's choice: KubeRay makes other pods for those it hit. Whether the API server
+        took it.
         """
         try:
             self._workers.ask_for(count)
-        except (Denied, Unclear, Exists, BadCredentials) as error:
+        except UNHEARD as error:
             say(f"pods go with their nodes: {error}")
+            return False
+        return True
+
+    @contextmanager
+    def _taken_back(self, service: KubernetesService, work: Work, before: int, count: int) -> Iterator[None]:
+        """End the nodes that pods were to have which failed; those of a first `up` go with all that it made."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if before < count:
+                work.say(
+                    f"{count - before} more nodes are there or come up, and are billed: `gpuctl up` ends what no "
+                    "machine needs"
+                )
+            raise
+        except ProvisionError as error:
+            if before < count and self._files.cluster_folder.exists():
+                try:
+                    service.end_nodes(work, before)
+                except ProvisionError as second:
+                    raise LeftBehind(
+                        f"{error} {count - before} more nodes are there, and billed, as they could not be ended: "
+                        f"{second} `gpuctl up` tries again."
+                    ) from error
+            raise
 
     def _remove_workers(self, service: KubernetesService, cluster: CloudCluster, say: Say) -> None:
         """Remove what is in the cluster, as far as that can be: the rest goes with its control plane."""
@@ -202,7 +260,7 @@ class ManagedKubernetes:
             if service.server(cluster) is not None:
                 for left in self._workers.remove(say):
                     say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
-        except (Denied, Unclear, Exists, BadCredentials) as error:
+        except UNHEARD as error:
             say(f"what is in the cluster goes with its control plane: {error}")
 
     def _watch_s(self, service: KubernetesService, cluster: CloudCluster) -> float:

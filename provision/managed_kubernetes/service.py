@@ -112,6 +112,10 @@ class KubernetesService(Protocol):
         """Have both groups of nodes with their machines. Raises NoCapacity where no zone has them."""
         ...
 
+    def node_count(self, work: Work) -> int:
+        """Return how many machines with GPUs the groups want now."""
+        ...
+
     def end_nodes(self, work: Work, count: int) -> None:
         """Leave so many machines, and wait until the others have gone."""
         ...

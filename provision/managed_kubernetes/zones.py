@@ -1,26 +1,24 @@
 """In which zone a cluster's machines with GPUs are: all in one, so that links are short. A zone has one group."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from provision.errors import Capacity, CloudError, CreateFailed, NoCapacity, Quota
 from provision.managed_kubernetes.service import Work
-
-T = TypeVar("T")
 
 
 def in_first_zone(
     work: Work,
     sizes: Mapping[str, int],
     name: Callable[[str], str],
+    count: int,
     *,
-    make: Callable[[str], T],
+    make: Callable[[str], None],
     scale: Callable[[str, int], None],
     remove: Callable[[str], None],
     what: str,
     everywhere: tuple[type[CloudError], ...] = (),
-) -> T:
-    """What `make` returns for the first zone that has all machines.
+) -> None:
+    """Have `count` machines in the first zone that has all, by `make`.
 
     `sizes`: how many a group wants, by its name, which `name` tells of a zone. A zone that has not as many as are
     wanted is brought back to the machines at work: `scale` changes its group, `remove` ends it; with any at work, no
@@ -29,10 +27,20 @@ def in_first_zone(
     """
     zones = [zone.name for zone in work.offer.zones]
     used = [zone for zone in zones if sizes.get(name(zone))]
+    elsewhere = {group: size for group, size in sizes.items() if size and group not in map(name, zones)}
     refused: list[str] = []
+    if elsewhere and work.kept:
+        # Their zone is not offered now: no others can join them.
+        (group, size), *_ = elsewhere.items()
+        if size < count:
+            raise NoCapacity(
+                f"{what} in the zone of those that there are: it is not offered now, and all are to be in one. "
+                "Try later, or `gpuctl down` and `gpuctl up`."
+            )
+        scale(group, count)
+        return
 
-    def take_back(zone: str, kept: int) -> None:
-        group = name(zone)
+    def take_back(group: str, kept: int) -> None:
         if not kept:
             remove(group)
             return
@@ -44,18 +52,18 @@ def in_first_zone(
     by_use = sorted(zones, key=lambda zone: (not sizes.get(name(zone)), name(zone) not in sizes))
     for zone in used if used and work.kept else by_use:
         try:
-            made = make(zone)
+            make(zone)
         except (Capacity, Quota) as error:
             refused.append(f"{zone}: {error}")
             work.say(f"no machines in {zone}: {error}")
-            take_back(zone, min(work.kept, sizes.get(name(zone), 0)))
+            take_back(name(zone), min(work.kept, sizes.get(name(zone), 0)))
             if isinstance(error, everywhere):
                 break
             continue
-        for other in used:
-            if other != zone and not work.kept:
-                take_back(other, 0)  # a start there was cut off
-        return made
+        for group, size in sizes.items():
+            if size and group != name(zone) and not work.kept:
+                take_back(group, 0)  # a start there was cut off
+        return
     raise NoCapacity(f"{what} together. {' '.join(refused)} Try later, another --region or shape.")
 
 

@@ -81,6 +81,10 @@ class OkeService:
         self._gpu_pool(work, count, ids)
         node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, work.say)
 
+    def node_count(self, work: Work) -> int:
+        """As the protocol says."""
+        return sum(node_pools.sizes(node_pools.with_gpus(self.cloud.api, work.cluster)).values())
+
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
         api, clock, say = self.cloud.api, self._clock, work.say
@@ -136,6 +140,7 @@ class OkeService:
             work,
             node_pools.sizes(node_pools.with_gpus(api, cluster)),
             names.gpu_pool,
+            count,
             make=make,
             scale=scale,
             remove=remove,

@@ -1,6 +1,6 @@
 """Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -140,16 +140,21 @@ def scale(
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
     """Until no more than so many machines of the group are there: EKS tells only that it has begun to end them."""
-    which = filters(instance_state_name=("pending", "running", "shutting-down", "stopping", "stopped"))
-    which += tagged(tags.CLUSTER_ID, cluster.id) + tagged("Name", requests.node_name(cluster, group))
 
     def look() -> tuple[bool | None, str]:
-        found = api.pages("describe_instances", "Reservations", Filters=which)
-        there = sum(len(reservation["Instances"]) for reservation in found)
+        there = _machines(api, cluster, group, "pending", "running", "shutting-down", "stopping", "stopped")
         return (True if there <= count else None), f"{there - count} of {there} are still there"
 
     what = f"the end of machines of the node group {group}"
     wait_until(what, look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
+
+
+def _machines(api: Api, cluster: CloudCluster, group: str, *states: str) -> int:
+    """How many machines of the group are in one of these states."""
+    which = filters(instance_state_name=states)
+    which += tagged(tags.CLUSTER_ID, cluster.id) + tagged("Name", requests.node_name(cluster, group))
+    found = api.pages("describe_instances", "Reservations", Filters=which)
+    return sum(len(reservation["Instances"]) for reservation in found)
 
 
 def wait_group(
@@ -160,32 +165,42 @@ def wait_group(
     say: Say,
     *,
     earlier: Collection[str] = (),
-) -> Mapping[str, Any]:
-    """What EKS says of the group once all of its machines are nodes.
+) -> None:
+    """Until all machines of the group run, and EKS has changed what it had to.
 
-    `earlier`: what failed before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
+    As soon as EKS names their scaling groups, the machines' end is scheduled: the wait may be cut off. `earlier`:
+    what failed before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
     AWS says that it has no machine, CreateFailed for what EKS gives up at. Any other launch that failed is told, and
     waited for: a scaling group tries again.
     """
+    unscheduled = {names.CPU_GROUP, group} if ends_by_itself(cluster) else set()
 
-    def look() -> tuple[Mapping[str, Any] | None, str]:
+    def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
         if found is None:
             return None, "EKS does not list it yet"
-        status = found["status"]
+        for name in sorted(unscheduled):
+            told = found if name == group else describe(api, cluster, name)
+            if told is not None and scaling_groups(told):
+                schedule_end(api, cluster, told)
+                unscheduled.discard(name)
+        status, wanted = found["status"], found["scalingConfig"]["desiredSize"]
         if status in ("CREATE_FAILED", "DEGRADED"):
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
-        if status == "ACTIVE":
-            return found, ""
+        # EKS calls a group active that waits for machines. After its time, a cluster has none.
+        running = _machines(api, cluster, group, "running") if status == "ACTIVE" and wanted else 0
+        if status == "ACTIVE" and (running >= wanted or _is_over(cluster)):
+            return True, ""
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
         final = next(
             (text for text in refused if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))), None
         )
         if final is not None:
             raise failure(f"AWS could not start a machine of the node group {group}: {final}")
-        return None, "; ".join([f"its status is {status}", *refused[:1]])
+        there = f"{running} of {wanted} machines run" if status == "ACTIVE" else f"its status is {status}"
+        return None, "; ".join([there, *refused[:1]])
 
-    return wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
+    wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
 
 def failure(text: str) -> CloudError | CreateFailed:
@@ -212,10 +227,17 @@ def scaling_groups(group: Mapping[str, Any]) -> list[str]:
     return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
 
 
-def schedule_end(api: Api, cluster: CloudCluster, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Have the machines of these groups end at the cluster's time, with nobody there; nothing once it has come."""
-    if cluster.expires_at is None or datetime.fromisoformat(cluster.expires_at) <= datetime.now(UTC):
-        return
-    for name in (name for group in groups for name in scaling_groups(group)):
+def ends_by_itself(cluster: CloudCluster) -> bool:
+    """Whether its machines are to end at a time that has not come."""
+    return cluster.expires_at is not None and not _is_over(cluster)
+
+
+def _is_over(cluster: CloudCluster) -> bool:
+    return cluster.expires_at is not None and datetime.fromisoformat(cluster.expires_at) <= datetime.now(UTC)
+
+
+def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> None:
+    """Have the group's machines end at the cluster's time, with nobody there."""
+    for name in scaling_groups(group):
         wanted = requests.scheduled_end(cluster, name)
         api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)

@@ -24,6 +24,8 @@ MIRRORED = (
     "subnets",
     "taints",
 )
+NAMED_AFTER_S = 5.0
+"""EKS does not name a new group's scaling group at once."""
 NAME_TAG = "eks:nodegroup-name"
 AMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)"
 
@@ -76,16 +78,19 @@ def create(world: World, region: str, params: Params) -> Params:
             "health": {"issues": []},
             "resources": {"autoScalingGroups": [{"name": scaling_group}]},
             "_activities": [],
+            "_named_at": world.control.now() + NAMED_AFTER_S,
         },
     )
     world.add(thing)
     _scale(world, thing)
-    return {"nodegroup": _shown(thing)}
+    return {"nodegroup": _shown(world, thing)}
 
 
-def _shown(thing: Thing) -> Params:
+def _shown(world: World, thing: Thing) -> Params:
     body = {name: value for name, value in thing.body.items() if not name.startswith("_")}
-    return body | {"tags": dict(thing.tags)}
+    named = body["status"] != "CREATING" or world.control.now() >= thing.body["_named_at"]
+    resources = body["resources"] if named else {}
+    return body | {"resources": resources, "tags": dict(thing.tags)}
 
 
 def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
@@ -167,7 +172,9 @@ def _with_own_tags(thing: Thing, specifications: list[Params]) -> list[Params]:
 
 def _look(world: World, thing: Thing) -> None:
     """What has become of a group since it was looked at."""
-    if thing.body["status"] in ("CREATING", "UPDATING"):
+    if thing.body["status"] == "UPDATING":
+        thing.body["status"] = "ACTIVE"  # EKS waits for no machine then
+    elif thing.body["status"] == "CREATING":
         running = sum(one.state == "running" for one in machines_of(world, thing))
         if running == thing.body["scalingConfig"]["desiredSize"]:
             thing.body["status"] = "ACTIVE"
@@ -182,7 +189,9 @@ def _look(world: World, thing: Thing) -> None:
 def describe(world: World, region: str, params: Params) -> Params:
     """DescribeNodegroup."""
     _look(world, group_of(world, region, params["clusterName"], params["nodegroupName"]))
-    return {"nodegroup": _shown(group_of(world, region, params["clusterName"], params["nodegroupName"]))}
+    return {
+        "nodegroup": _shown(world, group_of(world, region, params["clusterName"], params["nodegroupName"]))
+    }
 
 
 def list_groups(world: World, region: str, params: Params) -> Params:
@@ -215,4 +224,4 @@ def delete(world: World, region: str, params: Params) -> Params:
     thing.body["_gone_at"] = world.control.now() + world.extra.eks_gone_s
     for one in machines_of(world, thing):
         instances.terminate(world, one)
-    return {"nodegroup": _shown(thing)}
+    return {"nodegroup": _shown(world, thing)}

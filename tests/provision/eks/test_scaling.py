@@ -6,7 +6,7 @@ import pytest
 
 from inventories.machine import Machine
 from provision.cloud.state import CloudState
-from provision.errors import NoCapacity, ProvisionError, RefusedPlan
+from provision.errors import CreateFailed, NoCapacity, RefusedPlan
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User
@@ -111,12 +111,49 @@ def test_machines_end_while_the_api_server_does_not_answer(
 ) -> None:
     user.up(None, **LIMITS)
     user.up(2)
-    plan = user.plan(None)
     kube.knows = lambda _: False
-    with pytest.raises(ProvisionError):
-        user.provider.create(plan, user.folder.journal, user.said.append)
+    assert [one.state for one in user.provider.find()] == ["unknown", "unknown"]
+    assert user.up(None) == ()
     assert with_gpus(fake) == 0
     assert any("pods go with their nodes" in line for line in user.said)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_machines_end_while_the_own_address_is_not_known(
+    user: User, fake: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.up(None, **LIMITS, ssh_cidr=None)
+    user.up(2, ssh_cidr=None)
+    monkeypatch.setenv("GPUCTL_ADDRESS_URL", "http://127.0.0.1:9")
+    plan = user.plan(None, ssh_cidr=None)
+    assert "who is let in stays as it is" in plan.notes[0]
+    assert user.up(None, ssh_cidr=None) == ()
+    assert with_gpus(fake) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fails", "is interrupted"])
+def test_nodes_of_growth_whose_pods_fail_are_ended(
+    user: User, fake: FakeCloud, kube: KubeApi, way: str
+) -> None:
+    (kept,) = user.up(1)
+    kube.world.images["*"] = "slow"
+    plan = user.plan(2)
+
+    def say(line: str) -> None:
+        user.said.append(line)
+        if way == "is interrupted" and "waits for the image" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(CreateFailed if way == "fails" else KeyboardInterrupt):
+        user.provider.create(plan, user.folder.journal, say)
+    if way == "is interrupted":
+        assert any("1 more nodes are there or come up, and are billed" in line for line in user.said)
+        assert user.up(None) == (kept,)
+    assert user.provider.find() == (kept,)
+    assert with_gpus(fake) == 1
 
 
 @pytest.mark.slow

@@ -14,6 +14,31 @@ def zones_of(fake: FakeCloud) -> set[str]:
 
 
 @pytest.mark.slow
+def test_end_is_scheduled_before_anything_is_waited_for_long(user: User, fake: FakeCloud) -> None:
+    def interrupt(line: str) -> None:
+        if "its status is CREATING" in line:
+            raise KeyboardInterrupt
+
+    fake.settings(launch_s=1200.0)
+    plan = user.plan(1, ttl_s=7200.0)
+    with pytest.raises(KeyboardInterrupt):
+        user.provider.create(plan, user.folder.journal, interrupt)
+    assert operations(fake).count("PutScheduledUpdateGroupAction") == 2, "of both groups"
+
+
+@pytest.mark.slow
+def test_machines_in_a_zone_that_is_not_offered_any_more_stay_the_only_ones(
+    user: User, fake: FakeCloud
+) -> None:
+    made = user.up(1)
+    fake.settings(capacity={"g5.12xlarge": dict.fromkeys(zones_of(fake), -1)})
+    assert user.up(1) == made
+    with pytest.raises(NoCapacity, match="is not offered now, and all are to be in one"):
+        user.up(2)
+    assert len([one for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]) == 1
+
+
+@pytest.mark.slow
 def test_next_zone_is_taken_where_the_first_has_no_machines(user: User, fake: FakeCloud) -> None:
     fake.settings(capacity={"g5.12xlarge": {"us-east-1a": 0}})
     assert len(user.up(2)) == 2
