@@ -29,6 +29,8 @@ class RunNode:
     """Absolute path of the run's folder on the node."""
     host_key: str | None = None
     """The machine's pinned key, which tells it from a later one of its name. None: not known."""
+    machine_id: str | None = None
+    """The machine's id, of one that has no key: a pod's. None: it has a key."""
     clock_offset_s: float = 0.0
     """The node's clock minus this computer's, seconds."""
 

@@ -26,6 +26,8 @@ VOLUME_OF = "ebs.csi.aws.com/cluster"
 """Tag of the EBS CSI driver on volumes, beside OWNED_BY."""
 GROUP_OF = "aws:eks:cluster-name"
 """Tag of EKS on its security group."""
+BALANCED_FOR = "elbv2.k8s.aws/cluster"
+"""Tag of the AWS Load Balancer Controller on balancers and security groups: the Kubernetes cluster's name."""
 REGION = "gpuctl-region"
 """Tag of roles: the region of their cluster."""
 
@@ -72,7 +74,7 @@ def tags_of_name(name: str) -> dict[str, str]:
 
 def tags_by_controllers(of: Mapping[str, str]) -> dict[str, str]:
     """Our tags of something that AWS's controllers made for a cluster of ours; empty where it is none."""
-    named = [of.get(INTERFACE_OF, ""), of.get(GROUP_OF, "")]
+    named = [of.get(tag, "") for tag in (INTERFACE_OF, GROUP_OF, BALANCED_FOR)]
     named += [
         key.removeprefix(OWNED_BY)
         for key, value in of.items()

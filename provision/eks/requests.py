@@ -11,7 +11,7 @@ from provision.kubernetes.objects import GROUP_LABEL
 
 Request = dict[str, Any]
 
-ADDONS = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent", "coredns")
+ADDONS = ("vpc-cni", "kube-proxy", "coredns")
 """In the order in which they are made; the last one needs a node."""
 CPU_TYPE = "m6i.large"
 """Runs the operators and Ray's head: 2 vCPUs, 8 GB."""

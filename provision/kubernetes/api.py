@@ -4,7 +4,9 @@ Every call may be made again: objects are applied by the server itself, under th
 """
 
 import json
+import math
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled
 from provision.retry import Retry
 
 FIELD_MANAGER = "gpuctl"
+PAGE = 500
+"""Objects in one answer of the server."""
+CREDENTIALS_S = 60.0
+"""Tokens hold for minutes at least."""
 TIMEOUT_S = 20.0
 UNCLEAR_FOR_S = 30.0
 """A server that does not answer for so long is told as such."""
@@ -68,6 +74,8 @@ class Api:
         self.server = str(self._settings.host)
         self.verified = bool(self._settings.verify_ssl)
         """Whether the server has to show a certificate that is known here."""
+        self._headers: dict[str, str] = {}
+        self._asked_s = -math.inf
         self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
@@ -79,8 +87,15 @@ class Api:
 
     def list(self, kind: Kind, namespace: str | None = None, **query: str) -> list[dict[str, Any]]:
         """Return all objects; `query`: `labelSelector`, `fieldSelector`. Raises Gone where the kind is not known."""
-        path = kind.path(namespace) + (f"?{urlencode(query)}" if query else "")
-        return list(self._call("GET", path).get("items") or ())
+        found: list[dict[str, Any]] = []
+        asked = {**query, "limit": str(PAGE)}
+        while True:
+            answer = self._call("GET", f"{kind.path(namespace)}?{urlencode(asked)}")
+            found += answer.get("items") or ()
+            going_on = (answer.get("metadata") or {}).get("continue")
+            if not going_on:
+                return found
+            asked["continue"] = going_on
 
     def apply(self, kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
         """Make the object, or bring the fields that are stated to what they are to be."""
@@ -111,6 +126,15 @@ class Api:
         """Close the connections."""
         self._client.close()
 
+    def _credentials(self) -> dict[str, str]:
+        """The headers that say who we are: a program that gives them out is asked once a minute."""
+        now = time.monotonic()
+        if now - self._asked_s > CREDENTIALS_S:
+            told = self._settings.auth_settings().values()
+            self._headers = {one["key"]: one["value"] for one in told if one["in"] == "header"}
+            self._asked_s = now
+        return self._headers
+
     def _call(
         self, method: str, path: str, body: object = None, *, media_type: str = "application/json"
     ) -> dict[str, Any]:
@@ -120,12 +144,7 @@ class Api:
         headers = {
             "Accept": "application/json",
             "Content-Type": media_type,
-            # Credentials that a program gives out are renewed here.
-            **{
-                one["key"]: one["value"]
-                for one in self._settings.auth_settings().values()
-                if one["in"] == "header"
-            },
+            **self._credentials(),
         }
         try:
             answer = self._client.rest_client.pool_manager.request(
@@ -158,8 +177,8 @@ def refused(status: int, document: Mapping[str, Any], context: str, *, operation
     reason = str(document.get("reason") or status)
     if status == 401:
         return BadCredentials(
-            f"The cluster of context {context} does not take the credentials of your kubeconfig: {said}. Log in "
-            "again, or name another context with --context.",
+            f"The cluster of context {context} does not take your credentials: {said}. Log in again, or use those "
+            "of somebody whom it lets in.",
             operation=operation,
             code=reason,
         )

@@ -1,6 +1,7 @@
 """What would make `up` fail: permissions, KubeRay, nodes. Looks, and makes nothing."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from inventories.errors import InvalidInput
@@ -20,6 +21,9 @@ INSTALL = (
 )
 INSECURE = "; its certificate is not checked (insecure-skip-tls-verify)"
 KARPENTER = Kind("karpenter.sh/v1", "nodepools", namespaced=False)
+CONFIG_MAP = Kind("v1", "configmaps")
+AUTOSCALER_STATUS = "cluster-autoscaler-status"
+"""ConfigMap in which the Cluster Autoscaler says how it is."""
 NEEDED: tuple[tuple[str, str, str], ...] = (
     ("get", "", "namespaces"),
     ("create", "", "namespaces"),
@@ -97,12 +101,15 @@ def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
     return rooms(found, pods)
 
 
-def adds_nodes(api: Api) -> bool:
-    """Whether something that can be seen makes nodes as pods need them."""
-    try:
-        return bool(api.list(KARPENTER))
-    except (Denied, Gone):
-        return False
+def adds_nodes(api: Api) -> str:
+    """Return what makes nodes as pods need them, as far as that can be seen; empty: nothing."""
+    with suppress(Denied, Gone):
+        if api.list(KARPENTER):
+            return "Karpenter"
+    with suppress(Denied):
+        if api.get(CONFIG_MAP, AUTOSCALER_STATUS, "kube-system") is not None:
+            return "the Cluster Autoscaler"
+    return ""
 
 
 def findings(api: Api, namespace: str, shape: str | None, count: int) -> Sequence[Finding]:
@@ -149,8 +156,8 @@ def _nodes_finding(api: Api, namespace: str, shape: str | None, count: int) -> F
         more = adds_nodes(api)
         return Finding(
             what="nodes",
-            ok=more,
-            detail="none is free of taints and ready" + ("; Karpenter adds them" if more else ""),
+            ok=bool(more),
+            detail="none is free of taints and ready" + (f"; {more} adds them" if more else ""),
             fix="" if more else "Add nodes to the cluster, or have an autoscaler add them.",
         )
     gpus = sum(node.gpus for node in found)

@@ -82,8 +82,8 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(["python", *job.command]),
         "submissionMode": "HTTPMode",
+        # At once: the RayCluster holds its GPUs until then.
         "shutdownAfterJobFinishes": True,
-        "ttlSecondsAfterFinished": KEPT_S,
         "rayClusterSpec": {
             "rayVersion": RAY_VERSION,
             "authOptions": {"mode": "token"},

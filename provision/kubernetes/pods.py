@@ -80,11 +80,7 @@ class Pods:
             if missing > 0:
                 since.setdefault("", ("start", now))
                 if now - since[""][1] > DEADLINES_S["start"]:
-                    raise CreateFailed(
-                        f"KubeRay has not made {missing} of {count + 1} pods within {DEADLINES_S['start']:.0f} s. "
-                        f"Is its operator at work? `kubectl --context {self.api.context} describe raycluster "
-                        f"{objects.RAY_CLUSTER_NAME} -n {self.cluster.namespace}` shows what it says."
-                    )
+                    raise self._not_made(missing, count + 1)
             else:
                 since.pop("", None)
             if missing < 0:
@@ -173,19 +169,35 @@ class Pods:
             else found
         )
 
-    def _events(self, pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-        of = f"involvedObject.name={pod['metadata']['name']}"
+    def _events(self, of_object: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Return what is told of an object, oldest first; None: it can't be listed."""
+        of = f"involvedObject.name={of_object['metadata']['name']}"
         try:
             found = self.api.list(EVENT, self.cluster.namespace, fieldSelector=of)
         except Denied:
-            return []
+            return None
         return sorted(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+
+    def _not_made(self, missing: int, count: int) -> CreateFailed:
+        """Return the error for pods that KubeRay does not make, with what it says of the RayCluster."""
+        name, namespace = objects.RAY_CLUSTER_NAME, self.cluster.namespace
+        lines = self._last_events(self.api.get(RAY_CLUSTER, name, namespace))
+        head = f"KubeRay has not made {missing} of {count} pods within {DEADLINES_S['start']:.0f} s."
+        if not lines:
+            head += (
+                f" Is its operator at work? `kubectl --context {self.api.context} describe raycluster {name} -n "
+                f"{namespace}` shows what it says."
+            )
+        return CreateFailed("\n".join([head, *lines]))
+
+    def _last_events(self, of_object: Mapping[str, Any] | None) -> list[str]:
+        events = (self._events(of_object) or [])[-MOST_EVENTS:] if of_object else []
+        return [f"  {one.get('reason')}: {one.get('message')}" for one in events]
 
     def _failure(self, name: str, found: Waiting, seconds: float) -> ProvisionError:
         """Return the error for a pod that waits in vain, with its last events."""
         pod = self.api.get(POD, name, self.cluster.namespace)
-        events = self._events(pod)[-MOST_EVENTS:] if pod else []
-        lines = [f"  {one.get('reason')}: {one.get('message')}" for one in events]
+        lines = self._last_events(pod)
         if found.stage == "node":
             head = f"No node has room for {name} within {seconds:.0f} s: it waits for {found.words}."
             return NoCapacity("\n".join([head, *lines]))

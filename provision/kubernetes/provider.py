@@ -227,11 +227,12 @@ class KubernetesProvider:
             room = fitting if ready is None else ready
             free, notes = True, [] if gpus else [CPU_NOTE]
             if room < missing:
-                if not checks.adds_nodes(api):
+                adds_nodes = checks.adds_nodes(api)
+                if not adds_nodes:
                     raise NoCapacity(_no_room(api, missing, gpus, shape, fitting, ready))
                 free = False
                 notes.append(
-                    "Karpenter makes the nodes that are missing, which are billed; their price is not known here"
+                    f"{adds_nodes} makes the nodes that are missing, which are billed; their price is not known here"
                 )
         image = spec.image or (fresh.image or objects.default_image(gpus))
         return replace(fresh, shape=shape, gpus=gpus, cpus=cpus, efa=efa, image=image), free, notes

@@ -35,8 +35,8 @@ class Waiting:
     """Whether waiting does not help."""
 
 
-def of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = ()) -> Waiting:
-    """Return how far the pod is; `events`: its own, oldest first."""
+def of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] | None = ()) -> Waiting:
+    """Return how far the pod is; `events`: its own, oldest first; None: they can't be listed."""
     status = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Failed", "Succeeded"):
@@ -58,7 +58,7 @@ def of(pod: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = ()) -> Wait
 
 
 def _container(
-    container: Mapping[str, Any], stage: Stage, node: str, events: Sequence[Mapping[str, Any]]
+    container: Mapping[str, Any], stage: Stage, node: str, events: Sequence[Mapping[str, Any]] | None
 ) -> Waiting | None:
     """Return what that container waits for; None: it is done, or runs and is ready."""
     state, image = container.get("state") or {}, container.get("image", "its image")
@@ -73,7 +73,10 @@ def _container(
             last = ((container.get("lastState") or {}).get("terminated") or {}).get("exitCode")
             ended = f" (it ended with exit status {last})" if last is not None else ""
             return Waiting(stage=stage, words=f"{message or reason}{ended}", fatal=True)
-        if _pulling(events):
+        if events is None and not message:
+            unsure = f"its container on {node}, perhaps for the image {image}: you may not list events"
+            return Waiting(stage="image", words=unsure)
+        if _pulling(events or ()):
             return Waiting(stage="image", words=f"the image {image} on {node}")
         if stage == "init" and reason == "PodInitializing":
             return None

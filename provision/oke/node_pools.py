@@ -109,8 +109,9 @@ def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None
 
     def look() -> tuple[bool | None, str]:
         view = api.call("container.get_node_pool", pool_id)
-        state, nodes = view["lifecycleState"], view.get("nodes") or []
-        for error in refusals(nodes):
+        state = view["lifecycleState"]
+        # Those on their way out tell of an earlier try.
+        for error in refusals([node for node in _there(view) if node.get("lifecycleState") != "DELETING"]):
             raise from_message(error.get("code", ""), error["message"], "create_node_pool")
         if state in ("FAILED", "NEEDS_ATTENTION"):
             told = view.get("lifecycleDetails") or "it gives no reason"

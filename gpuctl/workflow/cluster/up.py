@@ -233,7 +233,11 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
     if begun:
         say("removing what was begun …")
         try:
-            left = bool(provider.find() or provider.destroy(app.output.say))
+            if there := provider.find():
+                say(
+                    f"{plural(len(there), 'machine')} are there: `gpuctl up` goes on, `gpuctl down` removes them"
+                )
+            left = bool(there or provider.destroy(app.output.say))
         except ProvisionError as error:
             left = True
             app.output.error(f"{error} `gpuctl down --cluster {folder.name}` looks again.")

@@ -198,13 +198,15 @@ def attach(
 
 
 def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
-    """The run's machines that the cluster still has, by name. Another host key means another machine."""
+    """The run's machines that the cluster still has, by name. Another host key or pod means another machine."""
     cluster = store.cluster(run.cluster)
     if not cluster.exists():
         return {}
-    keys = {part.name: part.host_key for part in run.nodes}
+    parts = {part.name: part for part in run.nodes}
     return {
         machine.name: machine
         for machine in cluster.load().machines
-        if machine.name in keys and keys[machine.name] in (None, machine.host_key)
+        if (part := parts.get(machine.name)) is not None
+        and part.host_key in (None, machine.host_key)
+        and part.machine_id in (None, machine.id)
     }

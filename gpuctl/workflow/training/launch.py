@@ -123,6 +123,7 @@ def plan_run(
                 # A home may be shared by all nodes.
                 run_dir=f"{fact.home}/{NODE_FOLDER}/{RUNS}/{run_id}/{machine.name}",
                 host_key=machine.host_key,
+                machine_id=machine.id if machine.transport == "pod" else None,
                 clock_offset_s=round(fact.clock_offset_s, 3),
             )
         )

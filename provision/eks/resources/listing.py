@@ -180,7 +180,7 @@ def _by_controllers(api: Api) -> list[Resource]:
             "describe_security_groups",
             "SecurityGroups",
             "GroupId",
-            filters(tag_key=names.GROUP_OF),
+            filters(tag_key=(names.GROUP_OF, f"{names.OWNED_BY}gpuctl-*", names.BALANCED_FOR)),
         ),
     )
     return [

@@ -4,9 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuctl.workflow.training.collect import checkpoints_left, failed_as_before
+from gpuctl.workflow.training.collect import checkpoints_left, failed_as_before, machines_of
 from inventories.disk.store import Store
 from inventories.end_reasons import Reason
+from inventories.machine import Inventory, Machine
 from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
 from remote.runs.run_files import mirrored_path
 
@@ -66,3 +67,29 @@ def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
     assert (name, left.files, left.bytes, left.newest) == ("gpu-0", 1, 5, "a.pt")
     mirrored_path(folder).touch()  # they were brought while it went on: it may have left newer ones
     assert checkpoints_left(run, folder) == {}
+
+
+def test_another_pod_of_that_name_is_not_the_runs_machine(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    pod = Machine(
+        name="c-0",
+        rank=0,
+        host="pod-b",
+        user="ray",
+        transport="pod",
+        id="space/pod-b",
+        state="running",
+        private_ip="10.0.0.2",
+        gpus=0,
+    )
+    inventory = Inventory(
+        cluster="c", provider="kubernetes", created_at="2026-11-21T05:46:25+00:00", machines=(pod,)
+    )
+    store.cluster("c").save(inventory)
+    part = RunNode(name="c-0", rank=0, nproc=1, first_rank=0, run_dir="/r", machine_id="space/pod-b")
+    run = Run(
+        run="20261121-054625-000000", cluster="c", mode="torchrun", script="my.py", args=(), nodes=(part,),
+        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
+    )  # fmt: skip
+    assert machines_of(store, run) == {"c-0": pod}
+    assert machines_of(store, replace(run, nodes=(replace(part, machine_id="space/pod-a"),))) == {}

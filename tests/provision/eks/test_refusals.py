@@ -119,6 +119,17 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
             }
         ],
     )
+    # Of a classic load balancer, and of the AWS Load Balancer Controller.
+    for number, (key, value) in enumerate(
+        ((names.OWNED_BY + cluster.name, "owned"), (names.BALANCED_FOR, cluster.name))
+    ):
+        pairs = [{"Key": key, "Value": value}]
+        ec2.create_security_group(
+            GroupName=f"k8s-elb-{number}",
+            Description="by a controller",
+            VpcId=vpc,
+            TagSpecifications=[{"ResourceType": "security-group", "Tags": pairs}],
+        )
     assert {"network-interface", "volume"} <= {one.kind for one in cloud.resources()}
 
     removed = remove(cloud, None, clock=FastClock(), say=user.said.append, blocked_timeout_s=20.0)
@@ -126,5 +137,7 @@ def test_reap_finds_it_without_files_and_removes_what_controllers_left(user: Use
     # Somebody else's interface is in the network, which is told, and stays.
     assert {one.kind for one in removed.leftovers} <= {"subnet", "vpc", "route-table", "internet-gateway"}
     assert [one["kind"] for one in fake.state()["resources"] if one["kind"] == "volume"] == []
+    left = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"]
+    assert [one["GroupName"] for one in left if one["GroupName"].startswith("k8s-elb-")] == []
     (stays,) = (one for one in fake.state()["resources"] if one["kind"] == "network-interface")
     assert stays["tags"] == {names.INTERFACE_OF: "somebody-elses"}

@@ -222,6 +222,30 @@ def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: Clus
     assert len(workers) == 1, "the machine that was there stays"
 
 
+def test_image_that_may_be_coming_has_its_time_where_events_are_not_told(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    api.world.images["*"] = "slow"
+    api.denied |= {("list", "events")}
+    with pytest.raises(
+        CreateFailed, match=r"is not ready after 1\d\d\d s: .* perhaps for the image rayproject/ray"
+    ):
+        up(folder, replace(SPEC, count=1))
+    assert ours(api) == []
+
+
+def test_autoscaler_that_makes_nodes_is_seen(api: KubeApi, folder: ClusterFolder) -> None:
+    with pytest.raises(NoCapacity):
+        provider(folder).plan(replace(SPEC, count=9), None)
+    name = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
+    api.world.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"status": ""}})
+    plan = provider(folder).plan(replace(SPEC, count=9), None)
+    assert plan.notes[-1].startswith(
+        "the Cluster Autoscaler makes the nodes that are missing, which are billed"
+    )
+    assert not plan.free
+
+
 def test_plan_refuses_before_anything_is_made(api: KubeApi, folder: ClusterFolder) -> None:
     def refusal(kind: type[Exception], spec: Spec = SPEC) -> str:
         with pytest.raises(kind) as caught:
