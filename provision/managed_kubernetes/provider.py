@@ -234,17 +234,18 @@ class ManagedKubernetes:
     @contextmanager
     def _taken_back(self, service: KubernetesService, work: Work, before: int, count: int) -> Iterator[None]:
         """End the nodes that pods were to have which failed; those of a first `up` go with all that it made."""
+        grows = before < count and self._files.cluster_folder.exists()
         try:
             yield
         except KeyboardInterrupt:
-            if before < count:
+            if grows:
                 work.say(
                     f"{count - before} more nodes are there or come up, and are billed: `gpuctl up` ends what no "
                     "machine needs"
                 )
             raise
         except ProvisionError as error:
-            if before < count and self._files.cluster_folder.exists():
+            if grows:
                 try:
                     service.end_nodes(work, before)
                 except ProvisionError as second:

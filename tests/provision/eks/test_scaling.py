@@ -6,7 +6,7 @@ import pytest
 
 from inventories.machine import Machine
 from provision.cloud.state import CloudState
-from provision.errors import CreateFailed, NoCapacity, RefusedPlan
+from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User
@@ -131,6 +131,17 @@ def test_machines_end_while_the_own_address_is_not_known(
     assert "who is let in stays as it is" in plan.notes[0]
     assert user.up(None, ssh_cidr=None) == ()
     assert with_gpus(fake) == 0
+
+
+@pytest.mark.slow
+def test_machines_end_while_the_cloud_does_not_tell_of_their_shape(user: User, fake: FakeCloud) -> None:
+    user.up(None, **LIMITS)
+    user.up(2)
+    fake.settings(denied=["DescribeInstanceTypes"])
+    assert user.up(None) == ()
+    assert with_gpus(fake) == 0
+    with pytest.raises(Denied):
+        user.up(1)
 
 
 @pytest.mark.slow
