@@ -23,6 +23,8 @@ JOB = "ranks"
 """Name of the JobSet's one job: its first pod is `NAME-ranks-0-0.NAME`."""
 MEET_S = 1800
 """How long the pods wait for each other: nodes join and images come at different times."""
+RAY_KEPT_S = 300
+"""The job's log is on Ray's head, and the RayCluster holds its GPUs as long."""
 KEPT_S = 3600
 """How long the pods of a job that is over stay, for their logs."""
 
@@ -82,8 +84,8 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "entrypoint": shlex.join(["python", *job.command]),
         "submissionMode": "HTTPMode",
-        # At once: the RayCluster holds its GPUs until then.
         "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": RAY_KEPT_S,
         "rayClusterSpec": {
             "rayVersion": RAY_VERSION,
             "authOptions": {"mode": "token"},

@@ -408,8 +408,10 @@ class RunMonitor:
                     wanted=lambda: not self._closed,
                 )
             except RemoteError as error:
-                detail = f"{_said(name, why)}; {error}"
-                tried_s = None if isinstance(error, MachineGone) else RECONNECT_S
+                # Where the machine is gone, why the connection broke is a guess.
+                gone = isinstance(error, MachineGone)
+                detail = str(error) if gone else f"{_said(name, why)}; {error}"
+                tried_s = None if gone else RECONNECT_S
                 raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=tried_s, detail=detail)) from error
             self._keep(name, node)
 
