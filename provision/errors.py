@@ -141,3 +141,7 @@ class UnknownProfile(BadCredentials):
     """The profile that was named is in no configuration here."""
 
     exit_status = 2
+
+
+UNHEARD = (Denied, Unclear, Exists, BadCredentials, Throttled)
+"""Of an API server of Kubernetes that does not answer, or not to us: the cloud may answer all the same."""

@@ -34,8 +34,8 @@ def wait_until(
             return found
         if clock.now() > deadline:
             raise CreateFailed(
-                f"{what} is not there after {timeout_s / 60:.0f} minutes: {for_what}. Run `gpuctl up` again to go on "
-                "waiting, or `gpuctl down` to remove what is there."
+                f"{what} is not there after {timeout_s / 60:.0f} minutes: {for_what}. `gpuctl up` tries again, "
+                "`gpuctl down` removes what is there."
             )
         progress.tell(f"waiting for {what}: {for_what}")
         clock.sleep(min(waits.next(), MOST_LOOKS_APART_S))

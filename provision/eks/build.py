@@ -51,10 +51,11 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     api, cluster = work.api, work.cluster
     role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
     subnets = list(told["resourcesVpcConfig"]["subnetIds"])
+    earlier = groups.earlier_refusals(api, cluster, names.CPU_GROUP)
     _cpu_group(work, role, subnets)
     wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
     _gpu_group(work, count, wanted)
-    groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say)
+    groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say, earlier=earlier)
     planes.wait_addons(api, work.clock, cluster, work.say)
 
 
@@ -80,9 +81,9 @@ def end_nodes(work: Building, count: int) -> None:
     """Leave so many machines with GPUs, and wait until the others have gone."""
     api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
     end_machines(
-        sizes(work),
+        _sizes(work),
         count,
-        scale=lambda group, few: groups.scale(api, clock, cluster, group, few, say),
+        scale=lambda group, few: groups.scale(api, clock, cluster, group, few, say, stay=work.stay),
         wait_gone=lambda group, few: groups.wait_gone(api, clock, cluster, group, few, say),
     )
 
@@ -92,12 +93,12 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> None:
     api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
     in_first_zone(
         work,
-        sizes(work),
+        _sizes(work),
         names.gpu_group,
         count,
         make=lambda zone: _in_zone(work, count, zone, wanted),
         scale=lambda group, few: groups.scale(
-            api, clock, cluster, group, few, say, timeout_s=BLOCKED_TIMEOUT_S
+            api, clock, cluster, group, few, say, stay=work.stay, timeout_s=BLOCKED_TIMEOUT_S
         ),
         remove=lambda group: _remove_group(work, group),
         what=f"AWS has not {count} {work.offer.shape}",
@@ -105,7 +106,7 @@ def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> None:
     )
 
 
-def sizes(work: Building) -> dict[str, int]:
+def _sizes(work: Building) -> dict[str, int]:
     """How many machines each group of those with GPUs wants, by its name."""
     found = {
         name: groups.describe(work.api, work.cluster, name)
@@ -140,6 +141,7 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         ),
     )
     own = {"role": wanted["role"], "subnet": subnet, "template": template}
+    earlier = groups.earlier_refusals(api, cluster, group)
     groups.ensure_group(
         api,
         work.clock,
@@ -148,10 +150,7 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         work.ensure,
         lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
     )
-    found = groups.describe(api, cluster, group)
-    grows = found is not None and found["scalingConfig"]["desiredSize"] != count
-    earlier = groups.refusals(api, found) if found is not None and grows else ()
-    groups.scale(api, work.clock, cluster, group, count, work.say)
+    groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay)
     groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
 

@@ -17,6 +17,7 @@ from provision.parallel import run_all
 NEEDED = (
     "autoscaling:DescribeScalingActivities",
     "autoscaling:PutScheduledUpdateGroupAction",
+    "autoscaling:TerminateInstanceInAutoScalingGroup",
     "ec2:AssociateRouteTable",
     "ec2:AttachInternetGateway",
     "ec2:AuthorizeSecurityGroupIngress",

@@ -68,10 +68,6 @@ class EksService:
         assert told is not None, "it answered a moment ago"
         build.node_groups(building, told, count)
 
-    def node_count(self, work: Work) -> int:
-        """As the protocol says."""
-        return sum(build.sizes(self._building(work)).values())
-
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
         build.end_nodes(self._building(work), count)

@@ -4,9 +4,7 @@ Every call may be made again: objects are applied by the server itself, under th
 """
 
 import json
-import math
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import urllib3
 import urllib3.exceptions
 from kubernetes import client, config
 
+from inventories.kube_credentials import KubeCredentials
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
@@ -25,8 +24,6 @@ from provision.retry import Retry
 FIELD_MANAGER = "gpuctl"
 PAGE = 500
 """Objects in one answer of the server."""
-CREDENTIALS_S = 60.0
-"""Tokens hold for minutes at least."""
 TIMEOUT_S = 20.0
 UNCLEAR_FOR_S = 30.0
 """A server that does not answer for so long is told as such."""
@@ -74,8 +71,7 @@ class Api:
         self.server = str(self._settings.host)
         self.verified = bool(self._settings.verify_ssl)
         """Whether the server has to show a certificate that is known here."""
-        self._headers: dict[str, str] = {}
-        self._asked_s = -math.inf
+        self._credentials = KubeCredentials(made.configuration)
         self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
@@ -126,15 +122,6 @@ class Api:
         """Close the connections."""
         self._client.close()
 
-    def _credentials(self) -> dict[str, str]:
-        """The headers that say who we are: a program that gives them out is asked once a minute."""
-        now = time.monotonic()
-        if now - self._asked_s > CREDENTIALS_S:
-            told = self._settings.auth_settings().values()
-            self._headers = {one["key"]: one["value"] for one in told if one["in"] == "header"}
-            self._asked_s = now
-        return self._headers
-
     def _call(
         self, method: str, path: str, body: object = None, *, media_type: str = "application/json"
     ) -> dict[str, Any]:
@@ -144,7 +131,7 @@ class Api:
         headers = {
             "Accept": "application/json",
             "Content-Type": media_type,
-            **self._credentials(),
+            **self._credentials.headers(),
         }
         try:
             answer = self._client.rest_client.pool_manager.request(

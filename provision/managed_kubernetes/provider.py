@@ -20,15 +20,7 @@ from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere
 from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
-from provision.errors import (
-    BadCredentials,
-    Denied,
-    Exists,
-    LeftBehind,
-    OtherAccount,
-    ProvisionError,
-    Unclear,
-)
+from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount, ProvisionError
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
@@ -37,9 +29,6 @@ from provision.managed_kubernetes.workers import Workers
 from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.unsupported_options import refuse_unsupported
-
-UNHEARD = (Denied, Unclear, Exists, BadCredentials)
-"""Of an API server that does not answer, or not to us: what the cloud itself does goes on all the same."""
 
 
 class ManagedKubernetes:
@@ -82,8 +71,9 @@ class ManagedKubernetes:
         if let_in is not None and not set(cidrs) <= set(let_in):
             notes.append(f"the API server will let in {', '.join(cidrs)}, and not {', '.join(let_in)}")
         else:
+            there = record is not None and service.server(record) is not None
             try:
-                machines = self._machines(service, record)
+                machines = self._workers.find() if there else ()
             except UNHEARD as error:
                 notes.append(f"which pods there are is not known: {error}")
         return make_plan(
@@ -117,13 +107,14 @@ class ManagedKubernetes:
             say=say,
             network=lambda: self._files.network_lock(cluster.target, "up", say),
             kept=len(plan.keep),
+            stay=self._hosts(count) if plan.keep else (),
         )
         if plan.end:
             # First, and whatever else does not work: these are billed.
             heard = self._end_workers(count, say)
             service.end_nodes(work, count)
             if plan.details.ends_only or not (heard or count):
-                return plan.keep
+                return plan.keep  # on the nodes that stay
         server = service.make_control_plane(work)
         self._write_kubeconfig(service, cluster, server)
         api_server.wait_ready(self._clock, server, lambda: service.token(cluster), say)
@@ -137,8 +128,7 @@ class ManagedKubernetes:
             context=self._facts.cluster_name(cluster),
             own_plugin=self._facts.own_plugin,
         )
-        before = service.node_count(work)
-        with self._taken_back(service, work, before, count):
+        with self._taken_back(service, work):
             service.make_nodes(work, count)
             if (plan.create or plan.makes_control_plane) and cluster.expires_at:
                 say(ending_sentence(cluster.target, offer, cluster.expires_at))
@@ -152,8 +142,10 @@ class ManagedKubernetes:
         record = self._files.load()
         if record is None:
             return ()
+        if self._of(record).server(record) is None:
+            return ()  # nothing is there to tell of them
         try:
-            return self._machines(self._of(record), record)
+            return self._workers.find()
         except UNHEARD:
             folder = self._files.cluster_folder
             known = folder.load().machines if folder.exists() else ()
@@ -161,10 +153,7 @@ class ManagedKubernetes:
 
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""
-        try:
-            return self._workers.refresh(machine)
-        except UNHEARD:
-            return replace(machine, state="unknown")
+        return self._workers.refresh(machine)
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002 - a pod has none
         """As the protocol says."""
@@ -221,38 +210,41 @@ class ManagedKubernetes:
     def _end_workers(self, count: int, say: Say) -> bool:
         """Have fewer pods, which go before their nodes, as far as that can be: else they go with them.
 
-        Which nodes go is the cloud's choice: KubeRay makes other pods for those it hit. Whether the API server
-        took it.
+        Whether the API server took it.
         """
         try:
             self._workers.ask_for(count)
-        except UNHEARD as error:
+        except ProvisionError as error:
             say(f"pods go with their nodes: {error}")
             return False
         return True
 
+    def _hosts(self, count: int) -> tuple[str, ...]:
+        """The private addresses of the nodes of the first `count` ranks, as far as the API server tells."""
+        try:
+            return self._workers.hosts(count)
+        except ProvisionError:
+            return ()
+
     @contextmanager
-    def _taken_back(self, service: KubernetesService, work: Work, before: int, count: int) -> Iterator[None]:
-        """End the nodes that pods were to have which failed; those of a first `up` go with all that it made."""
-        grows = before < count and self._files.cluster_folder.exists()
+    def _taken_back(self, service: KubernetesService, work: Work) -> Iterator[None]:
+        """End the nodes that were begun for machines which do not come."""
+        begun = (
+            "Nodes that were begun may be there or come up, and are billed: `gpuctl up` or `down` ends them."
+        )
         try:
             yield
         except KeyboardInterrupt:
-            if grows:
-                work.say(
-                    f"{count - before} more nodes are there or come up, and are billed: `gpuctl up` ends what no "
-                    "machine needs"
-                )
+            work.say(begun)
             raise
         except ProvisionError as error:
-            if grows:
-                try:
-                    service.end_nodes(work, before)
-                except ProvisionError as second:
-                    raise LeftBehind(
-                        f"{error} {count - before} more nodes are there, and billed, as they could not be ended: "
-                        f"{second} `gpuctl up` tries again."
-                    ) from error
+            try:
+                service.end_nodes(work, work.kept)
+            except ProvisionError as second:
+                raise LeftBehind(f"{error} {begun} Now they could not be ended: {second}") from error
+            except KeyboardInterrupt:
+                work.say(begun)
+                raise
             raise
 
     def _remove_workers(self, service: KubernetesService, cluster: CloudCluster, say: Say) -> None:
@@ -261,7 +253,7 @@ class ManagedKubernetes:
             if service.server(cluster) is not None:
                 for left in self._workers.remove(say):
                     say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
-        except UNHEARD as error:
+        except ProvisionError as error:
             say(f"what is in the cluster goes with its control plane: {error}")
 
     def _watch_s(self, service: KubernetesService, cluster: CloudCluster) -> float:
@@ -271,11 +263,6 @@ class ManagedKubernetes:
         recent = [one for journal in journals for one in recent_makings(journal, consistency_s)]
         ages = [age_s for made, age_s in recent if made is None]
         return max(0.0, consistency_s - min(ages, default=consistency_s))
-
-    def _machines(self, service: KubernetesService, record: CloudCluster | None) -> tuple[Machine, ...]:
-        """Those that there are; none before the API server is there to tell of them."""
-        there = record is not None and service.server(record) is not None
-        return self._workers.find() if there else ()
 
     def _write_kubeconfig(self, service: KubernetesService, cluster: CloudCluster, server: ApiServer) -> None:
         text = kubeconfig.render(self._facts.cluster_name(cluster), server, service.token_command(cluster))

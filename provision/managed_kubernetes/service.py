@@ -1,6 +1,6 @@
 """What differs between clouds that have Kubernetes as a service; all else is the same for them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +32,8 @@ class Work:
     """Keeps our other commands off the shared network."""
     kept: int
     """How many machines there are already, and stay."""
+    stay: Collection[str] = ()
+    """Private addresses of their nodes, as far as they are known: others end before these."""
 
 
 class ServiceFacts(Protocol):
@@ -110,10 +112,6 @@ class KubernetesService(Protocol):
 
     def make_nodes(self, work: Work, count: int) -> None:
         """Have both groups of nodes with their machines. Raises NoCapacity where no zone has them."""
-        ...
-
-    def node_count(self, work: Work) -> int:
-        """Return how many machines with GPUs the groups want now."""
         ...
 
     def end_nodes(self, work: Work, count: int) -> None:

@@ -70,7 +70,17 @@ class Workers:
         """Have the RayCluster ask for so many; nobody waits for them."""
         known = record.load(self.folder)
         if known is not None:
+            record.save(self.folder, replace(known, count=count))
             Pods(self._api(known), known, self.clock).apply(count, self.folder.ray_token())
+
+    def hosts(self, count: int) -> tuple[str, ...]:
+        """The private addresses of the nodes on which the first `count` ranks are."""
+        known = record.load(self.folder)
+        if known is None:
+            return ()
+        workers = Pods(self._api(known), known, self.clock).workers()
+        first = [pod for pod in workers if (rank := rank_of(pod)) is not None and rank < count]
+        return tuple(str(pod["status"].get("hostIP", "")) for pod in first)
 
     def use_python(self, python: str | None) -> None:
         """Have them use that interpreter from now on. None: the one that they have had."""

@@ -29,7 +29,7 @@ def in_first_zone(
     used = [zone for zone in zones if sizes.get(name(zone))]
     elsewhere = {group: size for group, size in sizes.items() if size and group not in map(name, zones)}
     refused: list[str] = []
-    if elsewhere and work.kept:
+    if elsewhere and work.kept and not used:
         # Their zone is not offered now: no others can join them.
         (group, size), *_ = elsewhere.items()
         if size < count:
@@ -64,6 +64,9 @@ def in_first_zone(
             if size and group != name(zone) and not work.kept:
                 take_back(group, 0)  # a start there was cut off
         return
+    if not work.kept:
+        for group in elsewhere:
+            take_back(group, 0)
     raise NoCapacity(f"{what} together. {' '.join(refused)} Try later, another --region or shape.")
 
 

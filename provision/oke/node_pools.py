@@ -1,6 +1,6 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
@@ -25,6 +25,8 @@ from provision.provider import Say
 from provision.wait import wait_until
 
 POOL = "node-pool"
+STAYS = ("CREATING", "ACTIVE", "UPDATING", "INACTIVE")
+"""States of machines that do not go by themselves."""
 POOL_WITHIN_S = 2400.0
 """A machine with GPUs takes up to half an hour to join."""
 
@@ -70,20 +72,46 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
 
 
 def scale(
-    api: Api, clock: Clock, pool: Json, count: int, say: Say, *, timeout_s: float = POOL_WITHIN_S
+    api: Api,
+    clock: Clock,
+    pool: Json,
+    count: int,
+    say: Say,
+    *,
+    stay: Collection[str],
+    timeout_s: float = POOL_WITHIN_S,
 ) -> None:
-    """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it."""
+    """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it.
+
+    Where some are too many, those end that are not on an address of `stay`, the last ones that OKE lists first.
+    """
 
     def look() -> tuple[bool | None, str]:
         view = api.call("container.get_node_pool", pool["id"])
-        if view["nodeConfigDetails"]["size"] != count:
-            try:
+        size = view["nodeConfigDetails"]["size"]
+        if size == count:
+            return True, ""
+        there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] in STAYS]
+        try:
+            if len(there) <= count or not count:
                 api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
-            except Blocked as error:
-                return None, str(error)
-        return True, ""
+                return True, ""
+            if size > len(there):  # or it would start others for them
+                api.call("container.update_node_pool", pool["id"], requests.size(len(there)), again=True)
+            else:
+                first = surplus(there, count, stay)[0]
+                api.call("container.delete_node", pool["id"], first, is_decrement_size=True)
+        except Blocked as error:
+            return None, str(error)
+        return None, f"{len(there) - count} machines have to end"
 
     wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
+
+
+def surplus(machines: Sequence[Json], count: int, stay: Collection[str]) -> list[str]:
+    """Return the ids of those that end where `count` stay: others before those in `stay`, then the last. Pure."""
+    ordered = sorted(machines, key=lambda one: one.get("privateIp") not in stay)
+    return [str(one["id"]) for one in ordered[count:][::-1]]
 
 
 def wait_gone(api: Api, clock: Clock, pool: Json, count: int, say: Say) -> None:

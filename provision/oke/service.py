@@ -81,10 +81,6 @@ class OkeService:
         self._gpu_pool(work, count, ids)
         node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, work.say)
 
-    def node_count(self, work: Work) -> int:
-        """As the protocol says."""
-        return sum(node_pools.sizes(node_pools.with_gpus(self.cloud.api, work.cluster)).values())
-
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
         api, clock, say = self.cloud.api, self._clock, work.say
@@ -92,7 +88,7 @@ class OkeService:
         end_machines(
             node_pools.sizes(pools.values()),
             count,
-            scale=lambda name, few: node_pools.scale(api, clock, pools[name], few, say),
+            scale=lambda name, few: node_pools.scale(api, clock, pools[name], few, say, stay=work.stay),
             wait_gone=lambda name, few: node_pools.wait_gone(api, clock, pools[name], few, say),
         )
 
@@ -125,12 +121,12 @@ class OkeService:
                 own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
             body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)
             pool = {"id": node_pools.ensure_pool(api, clock, cluster, body, work.ensure), "name": name}
-            node_pools.scale(api, clock, pool, count, say)
+            node_pools.scale(api, clock, pool, count, say, stay=work.stay)
             node_pools.wait_pool(api, clock, pool["id"], name, say)
 
         def scale(name: str, few: int) -> None:
             if pool := node_pools.find(api, cluster, name):
-                node_pools.scale(api, clock, pool, few, say, timeout_s=BLOCKED_TIMEOUT_S)
+                node_pools.scale(api, clock, pool, few, say, stay=work.stay, timeout_s=BLOCKED_TIMEOUT_S)
 
         def remove(name: str) -> None:
             if pool := node_pools.find(api, cluster, name):

@@ -6,12 +6,9 @@ ends a command's input with its connection alone, so a small program in the pod 
 """
 
 import json
-import math
 import os
-import socket
 import ssl
 import struct
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,9 +22,11 @@ import websocket
 from kubernetes import client, config
 
 from inventories.disk.store import ClusterFolder
+from inventories.kube_credentials import KubeCredentials
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
+from remote.transport.tcp import DEAD_PEER_OPTIONS
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -36,10 +35,6 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels: the first byte of each message."""
 PROTOCOL = "v4.channel.k8s.io"
 OPEN_TIMEOUT_S = 20.0
-SILENT_MS = 20_000
-"""So long what was sent may go unanswered by the other side's TCP: a network that is gone."""
-CREDENTIALS_S = 60.0
-"""Tokens hold for minutes at least."""
 LAST_WORDS_S = 2.0
 KEPT_BYTES = 2 * 1024 * 1024
 """Of what a command says, so much is read ahead, both streams together."""
@@ -116,8 +111,7 @@ class PodTransport:
         self._api = api
         self._container = container
         self._open = True
-        self._headers: dict[str, str] = {}
-        self._asked_s = -math.inf
+        self._credentials = KubeCredentials(api.configuration)
 
     def start(self, command: str, *, window_bytes: int | None = None) -> "PodProcess":
         """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""
@@ -164,7 +158,7 @@ class PodTransport:
         query = [("container", self._container), *((stream, "true") for stream in streams)]
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
-        headers = self._credentials()
+        headers = self._credentials.headers()
         try:
             return websocket.create_connection(
                 "ws" + address.removeprefix("http"),
@@ -172,7 +166,7 @@ class PodTransport:
                 header=headers,
                 subprotocols=[PROTOCOL],
                 sslopt=_tls(settings),
-                sockopt=[(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS)],
+                sockopt=DEAD_PEER_OPTIONS,
                 suppress_origin=True,
                 **_proxy(settings),
             )
@@ -187,15 +181,6 @@ class PodTransport:
             raise ConnectionLost(
                 f"{self._machine.name}: the connection broke: {error or 'closed'}."
             ) from error
-
-    def _credentials(self) -> dict[str, str]:
-        """The headers that say who we are: a program that gives them out is asked once a minute."""
-        now = time.monotonic()
-        if now - self._asked_s > CREDENTIALS_S:
-            told = self._api.configuration.auth_settings().values()
-            self._headers = {one["key"]: one["value"] for one in told if one["in"] == "header"}
-            self._asked_s = now
-        return self._headers
 
     def _broke(self) -> None:
         self._open = False

@@ -5,6 +5,11 @@ from typing import Self
 
 DEAD_PEER_S = 20
 """Unacknowledged data for this long means that the peer is gone (TCP_USER_TIMEOUT)."""
+DEAD_PEER_OPTIONS = (
+    ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000),)
+    if hasattr(socket, "TCP_USER_TIMEOUT")  # macOS has none
+    else ()
+)
 READ_BYTES = 64 * 1024
 
 
@@ -44,6 +49,6 @@ def open_tcp(host: str, port: int, timeout_s: float) -> socket.socket:
     name = host.encode() if host.isascii() else host
     stream = PromptSocket.of(socket.create_connection((name, port), timeout=timeout_s))  # type: ignore[arg-type]
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
+    for level, option, value in DEAD_PEER_OPTIONS:
+        stream.setsockopt(level, option, value)
     return stream

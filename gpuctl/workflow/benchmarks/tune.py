@@ -84,7 +84,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callabl
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
     search = asked.document(metric, words)
-    with run_machines(app, "tune", nnodes=request.nnodes):
+    with run_machines(app, "tune", nnodes=request.nnodes) as hand_over:
         job = train(app, replace(request, launcher="ray", search=search))
         tuned = Tuned(
             result=job.result,
@@ -92,6 +92,7 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callabl
             search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
             interrupted=job.interrupted,
         )
+        hand_over(job.result)
         on_end(tuned)
     return tuned
 

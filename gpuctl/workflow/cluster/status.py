@@ -15,8 +15,10 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
 from provision.cloud.state import CloudState
+from provision.errors import UNHEARD
 from provision.pricing import spending
 from provision.pricing.prices import price_of
+from provision.provider import Provider
 from provision.provider_registry import RENTED, load
 from provision.provider_registry import describe as describe_cloud
 from remote.sessions.fanout import fan_out, values
@@ -90,11 +92,22 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
         if len(machines) > len(inventory.machines):
             say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
-        found = values(fan_out(provider.refresh, {m.name: m for m in inventory.machines}))
-        machines = tuple(found.values())
+        machines = _refreshed(provider, inventory.machines, say)
     if len(machines) == len(inventory.machines) and (advice := goes_on(folder, machines)):
         say(advice)
     return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
+
+
+def _refreshed(
+    provider: Provider, machines: Sequence[Machine], say: Callable[[str], None]
+) -> tuple[Machine, ...]:
+    """Each as the provider tells of it; unknown where what tells does not answer us, which is said."""
+    outcomes = fan_out(provider.refresh, {machine.name: machine for machine in machines})
+    unheard = {outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, UNHEARD)}
+    for why in dict.fromkeys(unheard.values()):
+        say(why)
+    told = values([outcome for outcome in outcomes if outcome.node not in unheard])
+    return tuple(told.get(machine.name) or replace(machine, state="unknown") for machine in machines)
 
 
 def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> float | None:

@@ -1,6 +1,6 @@
 """Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -114,47 +114,81 @@ def scale(
     count: int,
     say: Say,
     *,
+    stay: Collection[str],
     timeout_s: float = GROUP_WITHIN_S,
 ) -> None:
-    """Have the group want so many machines; nothing where it does. Waits while EKS still changes it."""
+    """Have the group want so many machines; nothing where it does. Waits while EKS still changes it.
+
+    Where some are too many, those end that are not on an address of `stay`, the newest first: a scaling group left
+    to itself ends the oldest.
+    """
     wanted = requests.scaling(count)
 
     def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
-        if found is not None and found["scalingConfig"] != wanted:
-            try:
-                api.call(
-                    "update_nodegroup_config",
-                    service="eks",
-                    again=True,
-                    clusterName=names.cluster_name(cluster),
-                    nodegroupName=group,
-                    scalingConfig=wanted,
-                )
-            except Blocked as error:
-                return None, str(error)
-        return True, ""
+        if found is None or found["scalingConfig"] == wanted:
+            return True, ""
+        there = _machines(api, cluster, group, "pending", "running") if count else []
+        try:
+            if len(there) <= count or not count:
+                _resize(api, cluster, group, wanted)
+                return True, ""
+            if found["scalingConfig"]["desiredSize"] > len(there):
+                _resize(
+                    api, cluster, group, requests.scaling(len(there))
+                )  # or it would start others for them
+            else:
+                for one in surplus(there, count, stay):
+                    api.call(
+                        "terminate_instance_in_auto_scaling_group",
+                        service="autoscaling",
+                        InstanceId=one,
+                        ShouldDecrementDesiredCapacity=True,
+                    )
+        except Blocked as error:
+            return None, str(error)
+        return None, f"{len(there) - count} machines have to end"
 
     wait_until(f"the change of the node group {group}", look, timeout_s=timeout_s, clock=clock, say=say)
+
+
+def _resize(api: Api, cluster: CloudCluster, group: str, wanted: requests.Request) -> None:
+    api.call(
+        "update_nodegroup_config",
+        service="eks",
+        again=True,
+        clusterName=names.cluster_name(cluster),
+        nodegroupName=group,
+        scalingConfig=wanted,
+    )
+
+
+def surplus(machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]) -> list[str]:
+    """Return the ids of those that end where `count` stay: others before those in `stay`, then the newest. Pure."""
+    newest = sorted(machines, key=lambda one: one["LaunchTime"], reverse=True)
+    ordered = sorted(newest, key=lambda one: one.get("PrivateIpAddress") in stay)
+    return [str(one["InstanceId"]) for one in ordered[: len(machines) - count]]
 
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
     """Until no more than so many machines of the group are there: EKS tells only that it has begun to end them."""
 
     def look() -> tuple[bool | None, str]:
-        there = _machines(api, cluster, group, "pending", "running", "shutting-down", "stopping", "stopped")
+        there = len(
+            _machines(api, cluster, group, "pending", "running", "shutting-down", "stopping", "stopped")
+        )
         return (True if there <= count else None), f"{there - count} of {there} are still there"
 
     what = f"the end of machines of the node group {group}"
     wait_until(what, look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
 
-def _machines(api: Api, cluster: CloudCluster, group: str, *states: str) -> int:
-    """How many machines of the group are in one of these states."""
+def _machines(api: Api, cluster: CloudCluster, group: str, *states: str) -> list[Mapping[str, Any]]:
+    """The machines of the group in one of these states."""
     which = filters(instance_state_name=states)
     which += tagged(tags.CLUSTER_ID, cluster.id) + tagged("Name", requests.node_name(cluster, group))
     found = api.pages("describe_instances", "Reservations", Filters=which)
-    return sum(len(reservation["Instances"]) for reservation in found)
+    return [machine for reservation in found for machine in reservation["Instances"]]
 
 
 def wait_group(
@@ -188,7 +222,7 @@ def wait_group(
         if status in ("CREATE_FAILED", "DEGRADED"):
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         # EKS calls a group active that waits for machines. After its time, a cluster has none.
-        running = _machines(api, cluster, group, "running") if status == "ACTIVE" and wanted else 0
+        running = len(_machines(api, cluster, group, "running")) if status == "ACTIVE" and wanted else 0
         if status == "ACTIVE" and (running >= wanted or _is_over(cluster)):
             return True, ""
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
@@ -220,6 +254,12 @@ def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
         )
         if activity["StatusCode"] == "Failed"
     }
+
+
+def earlier_refusals(api: Api, cluster: CloudCluster, group: str) -> Collection[str]:
+    """Ids of the launches that failed by now: they say nothing of what is asked for next."""
+    found = describe(api, cluster, group)
+    return () if found is None else refusals(api, found)
 
 
 def scaling_groups(group: Mapping[str, Any]) -> list[str]:

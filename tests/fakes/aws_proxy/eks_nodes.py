@@ -117,15 +117,21 @@ def _scale(world: World, thing: Thing) -> None:
         return
     live = [one for one in machines_of(world, thing) if one.state in ("pending", "running")]
     wanted = thing.body["scalingConfig"]["desiredSize"]
-    for one in live[wanted:]:
-        instances.terminate(world, one)
+    for one in live[: max(0, len(live) - wanted)]:
+        instances.terminate(world, one)  # the oldest, as AWS does
     if len(live) < wanted:
         try:
             _launch(world, thing, wanted - len(live))
         except ApiError as refusal:
             told = f"Could not launch On-Demand Instances. {refusal.code} - {refusal.message}"
-            thing.body["_activities"].insert(0, told)
-            world.after(60.0, lambda: _scale(world, thing))
+            thing.body["_activities"].insert(0, (new_id("a"), told))
+            thing.body["_refused"] = True
+            world.after(60.0, lambda: _try_again(world, thing))
+
+
+def _try_again(world: World, thing: Thing) -> None:
+    thing.body["_refused"] = False
+    _scale(world, thing)
 
 
 def _launch(world: World, thing: Thing, count: int) -> None:
@@ -174,6 +180,8 @@ def _look(world: World, thing: Thing) -> None:
     """What has become of a group since it was looked at."""
     if thing.body["status"] == "UPDATING":
         thing.body["status"] = "ACTIVE"  # EKS waits for no machine then
+    elif thing.body["status"] == "ACTIVE" and not thing.body.get("_refused"):
+        _scale(world, thing)  # one that was lost is replaced
     elif thing.body["status"] == "CREATING":
         running = sum(one.state == "running" for one in machines_of(world, thing))
         if running == thing.body["scalingConfig"]["desiredSize"]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tests.fakes.aws_proxy import eks_nodes, eks_wire, wire
+from tests.fakes.aws_proxy import eks_nodes, eks_wire, instances, wire
 from tests.fakes.aws_proxy.errors import ApiError
-from tests.fakes.aws_proxy.world import Thing, World, new_id, utc_now
+from tests.fakes.aws_proxy.world import Thing, World, utc_now
 
 Params = dict[str, Any]
 
@@ -17,6 +17,7 @@ def answer(world: World, region: str, operation: str, form: dict[str, str]) -> b
         "DescribeScalingActivities": _activities,
         "DescribeScheduledActions": _actions,
         "PutScheduledUpdateGroupAction": _put,
+        "TerminateInstanceInAutoScalingGroup": _terminate,
     }
     if operation not in acts:
         raise ApiError("InvalidAction", f"This fake has no {operation}.")
@@ -44,16 +45,28 @@ def _activities(world: World, region: str, params: Params) -> Params:
     return {
         "Activities": [
             {
-                "ActivityId": new_id("a"),
+                "ActivityId": activity,
                 "AutoScalingGroupName": params["AutoScalingGroupName"],
                 "Cause": "a difference between desired and actual capacity",
                 "StartTime": utc_now(),
                 "StatusCode": "Failed",
                 "StatusMessage": text,
             }
-            for text in thing.body["_activities"]
+            for activity, text in thing.body["_activities"]
         ]
     }
+
+
+def _terminate(world: World, region: str, params: Params) -> Params:
+    """One that goes, and the group wants one less: nothing else is played."""
+    assert params["ShouldDecrementDesiredCapacity"] is True
+    for thing in world.of(eks_nodes.GROUP, region):
+        for one in eks_nodes.machines_of(world, thing):
+            if one.id == params["InstanceId"] and one.state in ("pending", "running"):
+                thing.body["scalingConfig"]["desiredSize"] -= 1
+                instances.terminate(world, one)
+                return {}
+    raise ApiError("ValidationError", f"Instance Id not found - No managed instance found for {params}")
 
 
 def _put(world: World, region: str, params: Params) -> Params:

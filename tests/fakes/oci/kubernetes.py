@@ -213,6 +213,21 @@ def update_pool(cloud: Cloud, request: Request) -> Reply:
     return Reply(status=202, headers={"opc-work-request-id": work.id})
 
 
+def delete_node(cloud: Cloud, request: Request) -> Reply:
+    """DeleteNode: one machine, and the pool wants one less."""
+    pool = _live(cloud, "nodepool", request.path["nodePoolId"], "node pool")
+    assert request.query.get("isDecrementSize") == ["true"], "nothing else is played"
+    for node in pool.own["nodes"]:
+        if "instance" in node and node["instance"].id == request.path["nodeId"] and node["instance"].live:
+            details = pool.view["nodeConfigDetails"]
+            cloud.change(pool, nodeConfigDetails={**details, "size": details["size"] - 1})
+            end_node(cloud, node["instance"])
+            work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
+            works.done(cloud, work)
+            return Reply(status=202, headers={"opc-work-request-id": work.id})
+    raise not_found()
+
+
 def delete_pool(cloud: Cloud, request: Request) -> Reply:
     """DeleteNodePool: ends its machines first."""
     pool = _live(cloud, "nodepool", request.target, "node pool")
@@ -306,6 +321,7 @@ HANDLERS: dict[str, Handler] = {
     "ListNodePools": list_pools,
     "UpdateNodePool": update_pool,
     "DeleteNodePool": delete_pool,
+    "DeleteNode": delete_node,
 }
 BALANCERS: dict[str, Handler] = {
     "ListLoadBalancers": _lister("loadbalancer"),

@@ -20,7 +20,7 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     kinds = Counter(part.get("kind", "instance") for part in fake.owned())
     assert kinds["kubernetes-cluster"] == 1
     assert kinds["node-group"] == kinds["launch-template"] == kinds["role"] == 2
-    assert kinds["add-on"] == 4
+    assert kinds["add-on"] == 3
     assert kinds["instance"] == 3
     assert user.down() == ()
     assert fake.owned() == []

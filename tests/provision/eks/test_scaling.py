@@ -6,6 +6,7 @@ import pytest
 
 from inventories.machine import Machine
 from provision.cloud.state import CloudState
+from provision.eks.infrastructure.node_groups import surplus
 from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
@@ -14,8 +15,12 @@ from tests.provision.eks.building import User
 LIMITS = {"min_count": 0, "max_count": 2}
 
 
+def nodes_with_gpus(fake: FakeCloud) -> list[str]:
+    return [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+
+
 def with_gpus(fake: FakeCloud) -> int:
-    return sum(one["shape"] == "g5.12xlarge" for one in fake.live_instances())
+    return len(nodes_with_gpus(fake))
 
 
 def ranks(machines: tuple[Machine, ...]) -> list[int]:
@@ -106,12 +111,18 @@ def test_growth_that_was_cut_off_and_fails_again_ends_no_machine_at_work(user: U
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["refuses", "is gone"])
 def test_machines_end_while_the_api_server_does_not_answer(
-    user: User, fake: FakeCloud, kube: KubeApi
+    user: User, fake: FakeCloud, kube: KubeApi, way: str
 ) -> None:
     user.up(None, **LIMITS)
     user.up(2)
-    kube.knows = lambda _: False
+    if way == "refuses":
+        kube.knows = lambda _: False
+    else:
+        for path in (user.folder.kubeconfig_path,):
+            path.write_text(path.read_text().replace(f":{kube.port}", ":9"))
+        fake.settings(eks_endpoint="http://127.0.0.1:9")
     assert [one.state for one in user.provider.find()] == ["unknown", "unknown"]
     assert user.up(None) == ()
     assert with_gpus(fake) == 0
@@ -150,6 +161,7 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     user: User, fake: FakeCloud, kube: KubeApi, way: str
 ) -> None:
     (kept,) = user.up(1)
+    (node,) = nodes_with_gpus(fake)
     kube.world.images["*"] = "slow"
     plan = user.plan(2)
 
@@ -161,10 +173,10 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     with pytest.raises(CreateFailed if way == "fails" else KeyboardInterrupt):
         user.provider.create(plan, user.folder.journal, say)
     if way == "is interrupted":
-        assert any("1 more nodes are there or come up, and are billed" in line for line in user.said)
+        assert any("may be there or come up, and are billed" in line for line in user.said)
         assert user.up(None) == (kept,)
     assert user.provider.find() == (kept,)
-    assert with_gpus(fake) == 1
+    assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
 
 
 @pytest.mark.slow
@@ -177,3 +189,14 @@ def test_machines_end_after_their_time_and_whatever_they_cost(user: User, fake: 
     files.save(replace(record, expires_at="2026-01-01T00:00:00Z", max_cost_usd=1.0))
     assert user.up(None) == ()
     assert with_gpus(fake) == 0
+
+
+def test_nodes_without_a_machine_that_stays_end_first_then_the_newest() -> None:
+    times = {"old": 1, "mid": 2, "new": 3}
+    machines = [
+        {"InstanceId": name, "LaunchTime": at, "PrivateIpAddress": f"10.0.0.{at}"}
+        for name, at in times.items()
+    ]
+    assert surplus(machines, 1, ()) == ["new", "mid"]
+    assert surplus(machines, 1, ("10.0.0.3",)) == ["mid", "old"]
+    assert surplus(machines, 3, ()) == []

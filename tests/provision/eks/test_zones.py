@@ -27,6 +27,20 @@ def test_end_is_scheduled_before_anything_is_waited_for_long(user: User, fake: F
 
 
 @pytest.mark.slow
+def test_refusal_of_weeks_ago_ends_no_group_that_waits_for_a_machine(user: User, fake: FakeCloud) -> None:
+    user.up(1)
+    (zone,) = zones_of(fake)
+    fake.settings(capacity={"g5.12xlarge": {zone: 1}})
+    with pytest.raises(NoCapacity):
+        user.up(2)
+    fake.settings(capacity={})
+    (machine,) = [one["id"] for one in fake.live_instances() if one["shape"] == "g5.12xlarge"]
+    fake._ask("POST", "interrupt", {"ids": [machine]})
+    assert len(user.up(1)) == 1
+    assert "DeleteNodegroup" not in operations(fake)
+
+
+@pytest.mark.slow
 def test_machines_in_a_zone_that_is_not_offered_any_more_stay_the_only_ones(
     user: User, fake: FakeCloud
 ) -> None:

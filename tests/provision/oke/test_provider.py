@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.errors import NoCapacity
+from provision.errors import CreateFailed, NoCapacity
+from provision.oke.node_pools import surplus
 from tests.fakes.client import FakeCloud
+from tests.fakes.kube.api import KubeApi
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
 
@@ -132,3 +134,23 @@ def test_token_is_a_signed_address_of_one_cluster(user: User) -> None:
     assert signed["path"] == "/cluster_request/ocid1.okecluster.oc1.x.y"
     assert signed["authorization"].startswith("Signature ")
     assert "GMT" in signed["date"]
+
+
+@pytest.mark.slow
+def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
+    user: User, fake: FakeCloud, kube: KubeApi
+) -> None:
+    (kept,) = user.up(1)
+    (node,) = [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE]
+    kube.world.images["*"] = "slow"
+    with pytest.raises(CreateFailed, match="waits for the image"):
+        user.up(2)
+    assert user.provider.find() == (kept,)
+    assert [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE] == [node]
+    assert operations(fake)[-1] == "DeleteNode"
+
+
+def test_nodes_without_a_machine_that_stays_end_first() -> None:
+    machines = [{"id": f"node-{at}", "privateIp": f"10.0.0.{at}"} for at in range(3)]
+    assert surplus(machines, 1, ()) == ["node-2", "node-1"]
+    assert surplus(machines, 1, ("10.0.0.2",)) == ["node-1", "node-0"]
