@@ -11,7 +11,7 @@ from gpuctl.options import App, common_options
     "--forget",
     is_flag=True,
     help="Machines that you have: remove the cluster even if gpuctl's firewall rules can't be removed from some of "
-    "them, and name those.",
+    "them, and name those. Pods: forget a Kubernetes cluster that is gone.",
 )
 def command(app: App, forget: bool) -> int:
     """Remove everything of the cluster. Succeeds if there is nothing to remove.

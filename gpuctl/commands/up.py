@@ -142,7 +142,7 @@ def command(
 
     A machine that died is replaced. A smaller count is refused: remove the cluster with `gpuctl down`.
     Without -f, --provider, --shape and --hosts, the project's gpuctl.yaml says what its cluster is to be. Other
-    options win over it. Options marked (clouds) work with oci and aws only.
+    options win over it. Options marked (clouds) need a rented provider.
     """
     from gpuctl.job_file.command import file_with_cluster
     from gpuctl.library import functions

@@ -76,7 +76,7 @@ class CloudProvider:
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Asks the cloud what there is, by tag."""
         honoured = HONOURED - describe(self.name).unsupported
-        refuse_unsupported(spec, self.name, honoured=honoured, because="its accounts have no such thing")
+        refuse_unsupported(spec, self.name, honoured=honoured, because="it has no such thing")
         if spec.python is None and current is not None and current.machines:
             # Machines that join have the interpreter of those that are there.
             spec = replace(spec, python=current.machines[0].python)

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import urllib3
 import urllib3.exceptions
+import yaml
 from kubernetes import client, config
 
 from inventories.kube_credentials import KubeCredentials
@@ -187,6 +188,8 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     current: dict[str, Any] = {}
     try:
         contexts, current = config.list_kube_config_contexts(files)
+    except yaml.YAMLError as error:
+        raise BadCredentials(f"The kubeconfig {files or '~/.kube/config'} is no YAML: {error}.") from error
     except config.ConfigException as error:
         # A file without a current context is none the worse for who names one.
         if context is not None and "current-context" in str(error):

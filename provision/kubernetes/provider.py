@@ -1,7 +1,8 @@
 """Provider `kubernetes`: pods in a cluster of Kubernetes that exists already, with KubeRay."""
 
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -15,7 +16,7 @@ from provision.cloud.records import Finding, PlannedRequest, PlannedResource, Re
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
-from provision.kubernetes.capacity import cpus_each, efa_each, gpus_each, with_room
+from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
@@ -167,6 +168,8 @@ class KubernetesProvider:
     def check(self, spec: Spec) -> tuple[Finding, ...]:
         """What would make `up` fail. Read-only."""
         record = load(self._folder)
+        if record is not None and spec.context not in (None, record.context):
+            record = None  # another cluster is asked about than the one that is used
         api = self._api(record, spec)
         namespace = record.namespace if record else f"gpuctl-{self._folder.name}"
         return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1))
@@ -229,7 +232,7 @@ class KubernetesProvider:
             if room < missing:
                 adds_nodes = checks.adds_nodes(api)
                 if not adds_nodes:
-                    raise NoCapacity(_no_room(api, missing, gpus, shape, fitting, ready))
+                    raise NoCapacity(_no_room(api, rooms, missing, gpus, shape, fitting, ready))
                 free = False
                 notes.append(
                     f"{adds_nodes} makes the nodes that are missing, which are billed; their price is not known here"
@@ -246,7 +249,8 @@ class KubernetesProvider:
         if api.server != record.server:
             raise OtherAccount(
                 f"Cluster '{record.name}' is at {record.server}, and the context {record.context} is now of "
-                f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your kubeconfig."
+                f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your kubeconfig, "
+                "or, where it is gone for good, `gpuctl down --forget`."
             )
         return api
 
@@ -268,18 +272,29 @@ def _refuse_elsewhere(record: KubernetesCluster, spec: Spec) -> None:
             )
 
 
-def _no_room(api: Api, missing: int, gpus: int, shape: str | None, fitting: int, ready: int | None) -> str:
+def _no_room(
+    api: Api,
+    rooms: Sequence[NodeRoom],
+    missing: int,
+    gpus: int,
+    shape: str | None,
+    fitting: int,
+    ready: int | None,
+) -> str:
+    have = Counter(node.shape or "nodes without that label" for node in rooms)
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(have.items()))
     each = f" with {gpus} GPUs each" if gpus else ""
     of = f" of instance type {shape}" if shape else ""
+    asked = f"1 new machine{each} is" if missing == 1 else f"{missing} new machines{each} are"
+    other = f" It has {listed or 'no node that can be used'}." if shape and not fitting else ""
     busy = (
         ""
         if ready is None or ready == fitting
         else f", and {ready} of them {'has' if ready == 1 else 'have'} all GPUs free"
     )
     return (
-        f"{missing} new machines{each} are asked for, one a node, and the cluster of context {api.context} has "
-        f"{fitting} nodes{of} that fit{busy}. Nothing was made. Ask for fewer, wait, or have its administrator add "
-        "nodes."
+        f"{asked} asked for, one a node, and the cluster of context {api.context} has {fitting} nodes{of} that "
+        f"fit{busy}.{other} Nothing was made. Ask for fewer, wait, or have its administrator add nodes."
     )
 
 

@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
 import websocket
+import yaml
 from kubernetes import client, config
 
 from inventories.disk.store import ClusterFolder
@@ -46,6 +47,7 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 """What container runtimes say of a program that is not there."""
 OVER = ("ending", "Succeeded", "Failed")
 """States of a pod that runs no more."""
+ANOTHER = "`gpuctl up` has another one in its place."
 BROKEN = (OSError, websocket.WebSocketException)
 
 
@@ -62,7 +64,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
         files = str(cluster.kubeconfig_path)
     try:
         api = config.new_client_from_config(files, context=machine.context, client_configuration=settings)
-    except config.ConfigException as error:
+    except (config.ConfigException, yaml.YAMLError) as error:
         raise Unreachable(
             f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"
         ) from error
@@ -77,8 +79,8 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
         ) from error
     if pod.status.phase != "Running" or pod.metadata.deletion_timestamp:
         state = "ending" if pod.metadata.deletion_timestamp else pod.status.phase
-        kind = MachineGone if state in OVER else Unreachable
-        raise kind(f"{machine.name}: the pod {machine.id} is not running, but {state}.")
+        told = f"{machine.name}: the pod {machine.id} is not running, but {state}."
+        raise MachineGone(f"{told} {ANOTHER}") if state in OVER else Unreachable(told)
     names = [container.name for container in pod.spec.containers]
     # Others may have put a container of theirs before it.
     return PodTransport(machine, api, RAY_WORKER if RAY_WORKER in names else names[0])
@@ -89,7 +91,7 @@ def _refused(machine: Machine, error: "client.ApiException", server: str) -> Exc
     if error.status in (401, 403):
         return AuthenticationFailed(f"{machine.name}: the API server refuses: {said}")
     if error.status == 404:
-        return MachineGone(f"{machine.name}: there is no pod {machine.id} at {server}: {said}")
+        return MachineGone(f"{machine.name}: there is no pod {machine.id} at {server}. {ANOTHER}")
     return Unreachable(f"{machine.name}: the API server answers {error.status}: {said}")
 
 

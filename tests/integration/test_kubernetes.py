@@ -102,6 +102,20 @@ def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
     assert (done.status, done.json["status"]) == (1, "failed")
     assert name in done.err
     assert "1 replaced" in gpuctl.ok(*UP).err
+    assert "may be at work" not in gpuctl.ok("status").err, "the pod that was is gone"
+
+
+def test_cluster_whose_kubernetes_is_gone_is_forgotten_where_asked(
+    gpuctl: Gpuctl, api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpuctl.ok(*UP)
+    with kube_api() as other:
+        monkeypatch.setenv("KUBECONFIG", str(other.kubeconfig(tmp_path / "other")))
+        refused = gpuctl("down", "--yes")
+        assert refused.status == 2
+        assert "gpuctl down --forget" in refused.err
+        assert "is forgotten" in gpuctl.ok("down", "--forget").err
+    assert "There is no cluster default" in gpuctl("status").err
 
 
 def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_place(

@@ -17,6 +17,7 @@ from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, ope
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
+from provision.errors import OtherAccount
 from provision.provider import Leftover
 
 
@@ -42,6 +43,14 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         except (CorruptFile, NewerFormat) as error:  # to remove them it is not needed
             app.output.say(f"note: {error}")
             machines, unreadable = (), str(error)
+        except OtherAccount as error:
+            if not forget or provider.billed:
+                raise
+            app.output.say(f"{folder.name} is forgotten: {error}")
+            folder.remove()
+            return DownResult(
+                cluster=folder.name, removed=(), leftovers=(), left_on_nodes=(), cost_usd=None, seconds=0.0
+            )
         runs = open_runs(app, folder.name)
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)

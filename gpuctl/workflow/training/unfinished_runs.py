@@ -65,9 +65,15 @@ def _look(app: "App", folder: RunFolder) -> OpenRun | None:
 
     run, result = folder.load_run(), folder.load_result()
     said = {record.node for record in read_node_records(folder, run.nodes)}
-    unheard = tuple(part.name for part in run.nodes if part.name not in said)
+    there = machines_of(app.store, run)
+    # A pod that is gone, or has another in its place, runs nothing.
+    unheard = tuple(
+        part.name
+        for part in run.nodes
+        if part.name not in said and (part.machine_id is None or part.name in there)
+    )
     if result is not None and result.status != "running":
-        return OpenRun(folder=folder, going_on=False, unheard=unheard)
+        return OpenRun(folder=folder, going_on=False, unheard=unheard) if unheard else None
     with open_view(app.output, logs=False) as view:
         view.phase("collect", f"asking the nodes of run {run.run}")
         going_on, unheard = _ask(app, run, unheard)

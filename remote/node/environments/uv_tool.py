@@ -144,7 +144,8 @@ def _download(say: Say) -> str:
     """The pinned wheel from the node's package index, its digest checked, unpacked."""
     known = WHEELS.get((platform.system(), platform.machine()))
     way_on = (
-        "install uv there (its ~/.local/bin is looked at), or send its wheel and all others with --wheels DIR"
+        "install uv there (its ~/.local/bin is looked at), send its wheel and all others with --wheels DIR, "
+        "or use what the nodes have: `gpuctl up --python python3`"
     )
     if known is None:
         raise OSError(

@@ -130,7 +130,12 @@ def test_pod_waits_no_longer_than_it_was_told(node: Node) -> None:
     ("pod", "context", "error", "sentence"),
     [
         ("ours/new", "test", Unreachable, "the pod ours/new is not running, but Pending"),
-        ("ours/gone", "test", MachineGone, r'there is no pod ours/gone at http://\S+: pods "gone" not found'),
+        (
+            "ours/gone",
+            "test",
+            MachineGone,
+            r"there is no pod ours/gone at http://\S+\. `gpuctl up` has another",
+        ),
         ("ours/worker", "other", Unreachable, "the kubeconfig has no usable context other"),
     ],
 )
