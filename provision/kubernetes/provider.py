@@ -249,8 +249,8 @@ class KubernetesProvider:
         if api.server != record.server:
             raise OtherAccount(
                 f"Cluster '{record.name}' is at {record.server}, and the context {record.context} is now of "
-                f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your kubeconfig, "
-                "or, where it is gone for good, `gpuctl down --forget`."
+                f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your "
+                "kubeconfig. If it is gone for good: `gpuctl down --forget`."
             )
         return api
 
