@@ -23,6 +23,8 @@ JOB = "ranks"
 """Name of the JobSet's one job: its first pod is `NAME-ranks-0-0.NAME`."""
 MEET_S = 1800
 """How long the pods wait for each other: nodes join and images come at different times."""
+CPUS_A_GPU = 4
+"""What Ray gives away beside each GPU: KubeRay would take what the pod asks for, 1, for all of them."""
 RAY_KEPT_S = 300
 """The job's log is on Ray's head, and the RayCluster holds its GPUs as long."""
 KEPT_S = 3600
@@ -100,7 +102,7 @@ def _ray_job(job: JobManifest) -> dict[str, Any]:
                     "replicas": job.nodes,
                     "minReplicas": job.nodes,
                     "maxReplicas": job.nodes,
-                    "rayStartParams": {},
+                    "rayStartParams": {"num-cpus": str(CPUS_A_GPU * job.gpus)} if job.gpus else {},
                     "template": {
                         "metadata": {"labels": {"gpuctl/job": job.name}},
                         "spec": _pod(job, {"name": "ray-worker", "image": image}),

@@ -36,6 +36,9 @@ def test_ray_job_is_as_its_definition_has_it_and_waits_in_the_queue() -> None:
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     assert group["template"]["spec"]["nodeSelector"] == {"node.kubernetes.io/instance-type": "g5.12xlarge"}
     assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert group["rayStartParams"] == {"num-cpus": "16"}, (
+        "more than the pod asks for: a worker takes one beside its GPU"
+    )
 
 
 def test_job_set_starts_torchrun_with_a_rendezvous_on_its_first_pod() -> None:

@@ -466,7 +466,10 @@ def test_ray_end_fails_the_part_of_the_node(tmp_path: Path, node_ray: NodeRay, d
 
 def test_ray_end_is_named_as_cause_of_a_failed_driver(tmp_path: Path, node_ray: NodeRay) -> None:
     run_dir = tmp_path / "run"
-    fails = f"import os, signal; os.kill({node_ray.raylet}, signal.SIGKILL); raise SystemExit(7)"
+    fails = (
+        f"import os, select, signal; end = os.pidfd_open({node_ray.raylet}); "
+        f"os.kill({node_ray.raylet}, signal.SIGKILL); select.select([end], [], [], 20); raise SystemExit(7)"
+    )
     with start_watch(run_dir, tmp_path, 1, sys.executable, "-c", fails) as part:
         assert part.wait(timeout=60) in (7, 1), "either is seen first"
     assert json.loads((run_dir / "reason.json").read_text()) == RAY_ENDED
