@@ -17,7 +17,7 @@ from gpuctl.workflow.hangs.watch import HangWatch, ask, kept
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
-from inventories.run import Checkpoints, NodeRecord, Result, Run, Seconds
+from inventories.run import Checkpoints, FirstError, NodeRecord, Result, Run, Seconds
 
 if TYPE_CHECKING:
     from threading import Event
@@ -75,12 +75,12 @@ def conclude(
 def failed_as_before(before: Result | None, now: Result) -> Result:
     """The result now, but a run that failed stays failed, for the cause that was told.
 
-    Another one counts only where the node that was lost is back, and tells it.
+    Another one counts only where the node that was lost is back, and tells it; that it was removed since does not.
     """
     if before is None or before.status != "failed" or now.status == "succeeded":
         return now
     told, error = before.first_error, now.first_error
-    if now.status == "failed" and (told is None or (error is not None and error.node == told.node)):
+    if now.status == "failed" and (told is None or (error is not None and _tells(error, told.node))):
         return now
     return replace(
         now,
@@ -91,6 +91,11 @@ def failed_as_before(before: Result | None, now: Result) -> Result:
         ended_at=before.ended_at,
         seconds=before.seconds,
     )
+
+
+def _tells(error: FirstError, node: str | None) -> bool:
+    """Whether a node itself tells an error."""
+    return error.node == node and error.reason is not Reason.MACHINE_REMOVED
 
 
 def _result(

@@ -44,6 +44,8 @@ def test_a_symptom_does_not_take_the_place_of_the_cause() -> None:
     killed = FirstError(rank=1, node="gpu-1", message="out of memory", reason=Reason.OUT_OF_MEMORY)
     told = replace(LOST, first_error=killed, reason=Reason.OUT_OF_MEMORY)
     assert failed_as_before(LOST, told) == told, "the lost node is back, and tells"
+    removed = FirstError(rank=None, node="gpu-1", message="removed", reason=Reason.MACHINE_REMOVED)
+    assert failed_as_before(LOST, replace(LOST, first_error=removed, reason=Reason.MACHINE_REMOVED)) == LOST
 
 
 def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
