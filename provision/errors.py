@@ -143,5 +143,5 @@ class UnknownProfile(BadCredentials):
     exit_status = 2
 
 
-UNHEARD = (Denied, Unclear, Exists, BadCredentials, Throttled)
+UNHEARD = (Denied, Unclear, BadCredentials, Throttled)
 """Of an API server of Kubernetes that does not answer, or not to us: the cloud may answer all the same."""

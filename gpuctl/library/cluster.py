@@ -216,8 +216,8 @@ class Cluster:
         """Stop what runs, remove the machines, forget the cluster; return what was removed. Results stay.
 
         Whoever started the runs, they are stopped without a question. Succeeds if there is nothing to remove.
-        `forget`: machines of provider hosts are forgotten also where their firewall can't be restored. Raises
-        Attention, which names what could not be removed.
+        `forget`: machines of provider hosts are forgotten also where their firewall can't be restored, and pods
+        where their Kubernetes cluster is gone. Raises Attention, which names what could not be removed.
         """
         return self._down(forget=forget)
 

@@ -59,6 +59,9 @@ CODES: Mapping[str, type[CloudError]] = {
     "ResourceAlreadyExistsException": Exists,
     # EKS: something is still at work on it, or still in it; of a name that is taken as well.
     "ResourceInUseException": Blocked,
+    # Auto Scaling: something is still at work on it.
+    "ScalingActivityInProgress": Blocked,
+    "ResourceContention": Throttled,
     "DeleteConflict": Blocked,
     "ResourceLimitExceededException": Quota,
     "ConcurrentModification": Throttled,

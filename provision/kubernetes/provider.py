@@ -250,7 +250,7 @@ class KubernetesProvider:
             raise OtherAccount(
                 f"Cluster '{record.name}' is at {record.server}, and the context {record.context} is now of "
                 f"{api.server}. Nothing was looked at. Name the former one {record.context} again in your "
-                "kubeconfig. If it is gone for good: `gpuctl down --forget`."
+                "kubeconfig, or, if it is gone for good, `gpuctl down --forget`."
             )
         return api
 

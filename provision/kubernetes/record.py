@@ -48,14 +48,17 @@ class KubernetesCluster:
         return f"gpuctl-{self.name}-{self.id}"
 
 
-def load(folder: ClusterFolder) -> KubernetesCluster | None:
-    """Return the record; None: nothing was asked of a cluster yet. Raises CorruptFile and NewerFormat."""
+def load(folder: ClusterFolder, *, rebuild: str = REBUILD) -> KubernetesCluster | None:
+    """Return the record; None: nothing was asked of a cluster yet.
+
+    `rebuild`: what to do about one that is lost. Raises CorruptFile and NewerFormat.
+    """
     path = folder.path / FILE
     data = files.read_bytes(path)
     if data is not None:
-        return codec.load(KubernetesCluster, data, str(path), rebuild=REBUILD)
+        return codec.load(KubernetesCluster, data, str(path), rebuild=rebuild)
     if folder.exists():
-        raise CorruptFile(f"'{path}' is missing, so it is not known where the pods are. {REBUILD}")
+        raise CorruptFile(f"'{path}' is missing, so it is not known where the pods are. {rebuild}")
     return None
 
 

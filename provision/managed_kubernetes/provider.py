@@ -10,6 +10,7 @@ from functools import partial
 
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder, Journal
+from inventories.errors import GpuctlError
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
@@ -20,7 +21,7 @@ from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere
 from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
-from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount, ProvisionError
+from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
@@ -107,7 +108,7 @@ class ManagedKubernetes:
             say=say,
             network=lambda: self._files.network_lock(cluster.target, "up", say),
             kept=len(plan.keep),
-            stay=self._hosts(count) if plan.keep else (),
+            stay=lambda: self._hosts(len(plan.keep)),
         )
         if plan.end:
             # First, and whatever else does not work: these are billed.
@@ -214,7 +215,7 @@ class ManagedKubernetes:
         """
         try:
             self._workers.ask_for(count)
-        except ProvisionError as error:
+        except GpuctlError as error:
             say(f"pods go with their nodes: {error}")
             return False
         return True
@@ -222,8 +223,8 @@ class ManagedKubernetes:
     def _hosts(self, count: int) -> tuple[str, ...]:
         """The private addresses of the nodes of the first `count` ranks, as far as the API server tells."""
         try:
-            return self._workers.hosts(count)
-        except ProvisionError:
+            return self._workers.hosts(count) if count else ()
+        except GpuctlError:
             return ()
 
     @contextmanager
@@ -237,10 +238,10 @@ class ManagedKubernetes:
         except KeyboardInterrupt:
             work.say(begun)
             raise
-        except ProvisionError as error:
+        except GpuctlError as error:
             try:
                 service.end_nodes(work, work.kept)
-            except ProvisionError as second:
+            except GpuctlError as second:
                 raise LeftBehind(f"{error} {begun} Now they could not be ended: {second}") from error
             except KeyboardInterrupt:
                 work.say(begun)
@@ -253,7 +254,7 @@ class ManagedKubernetes:
             if service.server(cluster) is not None:
                 for left in self._workers.remove(say):
                     say(f"the {left.kind} {left.id} goes with the control plane: {left.reason}")
-        except ProvisionError as error:
+        except GpuctlError as error:
             say(f"what is in the cluster goes with its control plane: {error}")
 
     def _watch_s(self, service: KubernetesService, cluster: CloudCluster) -> float:

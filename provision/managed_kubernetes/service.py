@@ -32,8 +32,8 @@ class Work:
     """Keeps our other commands off the shared network."""
     kept: int
     """How many machines there are already, and stay."""
-    stay: Collection[str] = ()
-    """Private addresses of their nodes, as far as they are known: others end before these."""
+    stay: Callable[[], Collection[str]]
+    """Tells the private addresses of their nodes, as far as they are known: others end before these."""
 
 
 class ServiceFacts(Protocol):

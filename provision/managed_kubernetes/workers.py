@@ -40,7 +40,7 @@ class Workers:
 
         `own_plugin`: NVIDIA's device plug-in is installed by us, as the cloud does not do it.
         """
-        known = record.load(self.folder)
+        known = self._known()
         wanted = known or self._record(cluster, offer, context)
         record.save(self.folder, wanted)
         journal.append("kubernetes objects", namespace=wanted.namespace, count=count)
@@ -63,19 +63,19 @@ class Workers:
 
     def asked_for(self) -> int | None:
         """How many the RayCluster has to have. None: there is none."""
-        known = record.load(self.folder)
+        known = self._known()
         return None if known is None else Pods(self._api(known), known, self.clock).asked_for()
 
     def ask_for(self, count: int) -> None:
         """Have the RayCluster ask for so many; nobody waits for them."""
-        known = record.load(self.folder)
+        known = self._known()
         if known is not None:
             record.save(self.folder, replace(known, count=count))
             Pods(self._api(known), known, self.clock).apply(count, self.folder.ray_token())
 
     def hosts(self, count: int) -> tuple[str, ...]:
         """The private addresses of the nodes on which the first `count` ranks are."""
-        known = record.load(self.folder)
+        known = self._known()
         if known is None:
             return ()
         workers = Pods(self._api(known), known, self.clock).workers()
@@ -84,13 +84,13 @@ class Workers:
 
     def use_python(self, python: str | None) -> None:
         """Have them use that interpreter from now on. None: the one that they have had."""
-        known = record.load(self.folder)
+        known = self._known()
         if known is not None and python not in (None, known.python):
             record.save(self.folder, replace(known, python=python))
 
     def find(self) -> tuple[Machine, ...]:
         """Those that have a rank."""
-        known = record.load(self.folder)
+        known = self._known()
         if known is None:
             return ()
         pods = Pods(self._api(known), known, self.clock)
@@ -99,7 +99,7 @@ class Workers:
 
     def refresh(self, machine: Machine) -> Machine:
         """The machine with its state."""
-        known = record.load(self.folder)
+        known = self._known()
         if known is None:
             return replace(machine, state="unknown")
         pod = self._api(known).get(POD, machine.host, known.namespace)
@@ -107,8 +107,13 @@ class Workers:
 
     def remove(self, say: Say) -> tuple[Leftover, ...]:
         """Remove their namespace, so that what Kubernetes made for them goes while something is there to do it."""
-        known = record.load(self.folder)
+        known = self._known()
         return () if known is None else Pods(self._api(known), known, self.clock).remove(say)
+
+    def _known(self) -> KubernetesCluster | None:
+        return record.load(
+            self.folder, rebuild=f"`gpuctl down --cluster {self.folder.name}` removes all of it."
+        )
 
     def _api(self, known: KubernetesCluster) -> Api:
         if known.context not in self._apis:

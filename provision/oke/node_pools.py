@@ -1,6 +1,6 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
@@ -8,7 +8,7 @@ from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster, Resource
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
-from provision.errors import Blocked, CreateFailed
+from provision.errors import Blocked, CloudError, CreateFailed, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message
 from provision.oci.resources import deletion
@@ -25,8 +25,6 @@ from provision.provider import Say
 from provision.wait import wait_until
 
 POOL = "node-pool"
-STAYS = ("CREATING", "ACTIVE", "UPDATING", "INACTIVE")
-"""States of machines that do not go by themselves."""
 POOL_WITHIN_S = 2400.0
 """A machine with GPUs takes up to half an hour to join."""
 
@@ -78,12 +76,13 @@ def scale(
     count: int,
     say: Say,
     *,
-    stay: Collection[str],
+    stay: Callable[[], Collection[str]],
     timeout_s: float = POOL_WITHIN_S,
 ) -> None:
     """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it.
 
-    Where some are too many, those end that are not on an address of `stay`, the last ones that OKE lists first.
+    Where some are too many, those end that are not on an address that `stay` tells, the newest first. Which of those
+    that it could not start it gives up is OKE's choice: they have no id.
     """
 
     def look() -> tuple[bool | None, str]:
@@ -91,7 +90,7 @@ def scale(
         size = view["nodeConfigDetails"]["size"]
         if size == count:
             return True, ""
-        there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] in STAYS]
+        there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
         try:
             if len(there) <= count or not count:
                 api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
@@ -99,19 +98,37 @@ def scale(
             if size > len(there):  # or it would start others for them
                 api.call("container.update_node_pool", pool["id"], requests.size(len(there)), again=True)
             else:
-                first = surplus(there, count, stay)[0]
+                first = surplus(there, count, stay(), {one["id"]: _made(api, one["id"]) for one in there})[0]
                 api.call("container.delete_node", pool["id"], first, is_decrement_size=True)
-        except Blocked as error:
+        except (Blocked, Gone) as error:  # OKE changes it, or one has gone by itself
             return None, str(error)
         return None, f"{len(there) - count} machines have to end"
 
     wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
 
 
-def surplus(machines: Sequence[Json], count: int, stay: Collection[str]) -> list[str]:
-    """Return the ids of those that end where `count` stay: others before those in `stay`, then the last. Pure."""
-    ordered = sorted(machines, key=lambda one: one.get("privateIp") not in stay)
-    return [str(one["id"]) for one in ordered[count:][::-1]]
+def _made(api: Api, instance: str) -> str:
+    """When the machine was made, ISO 8601. Empty: Compute does not tell."""
+    try:
+        return str(api.hint("compute.get_instance", instance)["timeCreated"])
+    except CloudError:
+        return ""
+
+
+def surplus(
+    machines: Sequence[Json], count: int, stay: Collection[str], made: Mapping[str, str]
+) -> list[str]:
+    """Return the ids of those that end where `count` stay. Pure.
+
+    Others go before those in `stay`, then those that fail, then the newest by `made`.
+    """
+
+    def worth(machine: Json) -> tuple[bool, bool]:
+        return machine.get("privateIp") in stay, machine["lifecycleState"] not in ("FAILING", "FAILED")
+
+    newest = sorted(machines, key=lambda one: made.get(one["id"], ""), reverse=True)
+    ordered = sorted(newest, key=worth)
+    return [str(one["id"]) for one in ordered[: max(0, len(machines) - count)]]
 
 
 def wait_gone(api: Api, clock: Clock, pool: Json, count: int, say: Say) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -47,8 +47,37 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 """What container runtimes say of a program that is not there."""
 OVER = ("ending", "Succeeded", "Failed")
 """States of a pod that runs no more."""
-ANOTHER = "`gpuctl up` has another one in its place."
+ANOTHER = "KubeRay puts another in its place, which `gpuctl up` takes in; of a cluster with --min, the next run does."
 BROKEN = (OSError, websocket.WebSocketException)
+
+
+class _Servers:
+    """The API servers that were used, so that a program which gives out tokens is not asked for each pod."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: dict[tuple[object, ...], tuple[Any, KubeCredentials]] = {}
+
+    def of(self, files: str, context: str | None) -> tuple[Any, KubeCredentials]:
+        """Return the client's configuration, and the credentials. Raises ConfigException and YAMLError."""
+        times = tuple(_changed_at(path) for path in files.split(os.pathsep))
+        with self._lock:
+            if (files, times, context) not in self._known:
+                settings = client.Configuration()
+                settings.retries = False
+                config.load_kube_config(files, context=context, client_configuration=settings)
+                self._known[files, times, context] = settings, KubeCredentials(settings)
+            return self._known[files, times, context]
+
+
+def _changed_at(path: str) -> int | None:
+    try:
+        return Path(path).expanduser().stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+_servers = _Servers()
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":
@@ -56,18 +85,16 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
 
     Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.
     """
-    settings = client.Configuration()
-    settings.retries = False
-    # The client itself looks at the variable once, when it is imported.
-    files = os.environ.get("KUBECONFIG") or None
+    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     if cluster.kubeconfig_path.exists():
         files = str(cluster.kubeconfig_path)
     try:
-        api = config.new_client_from_config(files, context=machine.context, client_configuration=settings)
+        settings, credentials = _servers.of(files, machine.context)
     except (config.ConfigException, yaml.YAMLError) as error:
         raise Unreachable(
             f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"
         ) from error
+    api = client.ApiClient(settings)
     namespace, _, name = machine.id.partition("/")
     try:
         pod = client.CoreV1Api(api).read_namespaced_pod(name, namespace, _request_timeout=timeout_s)
@@ -83,7 +110,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
         raise MachineGone(f"{told} {ANOTHER}") if state in OVER else Unreachable(told)
     names = [container.name for container in pod.spec.containers]
     # Others may have put a container of theirs before it.
-    return PodTransport(machine, api, RAY_WORKER if RAY_WORKER in names else names[0])
+    return PodTransport(machine, api, credentials, RAY_WORKER if RAY_WORKER in names else names[0])
 
 
 def _refused(machine: Machine, error: "client.ApiException", server: str) -> Exception:
@@ -108,12 +135,14 @@ class PodTransport:
 
     ssh_config: Path | None = None
 
-    def __init__(self, machine: Machine, api: "ApiClient", container: str) -> None:
+    def __init__(
+        self, machine: Machine, api: "ApiClient", credentials: KubeCredentials, container: str
+    ) -> None:
         self._machine = machine
         self._api = api
         self._container = container
         self._open = True
-        self._credentials = KubeCredentials(api.configuration)
+        self._credentials = credentials
 
     def start(self, command: str, *, window_bytes: int | None = None) -> "PodProcess":
         """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""

@@ -17,7 +17,7 @@ from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, ope
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
-from provision.errors import OtherAccount
+from provision.errors import UNHEARD, OtherAccount, ProvisionError
 from provision.provider import Leftover
 
 
@@ -43,14 +43,15 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         except (CorruptFile, NewerFormat) as error:  # to remove them it is not needed
             app.output.say(f"note: {error}")
             machines, unreadable = (), str(error)
-        except OtherAccount as error:
-            if not forget or provider.billed:
+        except (OtherAccount, *UNHEARD) as error:
+            if name != "kubernetes":
                 raise
-            app.output.say(f"{folder.name} is forgotten: {error}")
-            folder.remove()
-            return DownResult(
-                cluster=folder.name, removed=(), leftovers=(), left_on_nodes=(), cost_usd=None, seconds=0.0
+            if forget:
+                return _forget_pods(app, folder, error)
+            app.output.say(
+                "note: if its Kubernetes cluster is gone for good, `gpuctl down --forget` forgets it"
             )
+            raise
         runs = open_runs(app, folder.name)
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
@@ -116,6 +117,26 @@ def _tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine
     return tell_what_stays(app, folder, machines)
 
 
+def _forget_pods(app: App, folder: ClusterFolder, error: ProvisionError) -> DownResult:
+    """Remove the files about pods in a Kubernetes cluster that is gone, or that can't be asked."""
+    from provision.kubernetes import record
+
+    known = record.load(folder)
+    folder.remove()
+    where = f"kubectl --context {known.context} delete namespace {known.namespace}" if known else ""
+    app.output.say(
+        f"the cluster {folder.name} is forgotten; results stay. Nothing was removed: {error}\n"
+        f"If its Kubernetes cluster is there after all, its pods hold their GPUs until `{where}`."
+    )
+    return _nothing(folder)
+
+
+def _nothing(folder: ClusterFolder) -> DownResult:
+    return DownResult(
+        cluster=folder.name, removed=(), leftovers=(), left_on_nodes=(), cost_usd=None, seconds=0.0
+    )
+
+
 def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
     """Say that no cluster of that name is known here."""
     app.output.say(
@@ -124,9 +145,7 @@ def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
     )
     if others := ", ".join(cluster.name for cluster in app.store.clusters()):
         app.output.say(f"note: these clusters are there: {others}")
-    return DownResult(
-        cluster=folder.name, removed=(), leftovers=(), left_on_nodes=(), cost_usd=None, seconds=0.0
-    )
+    return _nothing(folder)
 
 
 def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:

@@ -92,19 +92,21 @@ def let_in(
     """Have the API server reached from `ssh_cidrs` alone; what EKS says of it then. It takes minutes."""
     if set(public_cidrs(found)) == set(cluster.ssh_cidrs):
         return found
-    asked = False
 
     def look() -> tuple[Mapping[str, Any] | None, str]:
-        nonlocal asked
-        if not asked:
-            try:
-                api.call("update_cluster_config", service="eks", again=True, **requests.access(cluster))
-            except Blocked as error:  # EKS still changes something else
-                return None, str(error)
-            asked = True
         now = describe(api, cluster)
-        done = now and now["status"] == "ACTIVE" and set(public_cidrs(now)) == set(cluster.ssh_cidrs)
-        return (now if done else None), f"its status is {now['status'] if now else 'not listed'}"
+        if now is None or now["status"] != "ACTIVE":  # a change of before, or ours
+            return None, f"its status is {now['status'] if now else 'not listed'}"
+        if set(public_cidrs(now)) == set(cluster.ssh_cidrs):
+            return now, ""
+        try:
+            api.call("update_cluster_config", service="eks", again=True, **requests.access(cluster))
+        except CloudError as error:
+            # EKS still changes something, or is "already at the desired configuration": an answer was lost.
+            if not isinstance(error, Blocked) and "already" not in str(error):
+                raise
+            return None, str(error)
+        return None, "EKS has begun"
 
     what = f"the API server to let in {', '.join(cluster.ssh_cidrs)}"
     return wait_until(what, look, timeout_s=ACTIVE_WITHIN_S, clock=clock, say=say)

@@ -1,6 +1,7 @@
 """Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,8 @@ NO_CAPACITY = (
 )
 """What the reason of a scaling group has, where AWS has no such machine in the zone now."""
 NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")
+CHANGING = ("CREATING", "UPDATING")
+"""Statuses in which EKS takes no change."""
 
 
 def ensure_template(
@@ -106,6 +109,33 @@ def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if group != names.CPU_GROUP))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScalingGroup:
+    """What Auto Scaling itself says of a node group's machines. EKS's numbers may be out of date."""
+
+    wanted: int
+    coming: tuple[str, ...]
+    """Ids of those that are being started."""
+    in_service: tuple[str, ...]
+
+
+def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
+    """A node group's scaling groups in one; of none, where EKS has not named one yet."""
+    known = scaling_groups(found)
+    answer = (
+        api.call("describe_auto_scaling_groups", service="autoscaling", AutoScalingGroupNames=known)
+        if known
+        else {"AutoScalingGroups": []}
+    )
+    groups = answer["AutoScalingGroups"]
+    states = {one["InstanceId"]: one["LifecycleState"] for group in groups for one in group["Instances"]}
+    return ScalingGroup(
+        wanted=sum(group["DesiredCapacity"] for group in groups),
+        coming=tuple(name for name, state in states.items() if state.startswith("Pending")),
+        in_service=tuple(name for name, state in states.items() if state == "InService"),
+    )
+
+
 def scale(
     api: Api,
     clock: Clock,
@@ -114,42 +144,61 @@ def scale(
     count: int,
     say: Say,
     *,
-    stay: Collection[str],
+    stay: Callable[[], Collection[str]],
     timeout_s: float = GROUP_WITHIN_S,
 ) -> None:
     """Have the group want so many machines; nothing where it does. Waits while EKS still changes it.
 
-    Where some are too many, those end that are not on an address of `stay`, the newest first: a scaling group left
-    to itself ends the oldest.
+    Where some are too many, those end that are not on an address that `stay` tells, the newest first: a scaling group
+    left to itself ends the oldest. They may take minutes to end then.
     """
     wanted = requests.scaling(count)
 
     def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
-        if found is None or found["scalingConfig"] == wanted:
+        if found is None:
             return True, ""
-        there = _machines(api, cluster, group, "pending", "running") if count else []
-        try:
-            if len(there) <= count or not count:
+        status, settled = found["status"], found["scalingConfig"] == wanted
+        if status in CHANGING:
+            return (True if settled and status == "CREATING" else None), f"its status is {status}"
+        now = scaling_group(api, found)
+        there = (*now.coming, *now.in_service)
+        if len(there) <= count or not count:
+            if not settled or now.wanted != count:
                 _resize(api, cluster, group, wanted)
-                return True, ""
-            if found["scalingConfig"]["desiredSize"] > len(there):
-                _resize(
-                    api, cluster, group, requests.scaling(len(there))
-                )  # or it would start others for them
-            else:
-                for one in surplus(there, count, stay):
-                    api.call(
-                        "terminate_instance_in_auto_scaling_group",
-                        service="autoscaling",
-                        InstanceId=one,
-                        ShouldDecrementDesiredCapacity=True,
-                    )
-        except Blocked as error:
-            return None, str(error)
+            return True, ""
+        if now.wanted > len(there):  # or it would start others for those that end
+            _resize(api, cluster, group, requests.scaling(len(there)))
+        else:
+            machines = [one for one in _machines(api, cluster, group) if one["InstanceId"] in there]
+            # Where it wants fewer by now, it ends the others itself.
+            for one in surplus(machines, count, stay())[: max(0, now.wanted - count)]:
+                _terminate(api, one)
         return None, f"{len(there) - count} machines have to end"
 
-    wait_until(f"the change of the node group {group}", look, timeout_s=timeout_s, clock=clock, say=say)
+    def patiently() -> tuple[bool | None, str]:
+        try:
+            return look()
+        except Blocked as error:
+            return None, str(error)
+
+    what = f"the change of the node group {group}"
+    wait_until(what, patiently, timeout_s=timeout_s, clock=clock, say=say)
+
+
+def _terminate(api: Api, machine: str) -> None:
+    """Have it end, and its group want one less."""
+    try:
+        api.call(
+            "terminate_instance_in_auto_scaling_group",
+            service="autoscaling",
+            InstanceId=machine,
+            ShouldDecrementDesiredCapacity=True,
+        )
+    except CloudError as error:
+        if error.code != "ValidationError":
+            raise
+        raise Blocked(str(error)) from error  # it has gone by itself: the next look tells
 
 
 def _resize(api: Api, cluster: CloudCluster, group: str, wanted: requests.Request) -> None:
@@ -167,25 +216,23 @@ def surplus(machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[
     """Return the ids of those that end where `count` stay: others before those in `stay`, then the newest. Pure."""
     newest = sorted(machines, key=lambda one: one["LaunchTime"], reverse=True)
     ordered = sorted(newest, key=lambda one: one.get("PrivateIpAddress") in stay)
-    return [str(one["InstanceId"]) for one in ordered[: len(machines) - count]]
+    return [str(one["InstanceId"]) for one in ordered[: max(0, len(machines) - count)]]
 
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
     """Until no more than so many machines of the group are there: EKS tells only that it has begun to end them."""
 
     def look() -> tuple[bool | None, str]:
-        there = len(
-            _machines(api, cluster, group, "pending", "running", "shutting-down", "stopping", "stopped")
-        )
+        there = len(_machines(api, cluster, group))
         return (True if there <= count else None), f"{there - count} of {there} are still there"
 
     what = f"the end of machines of the node group {group}"
     wait_until(what, look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
 
-def _machines(api: Api, cluster: CloudCluster, group: str, *states: str) -> list[Mapping[str, Any]]:
-    """The machines of the group in one of these states."""
-    which = filters(instance_state_name=states)
+def _machines(api: Api, cluster: CloudCluster, group: str) -> list[Mapping[str, Any]]:
+    """The machines of the group that have not ended."""
+    which = filters(instance_state_name=("pending", "running", "shutting-down", "stopping", "stopped"))
     which += tagged(tags.CLUSTER_ID, cluster.id) + tagged("Name", requests.node_name(cluster, group))
     found = api.pages("describe_instances", "Reservations", Filters=which)
     return [machine for reservation in found for machine in reservation["Instances"]]
@@ -222,7 +269,8 @@ def wait_group(
         if status in ("CREATE_FAILED", "DEGRADED"):
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         # EKS calls a group active that waits for machines. After its time, a cluster has none.
-        running = len(_machines(api, cluster, group, "running")) if status == "ACTIVE" and wanted else 0
+        waits = status == "ACTIVE" and wanted
+        running = len(scaling_group(api, found).in_service) if waits else 0
         if status == "ACTIVE" and (running >= wanted or _is_over(cluster)):
             return True, ""
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
@@ -245,13 +293,13 @@ def failure(text: str) -> CloudError | CreateFailed:
 
 
 def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
-    """What scaling groups say of launches that failed, by the activity's id, newest first."""
+    """What scaling groups say of their latest launches that failed, by the activity's id, newest first."""
     return {
         str(activity["ActivityId"]): activity.get("StatusMessage", "")
         for name in scaling_groups(group)
-        for activity in whole(
-            api, "autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=name
-        )
+        for activity in api.call(
+            "describe_scaling_activities", service="autoscaling", AutoScalingGroupName=name
+        )["Activities"]
         if activity["StatusCode"] == "Failed"
     }
 

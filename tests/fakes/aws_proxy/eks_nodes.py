@@ -77,6 +77,8 @@ def create(world: World, region: str, params: Params) -> Params:
             "status": "CREATING",
             "health": {"issues": []},
             "resources": {"autoScalingGroups": [{"name": scaling_group}]},
+            "_wanted": scaling["desiredSize"],
+            "_leaving": set(),
             "_activities": [],
             "_named_at": world.control.now() + NAMED_AFTER_S,
         },
@@ -100,6 +102,26 @@ def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
             yield one
 
 
+def stay_of(world: World, thing: Thing) -> list[Instance]:
+    """The machines of a node group that are not told to end."""
+    return [
+        one
+        for one in machines_of(world, thing)
+        if one.state in ("pending", "running") and one.id not in thing.body["_leaving"]
+    ]
+
+
+def drain(world: World, thing: Thing, machine: Instance) -> None:
+    """Have a machine end. It still runs for a while, in which EKS drains it, and shows the number of before."""
+    thing.body["_leaving"].add(machine.id)
+
+    def end() -> None:
+        instances.terminate(world, machine)
+        thing.body["scalingConfig"]["desiredSize"] = thing.body["_wanted"]
+
+    world.after(world.extra.eks_drain_s, end)
+
+
 def nodes_of(world: World, region: str, cluster: str) -> list[Instance]:
     """The nodes of a cluster that run."""
     groups = [one for one in world.of(GROUP, region) if one.body["clusterName"] == cluster]
@@ -115,10 +137,10 @@ def _scale(world: World, thing: Thing) -> None:
     """Start or end machines until there are as many as are wanted; a refusal is told, and tried again."""
     if thing.body["status"] == "DELETING":
         return
-    live = [one for one in machines_of(world, thing) if one.state in ("pending", "running")]
-    wanted = thing.body["scalingConfig"]["desiredSize"]
+    live = stay_of(world, thing)
+    wanted = thing.body["_wanted"]
     for one in live[: max(0, len(live) - wanted)]:
-        instances.terminate(world, one)  # the oldest, as AWS does
+        drain(world, thing, one)  # the oldest, as AWS does
     if len(live) < wanted:
         try:
             _launch(world, thing, wanted - len(live))
@@ -184,7 +206,7 @@ def _look(world: World, thing: Thing) -> None:
         _scale(world, thing)  # one that was lost is replaced
     elif thing.body["status"] == "CREATING":
         running = sum(one.state == "running" for one in machines_of(world, thing))
-        if running == thing.body["scalingConfig"]["desiredSize"]:
+        if running == thing.body["_wanted"]:
             thing.body["status"] = "ACTIVE"
     elif (
         thing.body["status"] == "DELETING"
@@ -218,6 +240,7 @@ def update(world: World, region: str, params: Params) -> Params:
     if thing.body["status"] not in ("ACTIVE", "DEGRADED"):
         raise clusters.in_use(f"Nodegroup is {thing.body['status']}")
     thing.body["scalingConfig"] |= params.get("scalingConfig", {})
+    thing.body["_wanted"] = thing.body["scalingConfig"]["desiredSize"]
     thing.body["status"] = "UPDATING"
     _scale(world, thing)
     return {"update": {"id": new_id("u"), "status": "InProgress", "type": "ConfigUpdate"}}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.fakes.aws_proxy import eks_nodes, eks_wire, instances, wire
+from tests.fakes.aws_proxy import eks_nodes, eks_wire, wire
 from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.world import Thing, World, utc_now
 
@@ -14,6 +14,7 @@ XMLNS = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 def answer(world: World, region: str, operation: str, form: dict[str, str]) -> bytes:
     """The answer to a call, as XML."""
     acts = {
+        "DescribeAutoScalingGroups": _groups,
         "DescribeScalingActivities": _activities,
         "DescribeScheduledActions": _actions,
         "PutScheduledUpdateGroupAction": _put,
@@ -60,13 +61,51 @@ def _activities(world: World, region: str, params: Params) -> Params:
 def _terminate(world: World, region: str, params: Params) -> Params:
     """One that goes, and the group wants one less: nothing else is played."""
     assert params["ShouldDecrementDesiredCapacity"] is True
+    machine = params["InstanceId"]
     for thing in world.of(eks_nodes.GROUP, region):
-        for one in eks_nodes.machines_of(world, thing):
-            if one.id == params["InstanceId"] and one.state in ("pending", "running"):
-                thing.body["scalingConfig"]["desiredSize"] -= 1
-                instances.terminate(world, one)
+        if machine in thing.body["_leaving"]:
+            raise ApiError("ScalingActivityInProgress", f"Instance {machine} is in Terminating:Wait")
+        for one in eks_nodes.stay_of(world, thing):
+            if one.id == machine:
+                thing.body["_wanted"] -= 1
+                eks_nodes.drain(world, thing, one)
                 return {}
-    raise ApiError("ValidationError", f"Instance Id not found - No managed instance found for {params}")
+    raise ApiError(
+        "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {machine}"
+    )
+
+
+def _groups(world: World, region: str, params: Params) -> Params:
+    found = []
+    for name in params["AutoScalingGroupNames"]:
+        thing = _group(world, region, name)
+        shown = []
+        for one in eks_nodes.machines_of(world, thing):
+            state = {"pending": "Pending", "running": "InService"}.get(one.state, "Terminating:Proceed")
+            state = "Terminating:Wait" if one.id in thing.body["_leaving"] and state == "InService" else state
+            shown.append(
+                {
+                    "InstanceId": one.id,
+                    "AvailabilityZone": one.plan.zone,
+                    "LifecycleState": state,
+                    "HealthStatus": "Healthy",
+                    "ProtectedFromScaleIn": False,
+                }
+            )
+        found.append(
+            {
+                "AutoScalingGroupName": name,
+                "MinSize": thing.body["scalingConfig"]["minSize"],
+                "MaxSize": thing.body["scalingConfig"]["maxSize"],
+                "DesiredCapacity": thing.body["_wanted"],
+                "DefaultCooldown": 300,
+                "AvailabilityZones": [],
+                "HealthCheckType": "EC2",
+                "CreatedTime": utc_now(),
+                "Instances": shown,
+            }
+        )
+    return {"AutoScalingGroups": found}
 
 
 def _put(world: World, region: str, params: Params) -> Params:

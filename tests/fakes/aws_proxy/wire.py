@@ -106,6 +106,8 @@ def _structure(shape: StructureShape, given: Any, path: str) -> Params:
 
 
 def _list(shape: ListShape, given: Any, path: str) -> list[Any]:
+    if isinstance(given, dict) and given.keys() == {"member"}:  # as services other than EC2 have it
+        given = given["member"]
     if not isinstance(given, dict) or not all(key.isdigit() for key in given):
         raise _unknown(path)
     return [_value(shape.member, given[key], f"{path}.{key}") for key in sorted(given, key=int)]

@@ -46,6 +46,8 @@ class Extra:
     """From the call until a control plane works."""
     eks_cluster_failure: str = ""
     """`code: message` with which new control planes fail."""
+    eks_drain_s: float = 0.2
+    """From a machine's end being asked for until it begins to end."""
     eks_gone_s: float = 0.2
     """How long EKS takes at least to remove a cluster or a node group."""
     eks_endpoint: str = "https://127.0.0.1:1"

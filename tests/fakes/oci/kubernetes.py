@@ -164,11 +164,11 @@ def _scale(cloud: Cloud, pool: Resource) -> None:
 
 
 def show_pool(cloud: Cloud, request: Request) -> Reply:
-    """GetNodePool, with its nodes."""
+    """GetNodePool, with its nodes; their order tells nothing."""
     pool = cloud.get("nodepool", request.target)
     reply = shown(pool)
     return Reply(
-        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"] if _is_listed(one)]},
+        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"][::-1] if _is_listed(one)]},
         headers=reply.headers,
     )
 

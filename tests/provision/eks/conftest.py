@@ -27,7 +27,7 @@ def kube() -> Iterator[KubeApi]:
 def fake(fake_process: FakeCloud, kube: KubeApi) -> FakeCloud:
     fake_process.reset()
     url = f"http://127.0.0.1:{kube.port}"
-    fake_process.settings(speed=SPEED, eks_endpoint=url, eks_cluster_s=2.0, eks_gone_s=2.0)
+    fake_process.settings(speed=SPEED, eks_endpoint=url, eks_cluster_s=2.0, eks_gone_s=2.0, eks_drain_s=30.0)
     return fake_process
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import boto3
 import pytest
 
+from inventories.errors import InventoryError
+from provision.kubernetes import record
 from tests.fakes.client import FakeCloud
 from tests.provision.eks.building import User, operations
 
@@ -84,3 +86,31 @@ def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
     assert user.up(2, ssh_cidr="203.0.113.9/32") == made
     assert operations(fake) == ["UpdateClusterConfig"]
     assert not user.plan(2, ssh_cidr="203.0.113.9/32").notes
+
+
+@pytest.mark.slow
+def test_who_is_let_in_is_found_again_after_an_interrupt(user: User, fake: FakeCloud) -> None:
+    """EKS refuses a change to what it has already."""
+    made = user.up(1)
+    fake.settings(eks_cluster_s=400.0)
+
+    def interrupt(line: str) -> None:
+        if "to let in" in line:
+            raise KeyboardInterrupt
+
+    plan = user.plan(1, ssh_cidr="203.0.113.9/32")
+    with pytest.raises(KeyboardInterrupt):
+        user.provider.create(plan, user.folder.journal, interrupt)
+    assert user.up(1, ssh_cidr="203.0.113.9/32") == made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [None, "{", '{"format": 999}'])
+def test_down_needs_no_record_of_the_pods(user: User, fake: FakeCloud, text: str | None) -> None:
+    user.up(1)
+    path = user.folder.path / record.FILE
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(InventoryError):
+        user.provider.find()
+    assert user.down() == ()
+    assert fake.owned() == []

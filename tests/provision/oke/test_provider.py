@@ -150,7 +150,12 @@ def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
     assert operations(fake)[-1] == "DeleteNode"
 
 
-def test_nodes_without_a_machine_that_stays_end_first() -> None:
-    machines = [{"id": f"node-{at}", "privateIp": f"10.0.0.{at}"} for at in range(3)]
-    assert surplus(machines, 1, ()) == ["node-2", "node-1"]
-    assert surplus(machines, 1, ("10.0.0.2",)) == ["node-1", "node-0"]
+def test_nodes_without_a_machine_that_stays_end_first_then_those_that_fail_then_the_newest() -> None:
+    machines = [
+        {"id": f"node-{at}", "privateIp": f"10.0.0.{at}", "lifecycleState": "ACTIVE"} for at in range(3)
+    ]
+    made = {"node-0": "2026-11-03", "node-1": "2026-11-01", "node-2": "2026-11-02"}
+    assert surplus(machines, 1, (), made) == ["node-0", "node-2"]
+    assert surplus(machines, 1, ("10.0.0.0",), made) == ["node-2", "node-1"]
+    assert surplus([*machines[:2], {**machines[2], "lifecycleState": "FAILING"}], 2, (), made) == ["node-2"]
+    assert surplus(machines, 3, (), made) == []

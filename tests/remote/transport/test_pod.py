@@ -1,9 +1,12 @@
 """Commands in pods, through an API server."""
 
+import json
 import os
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
@@ -15,7 +18,7 @@ from remote.checks import facts
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, NoPython, Unreachable
 from remote.sessions.session import Node
 from remote.transport import NO_STATUS, open_transport
-from tests.fakes.kube.api import KubeApi, Pod, kube_api
+from tests.fakes.kube.api import TOKEN, KubeApi, Pod, kube_api
 
 
 def machine(pod: str, *, context: str = "test", python: str | None = sys.executable) -> Machine:
@@ -134,7 +137,7 @@ def test_pod_waits_no_longer_than_it_was_told(node: Node) -> None:
             "ours/gone",
             "test",
             MachineGone,
-            r"there is no pod ours/gone at http://\S+\. `gpuctl up` has another",
+            r"there is no pod ours/gone at http://\S+\. KubeRay puts another in its place",
         ),
         ("ours/worker", "other", Unreachable, "the kubeconfig has no usable context other"),
     ],
@@ -165,3 +168,33 @@ def test_pod_without_python_says_so(api: KubeApi, cluster: ClusterFolder) -> Non
     with pytest.raises(NoPython, match=r"default-0: Python \(/no/python3\) is not there"):
         facts.gather(node, ())
     node.close()
+
+
+def test_program_that_gives_out_tokens_is_asked_once_for_many_pods(
+    api: KubeApi, cluster: ClusterFolder, tmp_path: Path
+) -> None:
+    """Its tokens hold for four minutes, as OKE's, which the client asks for anew with each call."""
+    version = "client.authentication.k8s.io/v1"
+    ends = (datetime.now(UTC) + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = {"token": TOKEN, "expirationTimestamp": ends}
+    credential = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+    asked = tmp_path / "asked"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho asked >> {asked}\necho '{credential}'\n")
+    program.chmod(0o755)
+    api.kubeconfig(
+        tmp_path / "kubeconfig",
+        user={"exec": {"apiVersion": version, "command": str(program), "interactiveMode": "Never"}},
+    )
+    one = machine("ours/worker")
+
+    def hello(_: int) -> bytes:
+        node = Node(one, open_transport(one, cluster, 5))
+        try:
+            return node.run("echo hello", timeout_s=30).stdout
+        finally:
+            node.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(hello, range(8))) == {b"hello\n"}
+    assert asked.read_text() == "asked\n"
