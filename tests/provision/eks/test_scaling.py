@@ -10,7 +10,7 @@ from provision.eks.infrastructure.node_groups import surplus
 from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
-from tests.provision.eks.building import User
+from tests.provision.eks.building import User, operations
 
 LIMITS = {"min_count": 0, "max_count": 2}
 
@@ -164,6 +164,7 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     (node,) = nodes_with_gpus(fake)
     kube.world.images["*"] = "slow"
     plan = user.plan(2)
+    fake.forget_calls()
 
     def say(line: str) -> None:
         user.said.append(line)
@@ -177,6 +178,7 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
         assert user.up(None) == (kept,)
     assert user.provider.find() == (kept,)
     assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
+    assert operations(fake).count("TerminateInstanceInAutoScalingGroup") == 1
 
 
 @pytest.mark.slow
