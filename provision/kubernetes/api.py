@@ -23,6 +23,8 @@ from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled
 from provision.retry import Retry
 
 FIELD_MANAGER = "gpuctl"
+MOST_AT_ONCE = 64
+"""Connections that are kept."""
 PAGE = 500
 """Objects in one answer of the server."""
 TIMEOUT_S = 20.0
@@ -57,6 +59,7 @@ POD = Kind("v1", "pods")
 SECRET = Kind("v1", "secrets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 EVENT = Kind("v1", "events")
+QUOTA = Kind("v1", "resourcequotas")
 RAY_CLUSTER = Kind("ray.io/v1", "rayclusters")
 CRD = Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
 ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
@@ -184,6 +187,7 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     files = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
     settings = client.Configuration()
     settings.retries = False
+    settings.connection_pool_maxsize = MOST_AT_ONCE
     contexts: list[Any] = []
     current: dict[str, Any] = {}
     try:

@@ -25,6 +25,8 @@ class NodeRoom:
     """None: the pods of others can't be listed."""
     efa: int = 0
     """Interfaces of AWS's EFA that pods may have."""
+    images: frozenset[str] = frozenset()
+    """Names of those that it has pulled, as far as it tells."""
 
 
 def rooms(
@@ -53,7 +55,12 @@ def rooms(
         free = None if pods is None else max(0, gpus - taken[name])
         shape = (node["metadata"].get("labels") or {}).get(INSTANCE_TYPE)
         efa = int(allocatable.get(EFA, 0))
-        found.append(NodeRoom(name=name, shape=shape, cpus=cpus, gpus=gpus, free_gpus=free, efa=efa))
+        images = frozenset(
+            text for one in node["status"].get("images") or () for text in one.get("names") or ()
+        )
+        found.append(
+            NodeRoom(name=name, shape=shape, cpus=cpus, gpus=gpus, free_gpus=free, efa=efa, images=images)
+        )
     return tuple(found)
 
 
@@ -106,10 +113,15 @@ def whole_cpus(quantity: str) -> int:
 
 def with_room(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> tuple[int, int | None]:
     """Return how many nodes fit, and how many of those have all their GPUs free (None: not known)."""
-    fitting = [node for node in found if _fits(node, shape, gpus)]
+    fitting = that_fit(found, shape, gpus)
     if any(node.free_gpus is None for node in fitting) and gpus:
         return len(fitting), None
     return len(fitting), sum((node.free_gpus or 0) >= gpus for node in fitting)
+
+
+def that_fit(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> list[NodeRoom]:
+    """Return the nodes on which a machine with so many GPUs can be."""
+    return [node for node in found if _fits(node, shape, gpus)]
 
 
 def _fits(node: NodeRoom, shape: str | None, gpus: int) -> bool:

@@ -1,6 +1,6 @@
 """What would make `up` fail: permissions, KubeRay, nodes. Looks, and makes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -8,8 +8,9 @@ from inventories.errors import InvalidInput
 from provision.cloud.records import Finding
 from provision.errors import CloudError, Denied, Gone
 from provision.kubernetes import objects
-from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, RAY_CLUSTER, Api, Kind
-from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, with_room
+from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, QUOTA, RAY_CLUSTER, Api, Kind
+from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, that_fit, with_room
+from provision.kubernetes.images import is_among
 from provision.parallel import run_all, values
 from provision.pricing.catalog import gpus_of
 
@@ -112,8 +113,13 @@ def adds_nodes(api: Api) -> str:
     return ""
 
 
-def findings(api: Api, namespace: str, shape: str | None, count: int) -> Sequence[Finding]:
-    """Return what `doctor` shows of a context, for so many machines on nodes of the `shape` (None: any)."""
+def findings(
+    api: Api, namespace: str, shape: str | None, count: int, *, image: str | None = None
+) -> Sequence[Finding]:
+    """Return what `doctor` shows of a context, for so many machines on nodes of the `shape` (None: any).
+
+    `image`: of the pods. None: the default.
+    """
     where = f"{api.server} (context {api.context})"
     try:
         missing = missing_permissions(api, namespace)
@@ -144,22 +150,26 @@ def findings(api: Api, namespace: str, shape: str | None, count: int) -> Sequenc
             detail=what or f"{CRD_NAME} is there",
             fix=fix,
         ),
-        _nodes_finding(api, namespace, shape, count),
+        *_of_nodes(api, namespace, shape, count, image),
     )
 
 
-def _nodes_finding(api: Api, namespace: str, shape: str | None, count: int) -> Finding:
+def _of_nodes(
+    api: Api, namespace: str, shape: str | None, count: int, image: str | None
+) -> Sequence[Finding]:
+    """Return what is to be said of nodes, their images, and how many GPUs the namespace may have."""
     found = nodes(api, namespace)
     if found is None:
-        return Finding(what="nodes", ok=None, detail="you may not list nodes")
+        return (Finding(what="nodes", ok=None, detail="you may not list nodes"),)
     if not found:
         more = adds_nodes(api)
-        return Finding(
+        none = Finding(
             what="nodes",
             ok=bool(more),
             detail="none is free of taints and ready" + (f"; {more} adds them" if more else ""),
             fix="" if more else "Add nodes to the cluster, or have an autoscaler add them.",
         )
+        return (none,)
     gpus = sum(node.gpus for node in found)
     free = (
         None if any(node.free_gpus is None for node in found) else sum(node.free_gpus or 0 for node in found)
@@ -170,16 +180,55 @@ def _nodes_finding(api: Api, namespace: str, shape: str | None, count: int) -> F
     try:
         each = gpus_each(found, shape, of_shape=gpus_of(shape) if shape else None)
     except InvalidInput as error:
-        return Finding(what="nodes", ok=False, detail=detail, fix=str(error))
+        return (Finding(what="nodes", ok=False, detail=detail, fix=str(error)),)
     fitting, ready = with_room(found, shape, each)
     room = fitting if ready is None else ready
-    if room >= count or adds_nodes(api):
-        return Finding(what="nodes", ok=True, detail=detail)
-    return Finding(
+    enough = room >= count or bool(adds_nodes(api))
+    about = Finding(
         what="nodes",
-        ok=False,
-        detail=f"{detail}; {room} of {count} that are asked for",
-        fix="Ask for fewer, wait, or have the cluster's administrator add nodes.",
+        ok=enough,
+        detail=detail if enough else f"{detail}; {room} of {count} that are asked for",
+        fix="" if enough else "Ask for fewer, wait, or have the cluster's administrator add nodes.",
+    )
+    with_image = image_finding(image or objects.default_image(each), that_fit(found, shape, each))
+    return (about, with_image, *_quota_findings(api, namespace, each * count))
+
+
+def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
+    """Return whether the nodes have the image. Whether others get it, a pod tells. Pure."""
+    try:
+        have = sum(is_among(image, node.images) for node in fitting)
+    except InvalidInput as error:
+        return Finding(what="image", ok=False, detail=image, fix=str(error))
+    if fitting and have == len(fitting):
+        return Finding(what="image", ok=True, detail=f"{image} is on all nodes that fit")
+    on = f"on {have} of {len(fitting)} nodes that fit"
+    told = "whether others may pull it, and how long that takes, `gpuctl up` tells"
+    return Finding(what="image", ok=None, detail=f"{image} is {on}; {told}")
+
+
+def _quota_findings(api: Api, namespace: str, gpus: int) -> Sequence[Finding]:
+    """Return what the quotas of the cluster's namespace leave for so many GPUs; nothing where there are none."""
+    try:
+        quotas = api.list(QUOTA, namespace)
+    except Denied:
+        return ()
+    return [found for one in quotas if (found := quota_finding(one, gpus)) is not None]
+
+
+def quota_finding(quota: Mapping[str, Any], gpus: int) -> Finding | None:
+    """Return what a quota leaves for so many GPUs; None: it says nothing of GPUs. Pure."""
+    hard, used = ((quota.get("status") or {}).get(part) or {} for part in ("hard", "used"))
+    limit = hard.get(f"requests.{objects.GPU}")
+    if limit is None:
+        return None
+    taken = int(used.get(f"requests.{objects.GPU}", 0))
+    ok = int(limit) >= gpus
+    return Finding(
+        what="quota",
+        ok=ok,
+        detail=f"{quota['metadata']['name']} allows {limit} GPUs, {taken} are used; {gpus} are asked for",
+        fix="" if ok else "Ask for fewer, or have the cluster's administrator raise the quota.",
     )
 
 

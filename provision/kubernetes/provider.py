@@ -17,6 +17,7 @@ from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, R
 from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
+from provision.kubernetes.images import full_name
 from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
@@ -65,13 +66,15 @@ class KubernetesProvider:
         self._connect = connect
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
-        """As the protocol says. Raises Denied, NoCapacity and RefusedPlan before anything is made."""
+        """As the protocol says. Raises Denied, NoCapacity, RefusedPlan and InvalidInput before anything is made."""
         refuse_unsupported(
             spec,
             self.name,
             honoured={"shape", "image", "context"},
             because="its machines are pods on nodes that are somebody's",
         )
+        if spec.image is not None:
+            full_name(spec.image)
         record = load(self._folder)
         if record is not None:
             _refuse_elsewhere(record, spec)
@@ -172,7 +175,8 @@ class KubernetesProvider:
             record = None  # another cluster is asked about than the one that is used
         api = self._api(record, spec)
         namespace = record.namespace if record else f"gpuctl-{self._folder.name}"
-        return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1))
+        image = spec.image or (record.image if record else None)
+        return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1, image=image))
 
     def _found(self, record: KubernetesCluster | None, api: Api) -> list[Machine]:
         if record is None:

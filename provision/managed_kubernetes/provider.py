@@ -22,6 +22,7 @@ from provision.cloud.planning.spec_checks import refuse_elsewhere
 from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
 from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
+from provision.kubernetes.images import full_name
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
@@ -56,7 +57,7 @@ class ManagedKubernetes:
 
     def plan(self, spec: Spec, current: Inventory | None) -> Plan:
         """As the protocol says. Where the API server does not answer us, the inventory tells the machines."""
-        self._refuse_unsupported(spec)
+        self._refuse_unusable(spec)
         record = self._files.load()
         if record is not None:
             refuse_elsewhere(record, spec)
@@ -83,7 +84,7 @@ class ManagedKubernetes:
 
     def outline(self, spec: Spec) -> Plan:
         """The plan for an account that can't be asked: as if nothing of ours were there."""
-        self._refuse_unsupported(spec)
+        self._refuse_unusable(spec)
         return make_outline(self._facts, self._files, spec)
 
     def create(self, plan: Plan, journal: Journal, say: Say = quiet) -> tuple[Machine, ...]:
@@ -195,13 +196,15 @@ class ManagedKubernetes:
         asked = replace(wanted, target=service.cloud.target)
         return (*service.findings(asked, spec.count or 1), caller_address.check(asked.ssh_cidr))
 
-    def _refuse_unsupported(self, spec: Spec) -> None:
+    def _refuse_unusable(self, spec: Spec) -> None:
         refuse_unsupported(
             spec,
             self.name,
             honoured=self._facts.honoured,
             because="its machines are nodes of a Kubernetes cluster, in a network of gpuctl's",
         )
+        if spec.image is not None:
+            full_name(spec.image)
 
     def _target(self, spec: Spec) -> Target:
         return Target(

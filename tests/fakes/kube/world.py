@@ -48,6 +48,7 @@ class World:
         memory: str = "256Gi",
         labels: dict[str, str] | None = None,
         taints: Sequence[Document] = (),
+        images: Sequence[str] = (),
     ) -> None:
         """Let a node join."""
         amounts = {"cpu": str(cpus), "memory": memory, "pods": "110"}
@@ -64,6 +65,7 @@ class World:
                 "allocatable": amounts,
                 "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
                 "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+                "images": [{"names": [image], "sizeBytes": 1} for image in images],
             },
         }
         self.add(node)

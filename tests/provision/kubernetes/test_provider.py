@@ -337,3 +337,47 @@ def test_undoing_that_fails_says_what_is_left(api: KubeApi, folder: ClusterFolde
     api.denied = {("delete", "namespaces")}
     with pytest.raises(LeftBehind, match="What was begun is still there: namespace gpuctl-default-"):
         provider(folder).create(plan, folder.journal)
+
+
+def test_doctor_tells_which_nodes_have_the_image_and_what_a_quota_leaves(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    kind = {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
+    api.world.add_node("fast-0", gpus=8, labels=kind, taints=[TAINT], images=["docker.io/library/mine:1"])
+    spec = replace(SPEC, count=1, shape="p4d.24xlarge", image="mine:1")
+
+    def told(spec: Spec) -> dict[str, tuple[bool | None, str]]:
+        return {one.what: (one.ok, f"{one.detail} {one.fix}") for one in provider(folder).check(spec)}
+
+    assert told(spec)["image"] == (True, "mine:1 is on all nodes that fit ")
+    ok, sentence = told(replace(spec, image="mine:2"))["image"]
+    assert (ok, sentence.partition(";")[0]) == (None, "mine:2 is on 0 of 1 nodes that fit")
+    ok, sentence = told(replace(spec, image="Mine"))["image"]
+    assert ok is False
+    assert "can't be the name of a container image" in sentence
+    assert "quota" not in told(spec)
+
+    g5 = replace(SPEC, shape="g5.12xlarge")
+    up(folder, g5)
+    (namespace,) = ours(api)
+    hard, used = {"requests.nvidia.com/gpu": "12"}, {"requests.nvidia.com/gpu": "8"}
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "team", "namespace": namespace},
+        "spec": {"hard": hard},
+        "status": {"hard": hard, "used": used},
+    }
+    api.world.add(quota)
+    assert told(replace(g5, count=3))["quota"][0] is True
+    ok, sentence = told(replace(SPEC, count=3, shape="p4d.24xlarge"))["quota"]
+    assert ok is False
+    assert "team allows 12 GPUs, 8 are used; 24 are asked for Ask for fewer" in sentence
+
+
+def test_name_that_no_image_can_have_is_told_before_anything_is_made(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    with pytest.raises(InvalidInput, match="can't be the name of a container image"):
+        up(folder, replace(SPEC, image="Mine:1"))
+    assert ours(api) == []
