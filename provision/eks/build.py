@@ -51,7 +51,7 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     api, cluster = work.api, work.cluster
     role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
     subnets = list(told["resourcesVpcConfig"]["subnetIds"])
-    earlier = groups.earlier_refusals(api, cluster, names.CPU_GROUP)
+    earlier = groups.earlier_failures(api, cluster, names.CPU_GROUP)
     _cpu_group(work, role, subnets)
     wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
     _gpu_group(work, count, wanted)
@@ -60,6 +60,7 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
 
 
 def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
+    _remove_failed(work, names.CPU_GROUP)
     template = groups.ensure_template(
         work.api,
         work.cluster,
@@ -83,23 +84,20 @@ def end_nodes(work: Building, count: int) -> None:
     end_machines(
         _sizes(work),
         count,
-        scale=lambda group, few: groups.scale(api, clock, cluster, group, few, say, stay=work.stay),
+        scale=lambda group, few: _leave(work, group, few, timeout_s=groups.GROUP_WITHIN_S),
         wait_gone=lambda group, few: groups.wait_gone(api, clock, cluster, group, few, say),
     )
 
 
 def _gpu_group(work: Building, count: int, wanted: Mapping[str, str]) -> None:
     """The group of machines with GPUs, all in one zone: where there are some, else the first that has them."""
-    api, clock, cluster, say = work.api, work.clock, work.cluster, work.say
     in_first_zone(
         work,
         _sizes(work),
         names.gpu_group,
         count,
         make=lambda zone: _in_zone(work, count, zone, wanted),
-        scale=lambda group, few: groups.scale(
-            api, clock, cluster, group, few, say, stay=work.stay, timeout_s=BLOCKED_TIMEOUT_S
-        ),
+        scale=lambda group, few: _leave(work, group, few, timeout_s=BLOCKED_TIMEOUT_S),
         remove=lambda group: _remove_group(work, group),
         what=f"AWS has not {count} {work.offer.shape}",
         everywhere=(Quota,),
@@ -112,9 +110,7 @@ def _sizes(work: Building) -> dict[str, int]:
         name: groups.describe(work.api, work.cluster, name)
         for name in groups.gpu_groups(work.api, work.cluster)
     }
-    return {
-        name: int(told["scalingConfig"]["desiredSize"]) for name, told in found.items() if told is not None
-    }
+    return {name: groups.size(work.api, told) for name, told in found.items() if told is not None}
 
 
 def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -> None:
@@ -141,7 +137,8 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         ),
     )
     own = {"role": wanted["role"], "subnet": subnet, "template": template}
-    earlier = groups.earlier_refusals(api, cluster, group)
+    _remove_failed(work, group)
+    earlier = groups.earlier_failures(api, cluster, group)
     groups.ensure_group(
         api,
         work.clock,
@@ -150,9 +147,29 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         work.ensure,
         lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
     )
-    groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay)
+    grows = not groups.is_over(cluster)  # no action would end what starts then
+    groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay, grows=grows)
     groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
+
+
+def _leave(work: Building, group: str, count: int, *, timeout_s: float) -> None:
+    """Leave so many machines of the group. One that EKS could not make goes as a whole."""
+    found = groups.describe(work.api, work.cluster, group)
+    if found is not None and found["status"] in groups.FAILED and not count:
+        _remove_group(work, group)
+        return
+    groups.scale(
+        work.api, work.clock, work.cluster, group, count, work.say, stay=work.stay, timeout_s=timeout_s
+    )
+
+
+def _remove_failed(work: Building, group: str) -> None:
+    """Remove a group that EKS could not make, so that it is made anew; with machines at work, it is left."""
+    found = groups.describe(work.api, work.cluster, group)
+    if found is not None and found["status"] in groups.FAILED and not work.kept:
+        work.say(f"the node group {group} could not be made before: it is made anew")
+        _remove_group(work, group)
 
 
 def _remove_group(work: Building, group: str) -> None:

@@ -15,6 +15,7 @@ from provision.errors import CloudError, Denied, ProvisionError, Throttled, Uncl
 from provision.parallel import run_all
 
 NEEDED = (
+    "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
     "autoscaling:PutScheduledUpdateGroupAction",
     "autoscaling:TerminateInstanceInAutoScalingGroup",

@@ -17,14 +17,12 @@ import urllib3.exceptions
 import yaml
 from kubernetes import client, config
 
-from inventories.kube_credentials import KubeCredentials
+from inventories.kube_context import KubeContext, kube_context
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
 
 FIELD_MANAGER = "gpuctl"
-MOST_AT_ONCE = 64
-"""Connections that are kept."""
 PAGE = 500
 """Objects in one answer of the server."""
 TIMEOUT_S = 20.0
@@ -68,14 +66,14 @@ ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", name
 class Api:
     """The API server that a context of a kubeconfig names."""
 
-    def __init__(self, made: "client.ApiClient", context: str, clock: Clock | None = None) -> None:
-        self._client = made
-        self._settings = made.configuration
+    def __init__(self, found: KubeContext, context: str, clock: Clock | None = None) -> None:
+        self._found = found
+        self._settings = found.configuration()
+        self._client = client.ApiClient(self._settings)
         self.context = context
         self.server = str(self._settings.host)
         self.verified = bool(self._settings.verify_ssl)
         """Whether the server has to show a certificate that is known here."""
-        self._credentials = KubeCredentials(made.configuration)
         self._retry = Retry(clock=clock or SystemClock(), unclear_for_s=UNCLEAR_FOR_S)
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
@@ -135,7 +133,7 @@ class Api:
         headers = {
             "Accept": "application/json",
             "Content-Type": media_type,
-            **self._credentials.headers(),
+            **self._found.headers(),
         }
         try:
             answer = self._client.rest_client.pool_manager.request(
@@ -185,9 +183,6 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     is no such context, and BadCredentials where it can't be used.
     """
     files = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
-    settings = client.Configuration()
-    settings.retries = False
-    settings.connection_pool_maxsize = MOST_AT_ONCE
     contexts: list[Any] = []
     current: dict[str, Any] = {}
     try:
@@ -209,13 +204,13 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     if name not in known:
         raise UnknownProfile(f"Your kubeconfig has no context '{name}'. It has {', '.join(known)}.")
     try:
-        made = config.new_client_from_config(files, context=name, client_configuration=settings)
+        made = Api(kube_context(files, name), name, clock)
     except config.ConfigException as error:
         raise BadCredentials(f"The context {name} of your kubeconfig can't be used: {error}.") from error
-    if not settings.verify_ssl:
+    if not made.verified:
         # The kubeconfig says so; a warning a request does not help whoever wrote it.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return Api(made, name, clock)
+    return made
 
 
 def _plain(error: Exception) -> str:

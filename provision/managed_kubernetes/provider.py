@@ -3,7 +3,7 @@
 The tags of the cloud's resources are the truth about what exists, as for virtual machines; the files are the same.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -109,7 +109,7 @@ class ManagedKubernetes:
             say=say,
             network=lambda: self._files.network_lock(cluster.target, "up", say),
             kept=len(plan.keep),
-            stay=lambda: self._hosts(len(plan.keep)),
+            stay=lambda: self._hosts({machine.rank for machine in plan.keep}),
         )
         if plan.end:
             # First, and whatever else does not work: these are billed.
@@ -223,10 +223,10 @@ class ManagedKubernetes:
             return False
         return True
 
-    def _hosts(self, count: int) -> tuple[str, ...]:
-        """The private addresses of the nodes of the first `count` ranks, as far as the API server tells."""
+    def _hosts(self, ranks: Collection[int]) -> tuple[str, ...]:
+        """The private addresses of the nodes of these machines, as far as the API server tells."""
         try:
-            return self._workers.hosts(count) if count else ()
+            return self._workers.hosts(ranks) if ranks else ()
         except GpuctlError:
             return ()
 

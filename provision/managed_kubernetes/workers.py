@@ -1,5 +1,6 @@
 """The machines of a cluster: worker pods of a RayCluster, as provider `kubernetes` has them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from inventories.disk.store import ClusterFolder, Journal
@@ -73,14 +74,13 @@ class Workers:
             record.save(self.folder, replace(known, count=count))
             Pods(self._api(known), known, self.clock).apply(count, self.folder.ray_token())
 
-    def hosts(self, count: int) -> tuple[str, ...]:
-        """The private addresses of the nodes on which the first `count` ranks are."""
+    def hosts(self, ranks: Collection[int]) -> tuple[str, ...]:
+        """The private addresses of the nodes on which the machines of these ranks are."""
         known = self._known()
         if known is None:
             return ()
         workers = Pods(self._api(known), known, self.clock).workers()
-        first = [pod for pod in workers if (rank := rank_of(pod)) is not None and rank < count]
-        return tuple(str(pod["status"].get("hostIP", "")) for pod in first)
+        return tuple(str(pod["status"].get("hostIP", "")) for pod in workers if rank_of(pod) in ranks)
 
     def use_python(self, python: str | None) -> None:
         """Have them use that interpreter from now on. None: the one that they have had."""

@@ -85,24 +85,30 @@ def scale(
     that it could not start it gives up is OKE's choice: they have no id.
     """
 
+    told: set[str] = set()
+
     def look() -> tuple[bool | None, str]:
         view = api.call("container.get_node_pool", pool["id"])
         size = view["nodeConfigDetails"]["size"]
         if size == count:
             return True, ""
         there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
+        if told and (view["lifecycleState"] == "UPDATING" or any(node["id"] in told for node in there)):
+            return None, f"{len(told)} machines end"  # the size follows
         try:
             if len(there) <= count or not count:
                 api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
                 return True, ""
             if size > len(there):  # or it would start others for them
                 api.call("container.update_node_pool", pool["id"], requests.size(len(there)), again=True)
-            else:
-                first = surplus(there, count, stay(), {one["id"]: _made(api, one["id"]) for one in there})[0]
-                api.call("container.delete_node", pool["id"], first, is_decrement_size=True)
+                return None, f"{len(there) - count} machines have to end"
+            made = {one["id"]: _made(api, one["id"]) for one in there}
+            for one in surplus(there, count, stay(), made)[: size - count]:
+                api.call("container.delete_node", pool["id"], one, is_decrement_size=True)
+                told.add(one)
         except (Blocked, Gone) as error:  # OKE changes it, or one has gone by itself
             return None, str(error)
-        return None, f"{len(there) - count} machines have to end"
+        return None, f"{len(told)} machines end"
 
     wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
 

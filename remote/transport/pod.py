@@ -6,14 +6,13 @@ ends a command's input with its connection alone, so a small program in the pod 
 """
 
 import json
-import os
 import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,7 +22,7 @@ import yaml
 from kubernetes import client, config
 
 from inventories.disk.store import ClusterFolder
-from inventories.kube_credentials import KubeCredentials
+from inventories.kube_context import KubeContext, kube_context
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
@@ -48,36 +47,8 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 OVER = ("ending", "Succeeded", "Failed")
 """States of a pod that runs no more."""
 ANOTHER = "KubeRay puts another in its place, which `gpuctl up` takes in; of a cluster with --min, the next run does."
+UNREADABLE = (config.ConfigException, yaml.YAMLError)
 BROKEN = (OSError, websocket.WebSocketException)
-
-
-class _Servers:
-    """The API servers that were used, so that a program which gives out tokens is not asked for each pod."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: dict[tuple[object, ...], tuple[Any, KubeCredentials]] = {}
-
-    def of(self, files: str, context: str | None) -> tuple[Any, KubeCredentials]:
-        """Return the client's configuration, and the credentials. Raises ConfigException and YAMLError."""
-        times = tuple(_changed_at(path) for path in files.split(os.pathsep))
-        with self._lock:
-            if (files, times, context) not in self._known:
-                settings = client.Configuration()
-                settings.retries = False
-                config.load_kube_config(files, context=context, client_configuration=settings)
-                self._known[files, times, context] = settings, KubeCredentials(settings)
-            return self._known[files, times, context]
-
-
-def _changed_at(path: str) -> int | None:
-    try:
-        return Path(path).expanduser().stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-_servers = _Servers()
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodTransport":
@@ -85,16 +56,14 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
 
     Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.
     """
-    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
-    if cluster.kubeconfig_path.exists():
-        files = str(cluster.kubeconfig_path)
+    own = str(cluster.kubeconfig_path) if cluster.kubeconfig_path.exists() else None
+    context = kube_context(own, machine.context)
     try:
-        settings, credentials = _servers.of(files, machine.context)
-    except (config.ConfigException, yaml.YAMLError) as error:
+        api = client.ApiClient(context.configuration())
+    except UNREADABLE as error:
         raise Unreachable(
             f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"
         ) from error
-    api = client.ApiClient(settings)
     namespace, _, name = machine.id.partition("/")
     try:
         pod = client.CoreV1Api(api).read_namespaced_pod(name, namespace, _request_timeout=timeout_s)
@@ -110,7 +79,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
         raise MachineGone(f"{told} {ANOTHER}") if state in OVER else Unreachable(told)
     names = [container.name for container in pod.spec.containers]
     # Others may have put a container of theirs before it.
-    return PodTransport(machine, api, credentials, RAY_WORKER if RAY_WORKER in names else names[0])
+    return PodTransport(machine, api, context, RAY_WORKER if RAY_WORKER in names else names[0])
 
 
 def _refused(machine: Machine, error: "client.ApiException", server: str) -> Exception:
@@ -135,14 +104,12 @@ class PodTransport:
 
     ssh_config: Path | None = None
 
-    def __init__(
-        self, machine: Machine, api: "ApiClient", credentials: KubeCredentials, container: str
-    ) -> None:
+    def __init__(self, machine: Machine, api: "ApiClient", context: KubeContext, container: str) -> None:
         self._machine = machine
         self._api = api
         self._container = container
         self._open = True
-        self._credentials = credentials
+        self._context = context
 
     def start(self, command: str, *, window_bytes: int | None = None) -> "PodProcess":
         """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""
@@ -183,13 +150,15 @@ class PodTransport:
     def link(self, argv: list[str], *, terminal: bool = False) -> "websocket.WebSocket":
         """Start a program, on a terminal of its own where asked; its streams. Raises ConnectionLost."""
         namespace, _, name = self._machine.id.partition("/")
-        settings = self._api.configuration
+        try:
+            settings, headers = self._context.configuration(), self._context.headers()
+        except UNREADABLE as error:
+            raise ConnectionLost(f"{self._machine.name}: the kubeconfig can't be used: {error}") from error
         # What is said on a terminal is one stream.
         streams = ("stdin", "stdout", "tty") if terminal else ("stdin", "stdout", "stderr")
         query = [("container", self._container), *((stream, "true") for stream in streams)]
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
-        headers = self._credentials.headers()
         try:
             return websocket.create_connection(
                 "ws" + address.removeprefix("http"),

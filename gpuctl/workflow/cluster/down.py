@@ -55,13 +55,13 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         runs = open_runs(app, folder.name)
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
-        _ask(app, folder, runs, billed=provider.billed, machines=len(machines))
+        count = "machines that can't be listed" if unreadable else plural(len(machines), "machine")
+        _ask(app, folder, runs, what=count if provider.billed and (machines or unreadable) else "")
         try:
             problems = _stop_runs(app, runs)
         except KeyboardInterrupt:
             app.output.error(f"The machines of {folder.name} are still there: `gpuctl down` removes them.")
             raise
-        count = plural(len(machines), "machine")
         cost = cost_so_far(folder, datetime.now(UTC), None if unreadable else machines)
         forgets = name == "hosts"  # machines that a person brought stay as they are
         opened = []
@@ -122,11 +122,12 @@ def _forget_pods(app: App, folder: ClusterFolder, error: ProvisionError) -> Down
     from provision.kubernetes import record
 
     known = record.load(folder)
+    assert known is not None, "where its pods are was looked up"
     folder.remove()
-    where = f"kubectl --context {known.context} delete namespace {known.namespace}" if known else ""
     app.output.say(
         f"the cluster {folder.name} is forgotten; results stay. Nothing was removed: {error}\n"
-        f"If its Kubernetes cluster is there after all, its pods hold their GPUs until `{where}`."
+        "If its Kubernetes cluster is there after all, its pods hold their GPUs until "
+        f"`kubectl --context {known.context} delete namespace {known.namespace}`."
     )
     return _nothing(folder)
 
@@ -176,11 +177,12 @@ def _has_ended(run: OpenRun) -> bool:
     return result is not None and result.status != "running"
 
 
-def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, billed: bool, machines: int) -> None:
+def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, what: str) -> None:
+    """Have it confirmed where a run may be at work, or `what` is lost: machines that are billed."""
     if runs:
         question = f"{how_it_stands(runs[-1])} Stop it and remove the cluster {folder.name}?"
-    elif billed and machines:
-        question = f"Remove {plural(machines, 'machine')} of the cluster {folder.name}?"
+    elif what:
+        question = f"Remove {what} of the cluster {folder.name}?"
     else:
         return
     if not app.output.confirm(question):

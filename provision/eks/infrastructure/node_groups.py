@@ -1,7 +1,7 @@
 """Node groups and their launch templates: one small machine for operators and Ray's head, the machines with GPUs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,9 +13,17 @@ from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
+from provision.eks.infrastructure.auto_scaling import (
+    refusals,
+    scaling_group,
+    scaling_groups,
+    schedule_end,
+    surplus,
+    terminate,
+)
 from provision.eks.infrastructure.control_plane import issues, once_settled
 from provision.eks.lists import whole
-from provision.errors import Blocked, Capacity, CloudError, CreateFailed, Exists, Gone, Quota
+from provision.errors import Blocked, Capacity, CloudError, CreateFailed, Denied, Exists, Gone, Quota
 from provision.provider import Say
 from provision.wait import wait_until
 
@@ -29,7 +37,8 @@ NO_CAPACITY = (
 """What the reason of a scaling group has, where AWS has no such machine in the zone now."""
 NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")
 CHANGING = ("CREATING", "UPDATING")
-"""Statuses in which EKS takes no change."""
+FAILED = ("CREATE_FAILED", "DELETE_FAILED")
+"""Statuses in which EKS takes no change, for now and for good."""
 
 
 def ensure_template(
@@ -109,33 +118,6 @@ def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if group != names.CPU_GROUP))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalingGroup:
-    """What Auto Scaling itself says of a node group's machines. EKS's numbers may be out of date."""
-
-    wanted: int
-    coming: tuple[str, ...]
-    """Ids of those that are being started."""
-    in_service: tuple[str, ...]
-
-
-def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
-    """A node group's scaling groups in one; of none, where EKS has not named one yet."""
-    known = scaling_groups(found)
-    answer = (
-        api.call("describe_auto_scaling_groups", service="autoscaling", AutoScalingGroupNames=known)
-        if known
-        else {"AutoScalingGroups": []}
-    )
-    groups = answer["AutoScalingGroups"]
-    states = {one["InstanceId"]: one["LifecycleState"] for group in groups for one in group["Instances"]}
-    return ScalingGroup(
-        wanted=sum(group["DesiredCapacity"] for group in groups),
-        coming=tuple(name for name, state in states.items() if state.startswith("Pending")),
-        in_service=tuple(name for name, state in states.items() if state == "InService"),
-    )
-
-
 def scale(
     api: Api,
     clock: Clock,
@@ -145,35 +127,40 @@ def scale(
     say: Say,
     *,
     stay: Callable[[], Collection[str]],
+    grows: bool = False,
     timeout_s: float = GROUP_WITHIN_S,
 ) -> None:
-    """Have the group want so many machines; nothing where it does. Waits while EKS still changes it.
+    """Have the group want so many machines, or fewer where it does and it `grows` not. Waits while EKS changes it.
 
     Where some are too many, those end that are not on an address that `stay` tells, the newest first: a scaling group
-    left to itself ends the oldest. They may take minutes to end then.
+    left to itself ends the oldest. They may take minutes to end then. One that EKS could not make stays as it is.
     """
-    wanted = requests.scaling(count)
 
     def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
-        if found is None:
+        if found is None or found["status"] in FAILED:
             return True, ""
-        status, settled = found["status"], found["scalingConfig"] == wanted
+        status, settled = found["status"], found["scalingConfig"] == requests.scaling(count)
         if status in CHANGING:
             return (True if settled and status == "CREATING" else None), f"its status is {status}"
+        if not count:
+            if not settled:
+                _resize(api, cluster, group, count)
+            return True, ""
         now = scaling_group(api, found)
         there = (*now.coming, *now.in_service)
-        if len(there) <= count or not count:
-            if not settled or now.wanted != count:
+        if len(there) <= count:
+            wanted = count if grows else min(count, now.wanted)
+            if now.wanted != wanted or found["scalingConfig"] != requests.scaling(wanted):
                 _resize(api, cluster, group, wanted)
             return True, ""
         if now.wanted > len(there):  # or it would start others for those that end
-            _resize(api, cluster, group, requests.scaling(len(there)))
+            _resize(api, cluster, group, len(there))
         else:
             machines = [one for one in _machines(api, cluster, group) if one["InstanceId"] in there]
             # Where it wants fewer by now, it ends the others itself.
             for one in surplus(machines, count, stay())[: max(0, now.wanted - count)]:
-                _terminate(api, one)
+                terminate(api, one)
         return None, f"{len(there) - count} machines have to end"
 
     def patiently() -> tuple[bool | None, str]:
@@ -186,37 +173,23 @@ def scale(
     wait_until(what, patiently, timeout_s=timeout_s, clock=clock, say=say)
 
 
-def _terminate(api: Api, machine: str) -> None:
-    """Have it end, and its group want one less."""
-    try:
-        api.call(
-            "terminate_instance_in_auto_scaling_group",
-            service="autoscaling",
-            InstanceId=machine,
-            ShouldDecrementDesiredCapacity=True,
-        )
-    except CloudError as error:
-        if error.code != "ValidationError":
-            raise
-        raise Blocked(str(error)) from error  # it has gone by itself: the next look tells
+def size(api: Api, found: Mapping[str, Any]) -> int:
+    """How many machines a node group wants, by Auto Scaling where it tells: EKS's number may be out of date."""
+    if found["status"] not in (*CHANGING, *FAILED):
+        with suppress(Denied):
+            return scaling_group(api, found).wanted
+    return int(found["scalingConfig"]["desiredSize"])
 
 
-def _resize(api: Api, cluster: CloudCluster, group: str, wanted: requests.Request) -> None:
+def _resize(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
     api.call(
         "update_nodegroup_config",
         service="eks",
         again=True,
         clusterName=names.cluster_name(cluster),
         nodegroupName=group,
-        scalingConfig=wanted,
+        scalingConfig=requests.scaling(count),
     )
-
-
-def surplus(machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]) -> list[str]:
-    """Return the ids of those that end where `count` stay: others before those in `stay`, then the newest. Pure."""
-    newest = sorted(machines, key=lambda one: one["LaunchTime"], reverse=True)
-    ordered = sorted(newest, key=lambda one: one.get("PrivateIpAddress") in stay)
-    return [str(one["InstanceId"]) for one in ordered[: max(0, len(machines) - count)]]
 
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
@@ -250,7 +223,7 @@ def wait_group(
     """Until all machines of the group run, and EKS has changed what it had to.
 
     As soon as EKS names their scaling groups, the machines' end is scheduled: the wait may be cut off. `earlier`:
-    what failed before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
+    what went wrong before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
     AWS says that it has no machine, CreateFailed for what EKS gives up at. Any other launch that failed is told, and
     waited for: a scaling group tries again.
     """
@@ -266,20 +239,21 @@ def wait_group(
                 schedule_end(api, cluster, told)
                 unscheduled.discard(name)
         status, wanted = found["status"], found["scalingConfig"]["desiredSize"]
-        if status in ("CREATE_FAILED", "DEGRADED"):
-            raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
-        # EKS calls a group active that waits for machines. After its time, a cluster has none.
-        waits = status == "ACTIVE" and wanted
-        running = len(scaling_group(api, found).in_service) if waits else 0
-        if status == "ACTIVE" and (running >= wanted or _is_over(cluster)):
+        # EKS calls a group active that waits for machines, and degraded until it gets one after a launch that failed.
+        made = status in ("ACTIVE", "DEGRADED")
+        running = len(scaling_group(api, found).in_service) if made and wanted else 0
+        # After its time, a cluster has none.
+        if made and (running >= wanted or is_over(cluster)):
             return True, ""
+        if status in FAILED or (status == "DEGRADED" and issues(found) not in earlier):
+            raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
         final = next(
             (text for text in refused if any(word in text for word in (*NO_CAPACITY, *NO_QUOTA))), None
         )
         if final is not None:
             raise failure(f"AWS could not start a machine of the node group {group}: {final}")
-        there = f"{running} of {wanted} machines run" if status == "ACTIVE" else f"its status is {status}"
+        there = f"{running} of {wanted} machines run" if made else f"its status is {status}"
         return None, "; ".join([there, *refused[:1]])
 
     wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
@@ -292,40 +266,17 @@ def failure(text: str) -> CloudError | CreateFailed:
     return Quota(text) if any(word in text for word in NO_QUOTA) else CreateFailed(text)
 
 
-def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
-    """What scaling groups say of their latest launches that failed, by the activity's id, newest first."""
-    return {
-        str(activity["ActivityId"]): activity.get("StatusMessage", "")
-        for name in scaling_groups(group)
-        for activity in api.call(
-            "describe_scaling_activities", service="autoscaling", AutoScalingGroupName=name
-        )["Activities"]
-        if activity["StatusCode"] == "Failed"
-    }
-
-
-def earlier_refusals(api: Api, cluster: CloudCluster, group: str) -> Collection[str]:
-    """Ids of the launches that failed by now: they say nothing of what is asked for next."""
+def earlier_failures(api: Api, cluster: CloudCluster, group: str) -> Collection[str]:
+    """What went wrong by now says nothing of what is asked for next: ids of launches, and what EKS tells."""
     found = describe(api, cluster, group)
-    return () if found is None else refusals(api, found)
-
-
-def scaling_groups(group: Mapping[str, Any]) -> list[str]:
-    """Names of a node group's Auto Scaling groups."""
-    return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
+    return () if found is None else {*refusals(api, found), issues(found)}
 
 
 def ends_by_itself(cluster: CloudCluster) -> bool:
     """Whether its machines are to end at a time that has not come."""
-    return cluster.expires_at is not None and not _is_over(cluster)
+    return cluster.expires_at is not None and not is_over(cluster)
 
 
-def _is_over(cluster: CloudCluster) -> bool:
+def is_over(cluster: CloudCluster) -> bool:
+    """Whether the time has come at which its machines were to end."""
     return cluster.expires_at is not None and datetime.fromisoformat(cluster.expires_at) <= datetime.now(UTC)
-
-
-def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> None:
-    """Have the group's machines end at the cluster's time, with nobody there."""
-    for name in scaling_groups(group):
-        wanted = requests.scheduled_end(cluster, name)
-        api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)

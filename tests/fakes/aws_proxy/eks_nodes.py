@@ -201,12 +201,22 @@ def _with_own_tags(thing: Thing, specifications: list[Params]) -> list[Params]:
 def _look(world: World, thing: Thing) -> None:
     """What has become of a group since it was looked at."""
     if thing.body["status"] == "UPDATING":
-        thing.body["status"] = "ACTIVE"  # EKS waits for no machine then
-    elif thing.body["status"] == "ACTIVE" and not thing.body.get("_refused"):
-        _scale(world, thing)  # one that was lost is replaced
+        if world.control.now() >= thing.body["_updated_at"]:
+            thing.body["status"] = "ACTIVE"  # EKS waits for no machine then
+    elif thing.body["status"] in ("ACTIVE", "DEGRADED"):
+        if not thing.body.get("_refused"):
+            _scale(world, thing)  # one that was lost is replaced
+            thing.body |= {"status": "ACTIVE", "health": {"issues": []}}
+        elif issues := [text for _, text in thing.body["_activities"][:1]]:
+            issue = {"code": "AsgInstanceLaunchFailures", "message": issues[0], "resourceIds": []}
+            thing.body |= {"status": "DEGRADED", "health": {"issues": [issue]}}
     elif thing.body["status"] == "CREATING":
         running = sum(one.state == "running" for one in machines_of(world, thing))
-        if running == thing.body["_wanted"]:
+        if failure := world.extra.eks_group_failure:
+            code, _, message = failure.partition(": ")
+            issue = {"code": code, "message": message, "resourceIds": []}
+            thing.body |= {"status": "CREATE_FAILED", "health": {"issues": [issue]}}
+        elif running == thing.body["_wanted"]:
             thing.body["status"] = "ACTIVE"
     elif (
         thing.body["status"] == "DELETING"
@@ -242,6 +252,7 @@ def update(world: World, region: str, params: Params) -> Params:
     thing.body["scalingConfig"] |= params.get("scalingConfig", {})
     thing.body["_wanted"] = thing.body["scalingConfig"]["desiredSize"]
     thing.body["status"] = "UPDATING"
+    thing.body["_updated_at"] = world.control.now() + world.extra.eks_drain_s / 10
     _scale(world, thing)
     return {"update": {"id": new_id("u"), "status": "InProgress", "type": "ConfigUpdate"}}
 

@@ -46,6 +46,8 @@ class Extra:
     """From the call until a control plane works."""
     eks_cluster_failure: str = ""
     """`code: message` with which new control planes fail."""
+    eks_group_failure: str = ""
+    """`code: message` with which new node groups fail, whose machines run."""
     eks_drain_s: float = 0.2
     """From a machine's end being asked for until it begins to end."""
     eks_gone_s: float = 0.2

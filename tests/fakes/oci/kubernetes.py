@@ -205,6 +205,7 @@ def update_pool(cloud: Cloud, request: Request) -> Reply:
     pool = _live(cloud, "nodepool", request.target, "node pool")
     wanted = (request.body.get("nodeConfigDetails") or {}).get("size")
     assert wanted is not None, "only the size is played"
+    _refuse_while_changing(pool)
     cloud.change(pool, nodeConfigDetails={**pool.view["nodeConfigDetails"], "size": wanted})
     if pool.state == "ACTIVE":
         _scale(cloud, pool)
@@ -214,18 +215,32 @@ def update_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def delete_node(cloud: Cloud, request: Request) -> Reply:
-    """DeleteNode: one machine, and the pool wants one less."""
+    """DeleteNode: one machine, and the pool wants one less. Both show only after a while, in which it changes."""
     pool = _live(cloud, "nodepool", request.path["nodePoolId"], "node pool")
     assert request.query.get("isDecrementSize") == ["true"], "nothing else is played"
-    for node in pool.own["nodes"]:
-        if "instance" in node and node["instance"].id == request.path["nodeId"] and node["instance"].live:
+    _refuse_while_changing(pool)
+    machines = [node["instance"] for node in pool.own["nodes"] if "instance" in node]
+    machine = next((one for one in machines if one.id == request.path["nodeId"] and one.live), None)
+    if machine is None:
+        raise not_found()
+    cloud.become(pool, "UPDATING")
+    work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
+
+    def finish() -> None:
+        end_node(cloud, machine)
+        if pool.state == "UPDATING":
             details = pool.view["nodeConfigDetails"]
             cloud.change(pool, nodeConfigDetails={**details, "size": details["size"] - 1})
-            end_node(cloud, node["instance"])
-            work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
             works.done(cloud, work)
-            return Reply(status=202, headers={"opc-work-request-id": work.id})
-    raise not_found()
+            cloud.become(pool, "ACTIVE")
+
+    cloud.later(cloud.settings.oke_cluster_s / 10, finish)
+    return Reply(status=202, headers={"opc-work-request-id": work.id})
+
+
+def _refuse_while_changing(pool: Resource) -> None:
+    if pool.state == "UPDATING":
+        raise conflict(f"The node pool {pool.id} is being updated.")
 
 
 def delete_pool(cloud: Cloud, request: Request) -> Reply:

@@ -1,13 +1,16 @@
 """Machines that runs start and end, on a fake AWS: `--min` and `--max`."""
 
 from dataclasses import replace
+from typing import Any
 
+import boto3
 import pytest
 
 from inventories.machine import Machine
 from provision.cloud.state import CloudState
-from provision.eks.infrastructure.node_groups import surplus
+from provision.eks.infrastructure.auto_scaling import surplus
 from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
+from provision.kubernetes.objects import RANK
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User, operations
@@ -21,6 +24,13 @@ def nodes_with_gpus(fake: FakeCloud) -> list[str]:
 
 def with_gpus(fake: FakeCloud) -> int:
     return len(nodes_with_gpus(fake))
+
+
+def instances() -> list[dict[str, Any]]:
+    found = boto3.client("ec2").describe_instances(
+        Filters=[{"Name": "instance-type", "Values": ["g5.12xlarge"]}]
+    )
+    return [dict(one) for group in found["Reservations"] for one in group["Instances"]]
 
 
 def ranks(machines: tuple[Machine, ...]) -> list[int]:
@@ -179,6 +189,64 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     assert user.provider.find() == (kept,)
     assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
     assert operations(fake).count("TerminateInstanceInAutoScalingGroup") == 1
+
+
+@pytest.mark.slow
+def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
+    user: User, fake: FakeCloud, kube: KubeApi
+) -> None:
+    """Of whichever rank: here the first was lost, and the second is on the newest node."""
+    user.up(2)
+    machines = instances()
+    (newest,) = surplus(machines, 1, ())
+    addresses = {one["InstanceId"]: one["PrivateIpAddress"] for one in machines}
+    pods = {pod["metadata"]["labels"].get(RANK): pod for pod in kube.world.store.listed("pods")}
+    pods["1"]["status"]["hostIP"] = addresses[newest]
+    kube.world.images["*"] = "slow"
+    kube.world.store.delete("pods", pods["0"]["metadata"]["namespace"], pods["0"]["metadata"]["name"])
+    with pytest.raises(CreateFailed, match="waits for the image"):
+        user.up(2)
+    assert nodes_with_gpus(fake) == [newest]
+
+
+@pytest.mark.slow
+def test_group_that_has_no_machine_for_one_growth_has_them_for_the_next(user: User, fake: FakeCloud) -> None:
+    """EKS calls it degraded, with the issue of then, until machines come."""
+    user.up(None, min_count=1, max_count=2)
+    fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
+    with pytest.raises(NoCapacity):
+        user.up(2)
+    fake.settings(capacity={})
+    assert ranks(user.up(2)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_group_that_eks_could_not_make_is_ended_and_made_anew(user: User, fake: FakeCloud) -> None:
+    fake.settings(eks_group_failure="NodeCreationFailure: Instances failed to join the kubernetes cluster")
+    with pytest.raises(CreateFailed, match="failed to join"):
+        user.up(2)
+    assert with_gpus(fake) == 0
+    fake.settings(eks_group_failure="")
+    assert ranks(user.up(2)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_end_starts_none_where_they_have_ended_by_themselves(user: User, fake: FakeCloud) -> None:
+    """At the cluster's time, by the action of its scaling groups; EKS still shows the number of before."""
+    user.up(None, min_count=1, max_count=2, ttl_s=3600.0)
+    user.up(2)
+    files = CloudState(user.folder)
+    record = files.load()
+    assert record is not None
+    files.save(replace(record, expires_at="2026-01-01T00:00:00Z"))
+    plan = user.plan(None)
+    scaling = boto3.client("autoscaling")
+    for machine in nodes_with_gpus(fake):
+        scaling.terminate_instance_in_auto_scaling_group(
+            InstanceId=machine, ShouldDecrementDesiredCapacity=True
+        )
+    user.provider.create(plan, user.folder.journal, user.said.append)
+    assert with_gpus(fake) == 0
 
 
 @pytest.mark.slow

@@ -150,6 +150,19 @@ def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
     assert operations(fake)[-1] == "DeleteNode"
 
 
+@pytest.mark.slow
+def test_each_node_is_told_to_end_once(user: User, fake: FakeCloud) -> None:
+    """OKE shows a node that is to end as one at work for a while."""
+    user.up(None, min_count=1, max_count=3)
+    user.up(3)
+    fake.settings(oke_cluster_s=600.0)
+    fake.forget_calls()
+    assert [machine.rank for machine in user.up(None)] == [0]
+    assert len([one for one in fake.live_instances() if one["shape"] == SHAPE]) == 1
+    ended = [call for call in fake.calls(mutating=True) if call["operation"] == "DeleteNode"]
+    assert len([call for call in ended if call["status"] == 202]) == 2
+
+
 def test_nodes_without_a_machine_that_stays_end_first_then_those_that_fail_then_the_newest() -> None:
     machines = [
         {"id": f"node-{at}", "privateIp": f"10.0.0.{at}", "lifecycleState": "ACTIVE"} for at in range(3)

@@ -170,31 +170,54 @@ def test_pod_without_python_says_so(api: KubeApi, cluster: ClusterFolder) -> Non
     node.close()
 
 
-def test_program_that_gives_out_tokens_is_asked_once_for_many_pods(
-    api: KubeApi, cluster: ClusterFolder, tmp_path: Path
-) -> None:
-    """Its tokens hold for four minutes, as OKE's, which the client asks for anew with each call."""
+def program(api: KubeApi, folder: Path, *, fails: int = 0) -> Path:
+    """Have a program give out tokens, which fails at first so many times; the file that tells how often it ran.
+
+    They hold for four minutes, as OKE's, which the client asks for anew with each call.
+    """
     version = "client.authentication.k8s.io/v1"
     ends = (datetime.now(UTC) + timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"token": TOKEN, "expirationTimestamp": ends}
     credential = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
-    asked = tmp_path / "asked"
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\necho asked >> {asked}\necho '{credential}'\n")
-    program.chmod(0o755)
-    api.kubeconfig(
-        tmp_path / "kubeconfig",
-        user={"exec": {"apiVersion": version, "command": str(program), "interactiveMode": "Never"}},
+    asked, path = folder / "asked", folder / "program"
+    path.write_text(
+        f"#!/bin/sh\necho asked >> {asked}\n[ $(wc -l < {asked}) -gt {fails} ] && echo '{credential}'\n"
     )
+    path.chmod(0o755)
+    user = {"exec": {"apiVersion": version, "command": str(path), "interactiveMode": "Never"}}
+    api.kubeconfig(folder / "kubeconfig", user=user)
+    return asked
+
+
+def hello(cluster: ClusterFolder) -> bytes:
     one = machine("ours/worker")
+    node = Node(one, open_transport(one, cluster, 5))
+    try:
+        return node.run("echo hello", timeout_s=30).stdout
+    finally:
+        node.close()
 
-    def hello(_: int) -> bytes:
-        node = Node(one, open_transport(one, cluster, 5))
-        try:
-            return node.run("echo hello", timeout_s=30).stdout
-        finally:
-            node.close()
 
+def test_program_that_gives_out_tokens_is_asked_once_for_many_pods(
+    api: KubeApi, cluster: ClusterFolder, tmp_path: Path
+) -> None:
+    asked = program(api, tmp_path)
     with ThreadPoolExecutor(4) as threads:
-        assert set(threads.map(hello, range(8))) == {b"hello\n"}
+        assert set(threads.map(lambda _: hello(cluster), range(8))) == {b"hello\n"}
     assert asked.read_text() == "asked\n"
+
+
+def test_program_that_failed_is_asked_again(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:
+    program(api, tmp_path, fails=1)
+    with pytest.raises(AuthenticationFailed):
+        hello(cluster)
+    assert hello(cluster) == b"hello\n"
+
+
+def test_kubeconfig_that_changes_is_read_again(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:
+    assert hello(cluster) == b"hello\n"
+    api.kubeconfig(tmp_path / "kubeconfig", token="another")
+    with pytest.raises(AuthenticationFailed):
+        hello(cluster)
+    api.kubeconfig(tmp_path / "kubeconfig")
+    assert hello(cluster) == b"hello\n"

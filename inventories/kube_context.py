@@ -1,0 +1,83 @@
+"""What a context of a kubeconfig says: where its API server is, and who asks it."""
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+
+KEPT_S = 60.0
+"""Tokens hold for minutes at least, and the program that gives them out may take a second."""
+MOST_AT_ONCE = 64
+"""Connections that a client keeps."""
+
+
+class KubeContext:
+    """One context of kubeconfig files, read anew once a minute and where a file has changed. Thread-safe.
+
+    So a program that gives out tokens is asked once for all pods. The client itself would ask it for each call where
+    they hold less than five minutes, as OKE's do, and would never read a file with a token again.
+    """
+
+    def __init__(self, files: str, name: str | None) -> None:
+        self._files, self._name = files, name
+        self._lock = threading.Lock()
+        self._known: Any = None
+        self._changed_at: tuple[int | None, ...] = ()
+        self._read_at = 0.0
+
+    def configuration(self) -> Any:  # noqa: ANN401 - the client's class has no types
+        """Return the client's `Configuration`, which nobody may change.
+
+        Raises the client's ConfigException, and YAMLError.
+        """
+        with self._lock:
+            changed_at = tuple(_changed_at(path) for path in self._files.split(os.pathsep))
+            # By the clock on the wall, which goes on while a laptop sleeps, and may be set back.
+            fresh = 0 <= time.time() - self._read_at < KEPT_S and changed_at == self._changed_at
+            if not fresh:
+                now = self._read()
+                # A program that failed is no reason to forget what it gave before, and is asked again.
+                if _tells_who(now) or changed_at != self._changed_at:
+                    self._known, self._changed_at = now, changed_at
+                self._read_at = time.time() if _tells_who(now) else 0.0
+            return self._known
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a request that tell who asks."""
+        told = self.configuration().auth_settings().values()
+        return {one["key"]: one["value"] for one in told if one["in"] == "header"}
+
+    def _read(self) -> Any:  # noqa: ANN401
+        settings = client.Configuration()
+        settings.retries = False
+        settings.connection_pool_maxsize = MOST_AT_ONCE
+        config.load_kube_config(self._files, context=self._name, client_configuration=settings)
+        settings.refresh_api_key_hook = None
+        return settings
+
+
+_contexts: dict[tuple[str, str | None], KubeContext] = {}
+
+
+def kube_context(files: str | None, name: str | None) -> KubeContext:
+    """Return the context of that name; None: the current one. The same one for all who ask.
+
+    `files`: None means those that $KUBECONFIG names, or `~/.kube/config`.
+    """
+    # The client itself looks at the variable once, when it is imported.
+    where = files or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return _contexts.setdefault((where, name), KubeContext(where, name))
+
+
+def _tells_who(settings: Any) -> bool:  # noqa: ANN401
+    return bool(settings.api_key or settings.cert_file)
+
+
+def _changed_at(path: str) -> int | None:
+    try:
+        return Path(path).expanduser().stat().st_mtime_ns
+    except OSError:
+        return None

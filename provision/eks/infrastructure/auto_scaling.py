@@ -1,0 +1,83 @@
+"""The Auto Scaling groups of a node group: which machines are there, what came of their launches, when they end."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.aws.api import Api
+from provision.cloud.records import CloudCluster
+from provision.eks import requests
+from provision.errors import Blocked, CloudError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingGroup:
+    """What Auto Scaling itself says of a node group's machines. EKS's numbers may be out of date."""
+
+    wanted: int
+    coming: tuple[str, ...]
+    """Ids of those that are being started."""
+    in_service: tuple[str, ...]
+
+
+def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
+    """A node group's scaling groups in one; of none, where EKS has not named one yet."""
+    known = scaling_groups(found)
+    answer = (
+        api.call("describe_auto_scaling_groups", service="autoscaling", AutoScalingGroupNames=known)
+        if known
+        else {"AutoScalingGroups": []}
+    )
+    groups = answer["AutoScalingGroups"]
+    states = {one["InstanceId"]: one["LifecycleState"] for group in groups for one in group["Instances"]}
+    return ScalingGroup(
+        wanted=sum(group["DesiredCapacity"] for group in groups),
+        coming=tuple(name for name, state in states.items() if state.startswith("Pending")),
+        in_service=tuple(name for name, state in states.items() if state == "InService"),
+    )
+
+
+def terminate(api: Api, machine: str) -> None:
+    """Have it end, and its group want one less."""
+    try:
+        api.call(
+            "terminate_instance_in_auto_scaling_group",
+            service="autoscaling",
+            InstanceId=machine,
+            ShouldDecrementDesiredCapacity=True,
+        )
+    except CloudError as error:
+        if error.code != "ValidationError":
+            raise
+        raise Blocked(str(error)) from error  # it has gone by itself: the next look tells
+
+
+def surplus(machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]) -> list[str]:
+    """Return the ids of those that end where `count` stay: others before those in `stay`, then the newest. Pure."""
+    newest = sorted(machines, key=lambda one: one["LaunchTime"], reverse=True)
+    ordered = sorted(newest, key=lambda one: one.get("PrivateIpAddress") in stay)
+    return [str(one["InstanceId"]) for one in ordered[: max(0, len(machines) - count)]]
+
+
+def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:
+    """What scaling groups say of their latest launches that failed, by the activity's id, newest first."""
+    return {
+        str(activity["ActivityId"]): activity.get("StatusMessage", "")
+        for name in scaling_groups(group)
+        for activity in api.call(
+            "describe_scaling_activities", service="autoscaling", AutoScalingGroupName=name
+        )["Activities"]
+        if activity["StatusCode"] == "Failed"
+    }
+
+
+def scaling_groups(group: Mapping[str, Any]) -> list[str]:
+    """Names of a node group's Auto Scaling groups."""
+    return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
+
+
+def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> None:
+    """Have the group's machines end at the cluster's time, with nobody there."""
+    for name in scaling_groups(group):
+        wanted = requests.scheduled_end(cluster, name)
+        api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)
