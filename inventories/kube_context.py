@@ -6,10 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
 from kubernetes import client, config
 
 KEPT_S = 60.0
 """Tokens hold for minutes at least, and the program that gives them out may take a second."""
+AGAIN_S = 2.0
+"""What is told by nobody is asked for again after so long."""
+UNREADABLE = (config.ConfigException, yaml.YAMLError, OSError)
 MOST_AT_ONCE = 64
 """Connections that a client keeps."""
 
@@ -26,29 +30,33 @@ class KubeContext:
         self._lock = threading.Lock()
         self._known: Any = None
         self._changed_at: tuple[int | None, ...] = ()
-        self._read_at = 0.0
+        self._good_until = 0.0
 
     def configuration(self) -> Any:  # noqa: ANN401 - the client's class has no types
         """Return the client's `Configuration`, which nobody may change.
 
-        Raises the client's ConfigException, and YAMLError.
+        Raises one of UNREADABLE where the files can't be read and have not been yet.
         """
         with self._lock:
             changed_at = tuple(_changed_at(path) for path in self._files.split(os.pathsep))
             # By the clock on the wall, which goes on while a laptop sleeps, and may be set back.
-            fresh = 0 <= time.time() - self._read_at < KEPT_S and changed_at == self._changed_at
-            if not fresh:
+            if 0 <= self._good_until - time.time() <= KEPT_S and changed_at == self._changed_at:
+                return self._known
+            try:
                 now = self._read()
-                # A program that failed is no reason to forget what it gave before, and is asked again.
-                if _tells_who(now) or changed_at != self._changed_at:
-                    self._known, self._changed_at = now, changed_at
-                self._read_at = time.time() if _tells_who(now) else 0.0
+            except UNREADABLE:
+                if self._known is None:
+                    raise
+                return self._known  # somebody is just writing it
+            # A program that failed is no reason to forget what it gave before; it is asked again soon.
+            if _tells_who(now) or changed_at != self._changed_at:
+                self._known, self._changed_at = now, changed_at
+            self._good_until = time.time() + (KEPT_S if _tells_who(now) else AGAIN_S)
             return self._known
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a request that tell who asks."""
-        told = self.configuration().auth_settings().values()
-        return {one["key"]: one["value"] for one in told if one["in"] == "header"}
+        return headers_of(self.configuration())
 
     def _read(self) -> Any:  # noqa: ANN401
         settings = client.Configuration()
@@ -70,6 +78,12 @@ def kube_context(files: str | None, name: str | None) -> KubeContext:
     # The client itself looks at the variable once, when it is imported.
     where = files or os.environ.get("KUBECONFIG") or "~/.kube/config"
     return _contexts.setdefault((where, name), KubeContext(where, name))
+
+
+def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return those headers by a `Configuration`."""
+    told = settings.auth_settings().values()
+    return {one["key"]: one["value"] for one in told if one["in"] == "header"}
 
 
 def _tells_who(settings: Any) -> bool:  # noqa: ANN401

@@ -15,7 +15,7 @@ from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
-from provision.errors import Blocked, Quota
+from provision.errors import Blocked, CreateFailed, Quota
 from provision.managed_kubernetes.service import Work
 from provision.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.wait import wait_until
@@ -51,6 +51,7 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     api, cluster = work.api, work.cluster
     role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
     subnets = list(told["resourcesVpcConfig"]["subnetIds"])
+    _prepare(work, names.CPU_GROUP)
     earlier = groups.earlier_failures(api, cluster, names.CPU_GROUP)
     _cpu_group(work, role, subnets)
     wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
@@ -60,7 +61,6 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
 
 
 def _cpu_group(work: Building, role: str, subnets: list[str]) -> None:
-    _remove_failed(work, names.CPU_GROUP)
     template = groups.ensure_template(
         work.api,
         work.cluster,
@@ -137,7 +137,7 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         ),
     )
     own = {"role": wanted["role"], "subnet": subnet, "template": template}
-    _remove_failed(work, group)
+    _prepare(work, group)
     earlier = groups.earlier_failures(api, cluster, group)
     groups.ensure_group(
         api,
@@ -155,21 +155,29 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
 
 def _leave(work: Building, group: str, count: int, *, timeout_s: float) -> None:
     """Leave so many machines of the group. One that EKS could not make goes as a whole."""
-    found = groups.describe(work.api, work.cluster, group)
-    if found is not None and found["status"] in groups.FAILED and not count:
-        _remove_group(work, group)
-        return
     groups.scale(
         work.api, work.clock, work.cluster, group, count, work.say, stay=work.stay, timeout_s=timeout_s
     )
+    found = groups.describe(work.api, work.cluster, group)
+    if found is not None and found["status"] in groups.FAILED and not count:
+        _remove_group(work, group)
 
 
-def _remove_failed(work: Building, group: str) -> None:
-    """Remove a group that EKS could not make, so that it is made anew; with machines at work, it is left."""
+def _prepare(work: Building, group: str) -> None:
+    """Remove a group that EKS could not make, so that it is made anew; with machines at work, it is left.
+
+    Raises CreateFailed where a new one would have no end.
+    """
     found = groups.describe(work.api, work.cluster, group)
     if found is not None and found["status"] in groups.FAILED and not work.kept:
         work.say(f"the node group {group} could not be made before: it is made anew")
         _remove_group(work, group)
+        found = None
+    if found is None and groups.is_over(work.cluster):
+        raise CreateFailed(
+            "The cluster's time (--ttl) was over before it was made: nothing would end its machines. "
+            f"`gpuctl down --cluster {work.cluster.name}` removes it; give it more time."
+        )
 
 
 def _remove_group(work: Building, group: str) -> None:

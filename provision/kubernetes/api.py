@@ -17,7 +17,7 @@ import urllib3.exceptions
 import yaml
 from kubernetes import client, config
 
-from inventories.kube_context import KubeContext, kube_context
+from inventories.kube_context import UNREADABLE, KubeContext, kube_context
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
@@ -205,7 +205,7 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
         raise UnknownProfile(f"Your kubeconfig has no context '{name}'. It has {', '.join(known)}.")
     try:
         made = Api(kube_context(files, name), name, clock)
-    except config.ConfigException as error:
+    except UNREADABLE as error:
         raise BadCredentials(f"The context {name} of your kubeconfig can't be used: {error}.") from error
     if not made.verified:
         # The kubeconfig says so; a warning a request does not help whoever wrote it.

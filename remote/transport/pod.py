@@ -18,11 +18,10 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
 import websocket
-import yaml
-from kubernetes import client, config
+from kubernetes import client
 
 from inventories.disk.store import ClusterFolder
-from inventories.kube_context import KubeContext, kube_context
+from inventories.kube_context import UNREADABLE, KubeContext, headers_of, kube_context
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
@@ -47,7 +46,6 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 OVER = ("ending", "Succeeded", "Failed")
 """States of a pod that runs no more."""
 ANOTHER = "KubeRay puts another in its place, which `gpuctl up` takes in; of a cluster with --min, the next run does."
-UNREADABLE = (config.ConfigException, yaml.YAMLError)
 BROKEN = (OSError, websocket.WebSocketException)
 
 
@@ -151,7 +149,7 @@ class PodTransport:
         """Start a program, on a terminal of its own where asked; its streams. Raises ConnectionLost."""
         namespace, _, name = self._machine.id.partition("/")
         try:
-            settings, headers = self._context.configuration(), self._context.headers()
+            settings = self._context.configuration()
         except UNREADABLE as error:
             raise ConnectionLost(f"{self._machine.name}: the kubeconfig can't be used: {error}") from error
         # What is said on a terminal is one stream.
@@ -163,7 +161,7 @@ class PodTransport:
             return websocket.create_connection(
                 "ws" + address.removeprefix("http"),
                 timeout=OPEN_TIMEOUT_S,
-                header=headers,
+                header=headers_of(settings),
                 subprotocols=[PROTOCOL],
                 sslopt=_tls(settings),
                 sockopt=DEAD_PEER_OPTIONS,

@@ -122,7 +122,7 @@ def test_cluster_whose_kubernetes_is_gone_is_forgotten_where_asked(
         refused = gpuctl("down", "--yes")
         assert refused.status != 0
         assert "gpuctl down --forget" in refused.err
-        forgotten = gpuctl.ok("down", "--forget").err
+        forgotten = gpuctl.ok("down", "--forget", "--yes").err
     assert "is forgotten" in forgotten
     assert "delete namespace gpuctl-default-" in forgotten
     assert "There is no cluster default" in gpuctl("status").err

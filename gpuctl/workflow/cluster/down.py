@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.errors import Attention, Declined
 from gpuctl.json_documents import DownResult, LeftOnNode
 from gpuctl.options import App
-from gpuctl.text import plural, spent
+from gpuctl.text import for_cluster, plural, spent
 from gpuctl.workflow.cluster.choose_provider import provider_name
 from gpuctl.workflow.cluster.host_firewalls import restore_firewalls
 from gpuctl.workflow.cluster.status import cost_so_far
@@ -48,9 +48,8 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
                 raise
             if forget:
                 return _forget_pods(app, folder, error)
-            app.output.say(
-                "note: if its Kubernetes cluster is gone for good, `gpuctl down --forget` forgets it"
-            )
+            hint = "note: if its Kubernetes cluster is gone for good, `gpuctl down --forget` forgets it"
+            app.output.say(for_cluster(hint, folder.name))
             raise
         runs = open_runs(app, folder.name)
         if may_stop is not None:
@@ -123,6 +122,12 @@ def _forget_pods(app: App, folder: ClusterFolder, error: ProvisionError) -> Down
 
     known = record.load(folder)
     assert known is not None, "where its pods are was looked up"
+    question = (
+        f"{error} Forget the cluster {folder.name}? If it is there after all, its pods hold their GPUs, and "
+        "may be at work."
+    )
+    if not app.output.confirm(question):
+        raise Declined("Cancelled: nothing was forgotten.")
     folder.remove()
     app.output.say(
         f"the cluster {folder.name} is forgotten; results stay. Nothing was removed: {error}\n"

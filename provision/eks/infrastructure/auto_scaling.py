@@ -52,11 +52,24 @@ def terminate(api: Api, machine: str) -> None:
         raise Blocked(str(error)) from error  # it has gone by itself: the next look tells
 
 
-def surplus(machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]) -> list[str]:
-    """Return the ids of those that end where `count` stay: others before those in `stay`, then the newest. Pure."""
-    newest = sorted(machines, key=lambda one: one["LaunchTime"], reverse=True)
-    ordered = sorted(newest, key=lambda one: one.get("PrivateIpAddress") in stay)
-    return [str(one["InstanceId"]) for one in ordered[: max(0, len(machines) - count)]]
+def surplus(
+    there: Collection[str], machines: Sequence[Mapping[str, Any]], count: int, stay: Collection[str]
+) -> list[str]:
+    """Return the ids of those that are `there` and end where `count` stay. Pure.
+
+    First those that EC2 does not list any more in `machines`, or as ending; then others before those on an address
+    in `stay`; then the newest.
+    """
+    known = {one["InstanceId"]: one for one in machines}
+
+    def worth(one: str) -> tuple[bool, bool]:
+        machine = known.get(one, {})
+        lives = machine.get("State", {}).get("Name") in ("pending", "running")
+        return lives, machine.get("PrivateIpAddress") in stay
+
+    oldest = [one["InstanceId"] for one in sorted(machines, key=lambda one: one["LaunchTime"])]
+    newest = sorted(there, key=lambda one: oldest.index(one) if one in known else -1, reverse=True)
+    return sorted(newest, key=worth)[: max(0, len(newest) - count)]
 
 
 def refusals(api: Api, group: Mapping[str, Any]) -> dict[str, str]:

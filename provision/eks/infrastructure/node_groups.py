@@ -23,7 +23,17 @@ from provision.eks.infrastructure.auto_scaling import (
 )
 from provision.eks.infrastructure.control_plane import issues, once_settled
 from provision.eks.lists import whole
-from provision.errors import Blocked, Capacity, CloudError, CreateFailed, Denied, Exists, Gone, Quota
+from provision.errors import (
+    Blocked,
+    Capacity,
+    CloudError,
+    CreateFailed,
+    Denied,
+    Exists,
+    Gone,
+    Quota,
+    Throttled,
+)
 from provision.provider import Say
 from provision.wait import wait_until
 
@@ -135,6 +145,7 @@ def scale(
     Where some are too many, those end that are not on an address that `stay` tells, the newest first: a scaling group
     left to itself ends the oldest. They may take minutes to end then. One that EKS could not make stays as it is.
     """
+    told: set[str] = set()
 
     def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
@@ -154,13 +165,14 @@ def scale(
             if now.wanted != wanted or found["scalingConfig"] != requests.scaling(wanted):
                 _resize(api, cluster, group, wanted)
             return True, ""
+        if told & set(there):
+            return None, "Auto Scaling does not show yet that they end"
         if now.wanted > len(there):  # or it would start others for those that end
             _resize(api, cluster, group, len(there))
-        else:
-            machines = [one for one in _machines(api, cluster, group) if one["InstanceId"] in there]
-            # Where it wants fewer by now, it ends the others itself.
-            for one in surplus(machines, count, stay())[: max(0, now.wanted - count)]:
-                terminate(api, one)
+        elif now.wanted > count:  # else it ends the others itself
+            for one in surplus(there, _machines(api, cluster, group), count, stay())[: now.wanted - count]:
+                told.add(one)
+                _end(api, one, told)
         return None, f"{len(there) - count} machines have to end"
 
     def patiently() -> tuple[bool | None, str]:
@@ -171,6 +183,15 @@ def scale(
 
     what = f"the change of the node group {group}"
     wait_until(what, patiently, timeout_s=timeout_s, clock=clock, say=say)
+
+
+def _end(api: Api, machine: str, told: set[str]) -> None:
+    """Tell it to end; one that was refused was not told."""
+    try:
+        terminate(api, machine)
+    except (Blocked, Throttled):
+        told.discard(machine)
+        raise
 
 
 def size(api: Api, found: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from provision.cloud.state import CloudState
 from provision.eks.infrastructure.auto_scaling import surplus
 from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
 from provision.kubernetes.objects import RANK
+from provision.managed_kubernetes.plan import Details
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User, operations
@@ -198,7 +199,7 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     """Of whichever rank: here the first was lost, and the second is on the newest node."""
     user.up(2)
     machines = instances()
-    (newest,) = surplus(machines, 1, ())
+    (newest,) = surplus([one["InstanceId"] for one in machines], machines, 1, ())
     addresses = {one["InstanceId"]: one["PrivateIpAddress"] for one in machines}
     pods = {pod["metadata"]["labels"].get(RANK): pod for pod in kube.world.store.listed("pods")}
     pods["1"]["status"]["hostIP"] = addresses[newest]
@@ -228,6 +229,18 @@ def test_group_that_eks_could_not_make_is_ended_and_made_anew(user: User, fake: 
     assert with_gpus(fake) == 0
     fake.settings(eks_group_failure="")
     assert ranks(user.up(2)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_no_group_is_made_once_the_clusters_time_is_over(user: User, fake: FakeCloud) -> None:
+    """As where the control plane took longer than --ttl: no action would end the machines."""
+    plan = user.plan(1, ttl_s=3600.0)
+    assert isinstance(plan.details, Details)
+    cluster = replace(plan.details.cluster, expires_at="2026-01-01T00:00:00Z")
+    late = replace(plan, details=replace(plan.details, cluster=cluster))
+    with pytest.raises(CreateFailed, match=r"time \(--ttl\) was over before it was made"):
+        user.provider.create(late, user.folder.journal, user.said.append)
+    assert "CreateNodegroup" not in operations(fake)
 
 
 @pytest.mark.slow
@@ -263,10 +276,18 @@ def test_machines_end_after_their_time_and_whatever_they_cost(user: User, fake: 
 
 def test_nodes_without_a_machine_that_stays_end_first_then_the_newest() -> None:
     times = {"old": 1, "mid": 2, "new": 3}
-    machines = [
-        {"InstanceId": name, "LaunchTime": at, "PrivateIpAddress": f"10.0.0.{at}"}
+    machines: list[dict[str, Any]] = [
+        {
+            "InstanceId": name,
+            "LaunchTime": at,
+            "PrivateIpAddress": f"10.0.0.{at}",
+            "State": {"Name": "running"},
+        }
         for name, at in times.items()
     ]
-    assert surplus(machines, 1, ()) == ["new", "mid"]
-    assert surplus(machines, 1, ("10.0.0.3",)) == ["mid", "old"]
-    assert surplus(machines, 3, ()) == []
+    assert surplus(times, machines, 1, ()) == ["new", "mid"]
+    assert surplus(times, machines, 1, ("10.0.0.3",)) == ["mid", "old"]
+    assert surplus(times, machines, 3, ()) == []
+    assert surplus(times, machines[:2], 1, ()) == ["new", "mid"], "EC2 has ended it"
+    machines[0]["State"] = {"Name": "shutting-down"}
+    assert surplus(times, machines, 2, ()) == ["old"]
