@@ -181,7 +181,8 @@ def dies_at(api: KubeApi, folder: ClusterFolder, call: int, broken: str) -> bool
     return False
 
 
-@pytest.mark.parametrize("broken", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["before", "after"])
 def test_killed_at_any_call_up_converges_and_down_leaves_nothing(
     api: KubeApi, tmp_path: Path, broken: str
 ) -> None:
@@ -222,6 +223,7 @@ def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: Clus
     assert len(workers) == 1, "the machine that was there stays"
 
 
+@pytest.mark.slow
 def test_image_that_may_be_coming_has_its_time_where_events_are_not_told(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
@@ -320,6 +322,7 @@ def test_growth_that_was_cut_off_is_put_right_and_machines_at_work_stay(
     assert provider(folder).plan(SPEC, folder.load()).requests == ()
 
 
+@pytest.mark.slow
 def test_growth_that_fails_keeps_the_machines_that_there_were(api: KubeApi, folder: ClusterFolder) -> None:
     first, second = up(folder)
     (namespace,) = ours(api)
@@ -339,6 +342,7 @@ def test_undoing_that_fails_says_what_is_left(api: KubeApi, folder: ClusterFolde
         provider(folder).create(plan, folder.journal)
 
 
+@pytest.mark.slow
 def test_doctor_tells_which_nodes_have_the_image_and_what_a_quota_leaves(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
