@@ -70,14 +70,15 @@ class KubeContext:
 _contexts: dict[tuple[str, str | None], KubeContext] = {}
 
 
-def kube_context(files: str | None, name: str | None) -> KubeContext:
-    """Return the context of that name; None: the current one. The same one for all who ask.
+def kube_context(files: str, name: str | None) -> KubeContext:
+    """Return the context of that name; None: the current one. The same one for all who ask."""
+    return _contexts.setdefault((files, name), KubeContext(files, name))
 
-    `files`: None means those that $KUBECONFIG names, or `~/.kube/config`.
-    """
+
+def kubeconfig_files(own: Path | None) -> str:
+    """Return the files to read: one of a cluster's own, else those that $KUBECONFIG names, or `~/.kube/config`."""
     # The client itself looks at the variable once, when it is imported.
-    where = files or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return _contexts.setdefault((where, name), KubeContext(where, name))
+    return str(own) if own else os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401

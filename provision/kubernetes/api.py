@@ -4,7 +4,6 @@ Every call may be made again: objects are applied by the server itself, under th
 """
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import urllib3.exceptions
 import yaml
 from kubernetes import client, config
 
-from inventories.kube_context import UNREADABLE, KubeContext, kube_context
+from inventories.kube_context import UNREADABLE, KubeContext, kube_context, kubeconfig_files
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
@@ -182,13 +181,13 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     `kubeconfig`: the file; None: those that $KUBECONFIG names, or `~/.kube/config`. Raises UnknownProfile where there
     is no such context, and BadCredentials where it can't be used.
     """
-    files = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or None
+    files = kubeconfig_files(kubeconfig)
     contexts: list[Any] = []
     current: dict[str, Any] = {}
     try:
         contexts, current = config.list_kube_config_contexts(files)
     except yaml.YAMLError as error:
-        raise BadCredentials(f"The kubeconfig {files or '~/.kube/config'} is no YAML: {error}.") from error
+        raise BadCredentials(f"The kubeconfig {files} is no YAML: {error}.") from error
     except config.ConfigException as error:
         # A file without a current context is none the worse for who names one.
         if context is not None and "current-context" in str(error):

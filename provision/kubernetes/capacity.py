@@ -98,12 +98,12 @@ def gpus_each(found: Sequence[NodeRoom], shape: str | None, *, of_shape: int | N
 
 def cpus_each(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> int:
     """Return the CPUs that Ray gives away of one machine: those of the smallest node that fits; 0: there is none."""
-    return min((node.cpus for node in found if _fits(node, shape, gpus)), default=0)
+    return min((node.cpus for node in that_fit(found, shape, gpus)), default=0)
 
 
 def efa_each(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> int:
     """Return the EFA interfaces of one machine: as many as every node has that fits."""
-    return min((node.efa for node in found if _fits(node, shape, gpus)), default=0)
+    return min((node.efa for node in that_fit(found, shape, gpus)), default=0)
 
 
 def whole_cpus(quantity: str) -> int:
@@ -121,11 +121,7 @@ def with_room(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> tuple[
 
 def that_fit(found: Sequence[NodeRoom], shape: str | None, gpus: int) -> list[NodeRoom]:
     """Return the nodes on which a machine with so many GPUs can be."""
-    return [node for node in found if _fits(node, shape, gpus)]
-
-
-def _fits(node: NodeRoom, shape: str | None, gpus: int) -> bool:
-    return node.gpus >= gpus and shape in (None, node.shape)
+    return [node for node in found if node.gpus >= gpus and shape in (None, node.shape)]
 
 
 def _usable(node: Mapping[str, Any]) -> bool:

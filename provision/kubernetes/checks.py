@@ -10,7 +10,7 @@ from provision.errors import CloudError, Denied, Gone
 from provision.kubernetes import objects
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, QUOTA, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, that_fit, with_room
-from provision.kubernetes.images import is_among
+from provision.kubernetes.images import full_name
 from provision.parallel import run_all, values
 from provision.pricing.catalog import gpus_of
 
@@ -197,9 +197,10 @@ def _of_nodes(
 def image_finding(image: str, fitting: Sequence[NodeRoom]) -> Finding:
     """Return whether the nodes have the image. Whether others get it, a pod tells. Pure."""
     try:
-        have = sum(is_among(image, node.images) for node in fitting)
+        name = full_name(image)
     except InvalidInput as error:
         return Finding(what="image", ok=False, detail=image, fix=str(error))
+    have = sum(name in node.images for node in fitting)
     if fitting and have == len(fitting):
         return Finding(what="image", ok=True, detail=f"{image} is on all nodes that fit")
     on = f"on {have} of {len(fitting)} nodes that fit"

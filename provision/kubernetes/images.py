@@ -1,10 +1,10 @@
-"""Names of container images: whether one can be, and which nodes have it. Pure."""
+"""Names of container images. Pure."""
 
 import re
-from collections.abc import Collection
 
 from inventories.errors import InvalidInput
 
+EXAMPLE = "rayproject/ray:2.52.0-py311-gpu or registry.example.com/team/image:tag"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
     rf"(?P<host>(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d))(?::\d+)?/)?(?P<path>{_PART}(?:/{_PART})*)"
@@ -26,11 +26,3 @@ def full_name(image: str) -> str:
     if not host:
         host, path = "docker.io/", path if "/" in path else f"library/{path}"
     return f"{host}{path}{digest or tag or ':latest'}"
-
-
-EXAMPLE = "rayproject/ray:2.52.0-py311-gpu or registry.example.com/team/image:tag"
-
-
-def is_among(image: str, names: Collection[str]) -> bool:
-    """Whether a node that lists these names has the image."""
-    return full_name(image) in names

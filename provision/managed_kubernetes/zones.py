@@ -1,8 +1,18 @@
 """In which zone a cluster's machines with GPUs are: all in one, so that links are short. A zone has one group."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from provision.errors import Capacity, CloudError, CreateFailed, NoCapacity, Quota
+from provision.errors import (
+    Blocked,
+    Capacity,
+    CloudError,
+    CreateFailed,
+    Gone,
+    NoCapacity,
+    Quota,
+    Throttled,
+)
 from provision.managed_kubernetes.service import Work
 
 
@@ -85,3 +95,14 @@ def end_machines(
         scale(group, stay[group])
     for group, few in stay.items():
         wait_gone(group, few)
+
+
+@contextmanager
+def remembered(told: set[str], machine: str) -> Iterator[None]:
+    """Remember a machine as told to end, also where the answer is lost; one that the cloud refused was not told."""
+    told.add(machine)
+    try:
+        yield
+    except (Blocked, Gone, Throttled):
+        told.discard(machine)
+        raise

@@ -8,7 +8,8 @@ from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster, Resource
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
-from provision.errors import Blocked, CloudError, CreateFailed, Gone, Throttled
+from provision.errors import Blocked, CloudError, CreateFailed, Gone
+from provision.managed_kubernetes.zones import remembered
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message
 from provision.oci.resources import deletion
@@ -84,7 +85,6 @@ def scale(
     Where some are too many, those end that are not on an address that `stay` tells, the newest first. Which of those
     that it could not start it gives up is OKE's choice: they have no id.
     """
-
     told: set[str] = set()
 
     def look() -> tuple[bool | None, str]:
@@ -104,12 +104,8 @@ def scale(
                 return None, f"{len(there) - count} machines have to end"
             made = {one["id"]: _made(api, one["id"]) for one in there}
             for one in surplus(there, count, stay(), made)[: size - count]:
-                told.add(one)
-                try:
+                with remembered(told, one):
                     api.call("container.delete_node", pool["id"], one, is_decrement_size=True)
-                except (Blocked, Gone, Throttled):
-                    told.discard(one)
-                    raise
         except (Blocked, Gone) as error:  # OKE changes it, or one has gone by itself
             return None, str(error)
         return None, f"{len(told)} machines end"

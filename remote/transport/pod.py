@@ -21,7 +21,7 @@ import websocket
 from kubernetes import client
 
 from inventories.disk.store import ClusterFolder
-from inventories.kube_context import UNREADABLE, KubeContext, headers_of, kube_context
+from inventories.kube_context import UNREADABLE, KubeContext, headers_of, kube_context, kubeconfig_files
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
@@ -54,8 +54,8 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
 
     Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.
     """
-    own = str(cluster.kubeconfig_path) if cluster.kubeconfig_path.exists() else None
-    context = kube_context(own, machine.context)
+    own = cluster.kubeconfig_path if cluster.kubeconfig_path.exists() else None
+    context = kube_context(kubeconfig_files(own), machine.context)
     try:
         api = client.ApiClient(context.configuration())
     except UNREADABLE as error:

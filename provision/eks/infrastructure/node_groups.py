@@ -32,8 +32,8 @@ from provision.errors import (
     Exists,
     Gone,
     Quota,
-    Throttled,
 )
+from provision.managed_kubernetes.zones import remembered
 from provision.provider import Say
 from provision.wait import wait_until
 
@@ -47,8 +47,9 @@ NO_CAPACITY = (
 """What the reason of a scaling group has, where AWS has no such machine in the zone now."""
 NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")
 CHANGING = ("CREATING", "UPDATING")
+"""Statuses in which EKS takes no change for now."""
 FAILED = ("CREATE_FAILED", "DELETE_FAILED")
-"""Statuses in which EKS takes no change, for now and for good."""
+"""Statuses in which EKS takes no change any more."""
 
 
 def ensure_template(
@@ -171,8 +172,8 @@ def scale(
             _resize(api, cluster, group, len(there))
         elif now.wanted > count:  # else it ends the others itself
             for one in surplus(there, _machines(api, cluster, group), count, stay())[: now.wanted - count]:
-                told.add(one)
-                _end(api, one, told)
+                with remembered(told, one):
+                    terminate(api, one)
         return None, f"{len(there) - count} machines have to end"
 
     def patiently() -> tuple[bool | None, str]:
@@ -183,15 +184,6 @@ def scale(
 
     what = f"the change of the node group {group}"
     wait_until(what, patiently, timeout_s=timeout_s, clock=clock, say=say)
-
-
-def _end(api: Api, machine: str, told: set[str]) -> None:
-    """Tell it to end; one that was refused was not told."""
-    try:
-        terminate(api, machine)
-    except (Blocked, Throttled):
-        told.discard(machine)
-        raise
 
 
 def size(api: Api, found: Mapping[str, Any]) -> int:
