@@ -1,6 +1,6 @@
 """Network security groups, their rules and the VNICs in them."""
 
-import secrets
+import itertools
 
 from tests.fakes.oci.api import Handler, Reply, Request, View, page, shown
 from tests.fakes.oci.common import getter, in_compartment, lister, named, updater
@@ -10,6 +10,8 @@ from tests.fakes.oci.store import Cloud, Resource, must_be_live, now
 
 KIND = "networksecuritygroup"
 MAX_A_CALL = 25
+_numbers = itertools.count(1)
+"""Of rules: no two have the same id."""
 
 
 def create(cloud: Cloud, request: Request) -> Reply:
@@ -46,7 +48,7 @@ def add_rules(cloud: Cloud, request: Request) -> Reply:
     if len(_rules(group)) + len(asked) > MAX_GROUP_RULES:
         raise invalid(f"{group.id} would have more than {MAX_GROUP_RULES} rules")
     added = [
-        {"id": secrets.token_hex(3).upper(), "timeCreated": now(), **rule}
+        {"id": f"{next(_numbers):06X}", "timeCreated": now(), **rule}
         for rule in _checked(cloud, group, asked)
     ]
     for rule in added:
