@@ -9,6 +9,7 @@ It imports nothing of gpuctl, and runs under plain torchrun as well.
 import argparse
 import json
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -54,8 +55,8 @@ for epoch in range(begin, options.epochs):
         optimizer.step()
         step += 1
         if step % 10 == 0:
-            line = {"step": step, "epoch": epoch + 1, "loss": loss.item(), "samples": step * 32}
-            print(json.dumps(line), file=metrics)
+            counts = {"step": step, "epoch": epoch + 1, "samples": step * 32, "time": time.time()}
+            print(json.dumps({"loss": loss.item(), **counts}), file=metrics)
     if rank == 0:
         print(f"epoch {epoch + 1}: loss {loss.item():.6f}", flush=True)
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
