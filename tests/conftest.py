@@ -1,6 +1,7 @@
 """Fixtures that all tests share: gpuctl with a home of its own, and clusters of local hosts."""
 
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ from support import Gpuctl, clean_env, end_started, processes_with
 
 BEGAN = time.monotonic()
 LEFT_OUT = "left out for want of time"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means something to tests and to what they start, also where a shell began them in the background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -66,7 +66,7 @@ _POLICIES = (
     ("app_catalog", "manage app-catalog-listing in tenancy"),
     ("compute_cluster", "manage compute-clusters in compartment id {compartment}"),
     ("cluster", "manage cluster-family in compartment id {compartment}"),
-    ("node_pool", "manage cluster-family in compartment id {compartment}"),
+    ("node", "manage cluster-family in compartment id {compartment}"),
     ("addon", "manage cluster-family in compartment id {compartment}"),
     ("kubeconfig", "use clusters in compartment id {compartment}"),
     ("load_balancer", "manage load-balancers in compartment id {compartment}"),

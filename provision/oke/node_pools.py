@@ -83,9 +83,11 @@ def scale(
     """Have the pool want so many machines; nothing where it does. Waits while OKE still changes it.
 
     Where some are too many, those end that are not on an address that `stay` tells, the newest first. Which of those
-    that it could not start it gives up is OKE's choice: they have no id.
+    that it could not start it gives up is OKE's choice: they have no id. Raises CreateFailed for one that OKE began
+    to end and could not.
     """
     told: set[str] = set()
+    ends: list[str] = []
 
     def look() -> tuple[bool | None, str]:
         view = api.call("container.get_node_pool", pool["id"])
@@ -94,7 +96,9 @@ def scale(
             return True, ""
         there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
         if told and (view["lifecycleState"] == "UPDATING" or any(node["id"] in told for node in there)):
-            return None, f"{len(told)} machines end"  # the size follows
+            for reason in filter(None, (_failure(api, end) for end in ends)):
+                raise CreateFailed(f"OKE could not end a machine of the node pool {pool['name']}: {reason}")
+            return None, f"{len(told)} of its machines end"  # the size follows
         try:
             if len(there) <= count or not count:
                 api.call("container.update_node_pool", pool["id"], requests.size(count), again=True)
@@ -105,12 +109,25 @@ def scale(
             made = {one["id"]: _made(api, one["id"]) for one in there}
             for one in surplus(there, count, stay(), made)[: size - count]:
                 with remembered(told, one):
-                    api.call("container.delete_node", pool["id"], one, is_decrement_size=True)
+                    ended = api.response("container.delete_node", pool["id"], one, is_decrement_size=True)
+                if request := ended.headers.get("opc-work-request-id"):
+                    ends.append(request)
         except (Blocked, Gone) as error:  # OKE changes it, or one has gone by itself
             return None, str(error)
-        return None, f"{len(told)} machines end"
+        return None, f"{len(told)} of its machines end"
 
     wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
+
+
+def _failure(api: Api, request: str) -> str:
+    """Why OKE could not do what a work request stands for. Empty: it may still, or nothing tells."""
+    try:
+        if api.hint("container.get_work_request", request)["status"] not in ("FAILED", "CANCELED"):
+            return ""
+        errors = api.list_all("container.list_work_request_errors", api.compartment, request)
+    except CloudError:
+        return ""
+    return "; ".join(error["message"] for error in errors) or "it gives no reason"
 
 
 def _made(api: Api, instance: str) -> str:

@@ -41,6 +41,8 @@ class Settings:
     """OKE: until a control plane works."""
     oke_gone_s: float = 0.2
     """OKE: until a control plane or a node pool is gone."""
+    oke_end_failure: str = ""
+    """OKE: the end of a node is accepted and fails later, with this message; empty: it does not."""
 
     def __post_init__(self) -> None:
         if self.speed <= 0:

@@ -5,6 +5,7 @@ A call that makes or removes one of them is answered with a work request alone: 
 
 import base64
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from tests.fakes.oci import works
@@ -188,7 +189,11 @@ def _node(pool: Resource, node: dict[str, Any]) -> View:
         "TERMINATING": "DELETING",
         "TERMINATED": "DELETED",
     }
-    return view | {"id": instance.id, "lifecycleState": states.get(instance.state, "INACTIVE")}
+    return view | {
+        "id": instance.id,
+        "privateIp": instance.own["vnic"].view["privateIp"],
+        "lifecycleState": states.get(instance.state, "INACTIVE"),
+    }
 
 
 def list_pools(cloud: Cloud, request: Request) -> Reply:
@@ -227,6 +232,10 @@ def delete_node(cloud: Cloud, request: Request) -> Reply:
     work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
 
     def finish() -> None:
+        if reason := cloud.settings.oke_end_failure:
+            works.fail(cloud, work, "InternalError", reason)
+            cloud.become(pool, "ACTIVE")
+            return
         end_node(cloud, machine)
         if pool.state == "UPDATING":
             details = pool.view["nodeConfigDetails"]
@@ -306,6 +315,20 @@ def get_addon(cloud: Cloud, request: Request) -> Reply:
     return Reply(body={"name": name, "lifecycleState": "ACTIVE"})
 
 
+def get_work(cloud: Cloud, request: Request) -> Reply:
+    """GetWorkRequest: one of OKE's does not tell how far it is."""
+    reply = works.get(cloud, request)
+    assert isinstance(reply.body, dict)
+    return replace(reply, body={name: one for name, one in reply.body.items() if name != "percentComplete"})
+
+
+def work_errors(cloud: Cloud, request: Request) -> Reply:
+    """ListWorkRequestErrors: of a compartment and a work request of it."""
+    errors = cloud.get("workrequest", request.target).own["errors"]
+    done = frozenset({"compartmentId"})
+    return page(request, enumerate(errors), size=cloud.settings.page_size, done=done)
+
+
 def _lister(kind: str) -> Handler:
     def list_all(cloud: Cloud, request: Request) -> Reply:
         return page(request, cloud.rows(kind), size=cloud.settings.page_size)
@@ -337,6 +360,8 @@ HANDLERS: dict[str, Handler] = {
     "UpdateNodePool": update_pool,
     "DeleteNodePool": delete_pool,
     "DeleteNode": delete_node,
+    "GetWorkRequest": get_work,
+    "ListWorkRequestErrors": work_errors,
 }
 BALANCERS: dict[str, Handler] = {
     "ListLoadBalancers": _lister("loadbalancer"),

@@ -1,15 +1,31 @@
 """The whole way on a fake OCI: plan, create, find, destroy."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from inventories.errors import InvalidInput
+from provision.cloud.records import Target
 from provision.errors import CreateFailed, NoCapacity
+from provision.kubernetes.objects import RANK
+from provision.oke.cloud import connect
 from provision.oke.node_pools import surplus
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
+from tests.provision.oci.building import FastClock
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
+
+
+def nodes_with_gpus(fake: FakeCloud) -> list[str]:
+    return [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE]
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Those of all node pools, as OKE shows them."""
+    api = connect(Target(provider="oke"), clock=FastClock()).api
+    pools = api.listed("container.list_node_pools")
+    return [node for pool in pools for node in api.call("container.get_node_pool", pool["id"])["nodes"]]
 
 
 @pytest.mark.slow
@@ -125,7 +141,6 @@ def test_lost_replies_make_nothing_twice(user: User, fake: FakeCloud) -> None:
 
 
 def test_token_is_a_signed_address_of_one_cluster(user: User) -> None:
-    from provision.cloud.records import Target
     from provision.oci import credentials
     from provision.oke import tokens
 
@@ -141,12 +156,12 @@ def test_nodes_of_growth_whose_pods_fail_are_ended_and_not_the_one_at_work(
     user: User, fake: FakeCloud, kube: KubeApi
 ) -> None:
     (kept,) = user.up(1)
-    (node,) = [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE]
+    (node,) = nodes_with_gpus(fake)
     kube.world.images["*"] = "slow"
     with pytest.raises(CreateFailed, match="waits for the image"):
         user.up(2)
     assert user.provider.find() == (kept,)
-    assert [one["id"] for one in fake.live_instances() if one["shape"] == SHAPE] == [node]
+    assert nodes_with_gpus(fake) == [node]
     assert operations(fake)[-1] == "DeleteNode"
 
 
@@ -158,9 +173,40 @@ def test_each_node_is_told_to_end_once(user: User, fake: FakeCloud) -> None:
     fake.settings(oke_cluster_s=600.0)
     fake.forget_calls()
     assert [machine.rank for machine in user.up(None)] == [0]
-    assert len([one for one in fake.live_instances() if one["shape"] == SHAPE]) == 1
+    assert len(nodes_with_gpus(fake)) == 1
     ended = [call for call in fake.calls(mutating=True) if call["operation"] == "DeleteNode"]
     assert len([call for call in ended if call["status"] == 202]) == 2
+
+
+@pytest.mark.slow
+def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
+    user: User, fake: FakeCloud, kube: KubeApi
+) -> None:
+    """Of whichever rank: here the first was lost, and the second is on the newest node."""
+    user.up(1)
+    (oldest,) = nodes_with_gpus(fake)
+    user.up(2)
+    (newest,) = set(nodes_with_gpus(fake)) - {oldest}
+    pods = {pod["metadata"]["labels"].get(RANK): pod for pod in kube.world.store.listed("pods")}
+    addresses = {node["id"]: node["privateIp"] for node in nodes()}
+    pods["1"]["status"]["hostIP"] = addresses[newest]
+    kube.world.images["*"] = "slow"
+    kube.world.store.delete("pods", pods["0"]["metadata"]["namespace"], pods["0"]["metadata"]["name"])
+    with pytest.raises(CreateFailed, match="waits for the image"):
+        user.up(2)
+    assert nodes_with_gpus(fake) == [newest]
+
+
+@pytest.mark.slow
+def test_end_of_a_node_that_oke_takes_and_fails_at_is_told(user: User, fake: FakeCloud) -> None:
+    user.up(None, min_count=1, max_count=2)
+    user.up(2)
+    fake.settings(oke_end_failure="the instance is in the middle of a live migration")
+    with pytest.raises(CreateFailed, match=r"could not end a machine of .*: the instance is in the middle"):
+        user.up(None)
+    fake.settings(oke_end_failure="")
+    assert [machine.rank for machine in user.up(None)] == [0]
+    assert len(nodes_with_gpus(fake)) == 1
 
 
 def test_nodes_without_a_machine_that_stays_end_first_then_those_that_fail_then_the_newest() -> None:
