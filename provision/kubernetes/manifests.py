@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 
 from inventories.ray_in_pods import RAY_VERSION
+from provision.kubernetes.images import full_name
 from provision.kubernetes.objects import (
     GPU,
     HOSTNAME,
@@ -74,9 +75,14 @@ def _metadata(job: JobManifest) -> dict[str, Any]:
     return metadata
 
 
+def _image(job: JobManifest) -> str:
+    """Return its whole name: nodes with CRI-O take no other."""
+    return full_name(job.image or default_image(job.gpus))
+
+
 def _ray_job(job: JobManifest) -> dict[str, Any]:
     """The operator itself submits it (HTTPMode), so that a connection that is lost ends nothing."""
-    image = job.image or default_image(job.gpus)
+    image = _image(job)
     environment: dict[str, Any] = {}
     if job.pip:
         environment["pip"] = list(job.pip)
@@ -129,7 +135,7 @@ def _job_set(job: JobManifest) -> dict[str, Any]:
         f"--rdzv-conf=timeout={MEET_S}",
         *job.command,
     ]
-    pod = _pod(job, {"name": "torchrun", "image": job.image, "command": ranks})
+    pod = _pod(job, {"name": "torchrun", "image": _image(job), "command": ranks})
     indexed = {
         "completionMode": "Indexed",
         "completions": job.nodes,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inventories.ray_in_pods import RAY_VERSION
+from provision.kubernetes.images import full_name
 from provision.kubernetes.record import KubernetesCluster
 
 CLUSTER, CLUSTER_ID, RANK = "gpuctl/cluster", "gpuctl/cluster-id", "gpuctl/rank"
@@ -143,7 +144,7 @@ def _head(cluster: KubernetesCluster) -> dict[str, Any]:
         "containers": [
             {
                 "name": "ray-head",
-                "image": cluster.image,
+                "image": full_name(cluster.image),
                 "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
             }
         ],
@@ -158,7 +159,7 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
     devices = {kind: str(count) for kind, count in ((GPU, cluster.gpus), (EFA, cluster.efa)) if count}
     container = {
         "name": "ray-worker",
-        "image": cluster.image,
+        "image": full_name(cluster.image),
         **({"env": [NO_HUGE_PAGES]} if cluster.efa else {}),
         "resources": {
             "requests": {"cpu": "1", "memory": "2Gi", **devices},
@@ -189,5 +190,6 @@ def _worker(cluster: KubernetesCluster) -> dict[str, Any]:
 
 def _tolerations(cluster: KubernetesCluster) -> dict[str, Any]:
     """What lets a pod onto nodes with GPUs, which may be all that there are."""
-    tolerated = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
-    return {"tolerations": tolerated} if cluster.gpus else {}
+    keys = (GPU, *cluster.tainted) if cluster.gpus else cluster.tainted
+    tolerated = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+    return {"tolerations": tolerated} if tolerated else {}

@@ -35,6 +35,8 @@ class KubernetesCluster:
     """Of each machine, what Ray gives away. 0: it was not known, and KubeRay takes what the pod asks for, 1."""
     efa: int = 0
     """AWS's EFA interfaces of each machine."""
+    tainted: tuple[str, ...] = ()
+    """Keys of the taints that its nodes have beside that of GPUs."""
     image: str
     """The containers' image."""
     python: str | None = None

@@ -17,6 +17,7 @@ DEADLINES_S: dict[Stage, float] = {
 NEVER = (
     "InvalidImageName",
     "ErrImageNeverPull",
+    "ImageInspectError",
     "CreateContainerConfigError",
 )
 """Reasons of a container that waiting does not mend."""

@@ -133,5 +133,6 @@ class Workers:
             gpus=offer.gpus,
             cpus=int(offer.facts.get("vcpus") or 0),
             efa=int(offer.facts.get("efa_in_pods") or 0),
+            tainted=tuple(offer.facts.get("tainted") or ()),
             image=cluster.image or objects.default_image(offer.gpus),
         )

@@ -1,7 +1,7 @@
 """The control plane of a cluster: found by its tags, or made; its add-on, its address."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -10,7 +10,7 @@ from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
-from provision.errors import Blocked, CreateFailed, Exists, Gone, Unclear
+from provision.errors import Blocked, CloudError, CreateFailed, Gone, Unclear
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
@@ -23,6 +23,9 @@ ACTIVE_WITHIN_S = 1800.0
 LISTED_WITHIN_S = 60.0
 """After its call a cluster is made by a work request, whose answer names nothing yet."""
 WORKS = ("ACTIVE", "UPDATING")
+TAKEN_WITHIN_S = 600.0
+"""While OKE changes a cluster, it may refuse the next change."""
+ADDON_IS_THERE = ("CREATING", "ACTIVE", "UPDATING", "NEEDS_ATTENTION")
 
 
 def find(api: Api, cluster: CloudCluster) -> Json | None:
@@ -59,6 +62,19 @@ def until_listed(clock: Clock, what: str, find: Any) -> str:  # noqa: ANN401 - a
     return str(found)
 
 
+def until_taken(clock: Clock, what: str, do: Callable[[], object], say: Say) -> None:
+    """Do what OKE refuses while it changes something else. Raises ProvisionError where it goes on refusing."""
+
+    def look() -> tuple[bool | None, str]:
+        try:
+            do()
+        except Blocked as error:
+            return None, str(error)
+        return True, ""
+
+    wait_until(what, look, timeout_s=TAKEN_WITHIN_S, clock=clock, say=say)
+
+
 def wait_active(api: Api, clock: Clock, cluster: CloudCluster, cluster_id: str, say: Say) -> None:
     """Until it works. Raises CreateFailed."""
 
@@ -90,22 +106,29 @@ def server(api: Api, cluster_id: str) -> ApiServer:
     return ApiServer(url=told["server"], authority=authority)
 
 
-def ensure_addon(api: Api, cluster_id: str, ensure: Ensure) -> None:
+def ensure_addon(
+    api: Api, clock: Clock, cluster: CloudCluster, cluster_id: str, ensure: Ensure, say: Say
+) -> None:
     """Have NVIDIA's device plug-in asked for."""
 
     def found() -> str | None:
         try:
-            api.call("container.get_addon", cluster_id, requests.GPU_ADDON)
+            view = api.call("container.get_addon", cluster_id, requests.GPU_ADDON)
         except Gone:
             return None
-        return requests.GPU_ADDON
+        return requests.GPU_ADDON if view["lifecycleState"] in ADDON_IS_THERE else None
 
     def create(token: str) -> str:
-        try:
-            api.call("container.install_addon", cluster_id, requests.addon(), opc_retry_token=token)
-        except (Blocked, Exists):
-            if found() is None:
-                raise
+        def install() -> None:
+            try:
+                api.call(
+                    "container.install_addon", cluster_id, requests.addon(cluster), opc_retry_token=token
+                )
+            except CloudError:  # OKE has several words for one that is there
+                if found() is None:
+                    raise
+
+        until_taken(clock, f"the request for the add-on {requests.GPU_ADDON}", install, say)
         return requests.GPU_ADDON
 
     ensure(f"add-on {requests.GPU_ADDON}", find=found, create=create)

@@ -79,7 +79,7 @@ class OkeFacts:
         made: list[tuple[str, requests.Json]] = []
         if self.cluster_kind not in kinds:
             body = requests.control_plane(cluster, compartment, offer.facts["version"], ids)
-            made += [("CreateCluster", body), ("InstallAddon", requests.addon())]
+            made += [("CreateCluster", body), ("InstallAddon", requests.addon(cluster))]
         if self.nodes_kind not in kinds:
             made += [
                 ("CreateNodePool", requests.cpu_pool(cluster, compartment, offer.facts, zone, ids)),

@@ -1,6 +1,7 @@
 """Node pools: one small machine for operators and Ray's head, and the machines with GPUs, in one domain."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from provision.clock import Clock
@@ -20,14 +21,16 @@ from provision.oci.resources.resource_types import (
     list_kind,
     tags_of,
 )
-from provision.oke import names, requests
-from provision.oke.control_plane import until_listed
+from provision.oke import names, requests, work_requests
+from provision.oke.control_plane import until_listed, until_taken
 from provision.provider import Say
 from provision.wait import wait_until
 
 POOL = "node-pool"
 POOL_WITHIN_S = 2400.0
 """A machine with GPUs takes up to half an hour to join."""
+SHOWS_WITHIN_S = 60.0
+"""What OKE tells of a pool may be of before the last change for so long."""
 
 
 def find(api: Api, cluster: CloudCluster, name: str) -> Json | None:
@@ -55,7 +58,7 @@ def sizes(found: Iterable[Json]) -> dict[str, int]:
     return {view["name"]: int(view["nodeConfigDetails"]["size"]) for view in found}
 
 
-def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure) -> str:
+def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensure: Ensure, say: Say) -> str:
     """Return the OCID of the pool; it may be seconds old."""
     name = body["name"]
 
@@ -64,7 +67,12 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
         return None if view is None else str(view["id"])
 
     def create(token: str) -> str:
-        api.call("container.create_node_pool", body, opc_retry_token=token)
+        until_taken(
+            clock,
+            f"the request for the node pool {name}",
+            lambda: api.call("container.create_node_pool", body, opc_retry_token=token),
+            say,
+        )
         return until_listed(clock, f"the node pool {name}", found)
 
     return ensure(f"{POOL} {name}", find=found, create=create)
@@ -96,8 +104,9 @@ def scale(
             return True, ""
         there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
         if told and (view["lifecycleState"] == "UPDATING" or any(node["id"] in told for node in there)):
-            for reason in filter(None, (_failure(api, end) for end in ends)):
-                raise CreateFailed(f"OKE could not end a machine of the node pool {pool['name']}: {reason}")
+            for error in chain.from_iterable(work_requests.errors_of(api, end) for end in ends):
+                told_why = f"OKE could not end a machine of the node pool {pool['name']}: {error['message']}"
+                raise CreateFailed(told_why)
             return None, f"{len(told)} of its machines end"  # the size follows
         try:
             if len(there) <= count or not count:
@@ -117,17 +126,6 @@ def scale(
         return None, f"{len(told)} of its machines end"
 
     wait_until(f"the change of the node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
-
-
-def _failure(api: Api, request: str) -> str:
-    """Why OKE could not do what a work request stands for. Empty: it may still, or nothing tells."""
-    try:
-        if api.hint("container.get_work_request", request)["status"] not in ("FAILED", "CANCELED"):
-            return ""
-        errors = api.list_all("container.list_work_request_errors", api.compartment, request)
-    except CloudError:
-        return ""
-    return "; ".join(error["message"] for error in errors) or "it gives no reason"
 
 
 def _made(api: Api, instance: str) -> str:
@@ -169,29 +167,31 @@ def _there(view: Json) -> list[Json]:
     return [node for node in view.get("nodes") or [] if node.get("lifecycleState") != "DELETED"]
 
 
-def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, say: Say) -> None:
-    """Until all of its machines are nodes, and those that it has too many of have gone.
+def wait_pool(api: Api, clock: Clock, pool_id: str, name: str, count: int, say: Say) -> None:
+    """Until all of its `count` machines are nodes, and those that it has too many of have gone.
 
     Raises Capacity or Quota as soon as OCI says that it has no machine, CreateFailed for anything else.
     """
+    began = clock.now()
 
     def look() -> tuple[bool | None, str]:
         view = api.call("container.get_node_pool", pool_id)
-        state = view["lifecycleState"]
+        state, wanted, there = view["lifecycleState"], view["nodeConfigDetails"]["size"], _there(view)
         # Those on their way out tell of an earlier try.
-        for error in refusals([node for node in _there(view) if node.get("lifecycleState") != "DELETING"]):
+        for error in refusals([node for node in there if node.get("lifecycleState") != "DELETING"]):
             raise from_message(error.get("code", ""), error["message"], "create_node_pool")
-        if state in ("FAILED", "NEEDS_ATTENTION"):
-            told = view.get("lifecycleDetails") or "it gives no reason"
-            raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
-        wanted = view["nodeConfigDetails"]["size"]
-        there = _there(view)
         active = sum(node.get("lifecycleState") == "ACTIVE" for node in there)
-        done = state == "ACTIVE" and active == len(there) == wanted
-        going = f", {len(there) - wanted} have to go" if len(there) > wanted else ""
-        return (
-            True if done else None
-        ), f"{active} of {wanted} machines are there{going}, its state is {state}"
+        if state == "ACTIVE" and active == len(there) == wanted == count:
+            return True, ""
+        if clock.now() - began > SHOWS_WITHIN_S:
+            # Where OCI has no machine, this may be told here alone.
+            for error in work_requests.newest_errors(api, pool_id):
+                raise from_message(error["code"], error["message"], "create_node_pool")
+            if state in ("FAILED", "NEEDS_ATTENTION"):
+                told = view.get("lifecycleDetails") or "it gives no reason"
+                raise CreateFailed(f"OKE could not make the node pool {name}: {told}.")
+        going = f", {len(there) - count} have to go" if len(there) > count else ""
+        return None, f"{active} of {count} machines are there{going}, its state is {state}"
 
     wait_until(f"the node pool {name}", look, timeout_s=POOL_WITHIN_S, clock=clock, say=say)
 

@@ -11,12 +11,14 @@ from provision.errors import CloudError, NoCapacity, UnknownShape
 from provision.oci import quotas, shapes
 from provision.oci.api import Api, Json
 from provision.oci.offers import find_domains, ordered_zones
+from provision.oke import requests
 from provision.parallel import together
-from provision.pricing.catalog import SHAPES
+from provision.pricing.catalog import SHAPES, nvidia_by_name
 
 DISK_GB = 200
+ARM = ("BM.GPU.GB200.", "BM.GPU.GB300.")
 _IMAGE = re.compile(
-    r"Oracle-Linux-8[.\d]*-(?P<gpu>Gen2-GPU-)?(?P<date>[\d.]+)-\d+-OKE-(?P<version>[\d.]+)-\d+"
+    r"Oracle-Linux-(?P<release>[89])[.\d]*-(?P<gpu>Gen2-GPU-)?(?P<date>[\d.]+)-\d+-OKE-(?P<version>[\d.]+)-(?P<build>\d+)"
 )
 """Names of OKE's images for x86: `Oracle-Linux-8.10-Gen2-GPU-2026.01.31-0-OKE-1.34.1-1234`."""
 
@@ -40,6 +42,11 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
             f"{cluster.shape} has no GPU, and provider oke rents machines for those. Choose another shape: "
             "`gpuctl shapes --provider oci` lists them."
         )
+    if not nvidia_by_name(cluster.shape) or cluster.shape.startswith(ARM):
+        raise InvalidInput(
+            f"OKE's images for x86 with NVIDIA's driver do not fit {cluster.shape}, and provider oke boots those. "
+            "Choose another shape: `gpuctl shapes --provider oci` lists them."
+        )
     if cluster.spot and cluster.shape.startswith("BM."):
         raise InvalidInput(
             f"OCI has no preemptible bare-metal machines, and {cluster.shape} is one. Leave out --spot."
@@ -47,6 +54,7 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
     version, gpu_image, cpu_image = choose(versions["kubernetesVersions"], options["sources"], rather=version)
     known = SHAPES.get(cluster.shape)
     rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
+    compute_cluster = rdma and cluster.shape.startswith("BM.")
     return Offer(
         shape=cluster.shape,
         gpus=gpus,
@@ -63,9 +71,13 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         facts={
             "version": version,
             "cpu_image": cpu_image["imageId"],
-            "compute_cluster": rdma and cluster.shape.startswith("BM."),
+            "compute_cluster": compute_cluster,
             "vcpus": int(2 * float(shape.get("ocpus") or 0)),
+            "tainted": (requests.PREEMPTIBLE,) if cluster.spot else (),
         },
+        notes=(requests.COMPUTE_CLUSTER_POLICY.format(compartment=api.compartment),)
+        if compute_cluster
+        else (),
     )
 
 
@@ -74,13 +86,29 @@ def choose(
 ) -> tuple[str, Json, Json]:
     """Return the newest version that has images, `v1.34.1`, its newest one with GPUs, and its newest without. Pure.
 
-    `rather`: one that is taken where it has images. Raises CloudError where none has.
+    `rather`: the control plane's, which nodes may not be ahead of. Images of Oracle Linux 8 go before those of 9.
+    Raises CloudError where no version has any.
     """
     found = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
-    newest_first = sorted(versions, key=_number, reverse=True)
-    for version in [rather, *newest_first] if rather else newest_first:
+    offered = {*versions, *(f"v{match['version']}" for _, match in found)} if rather else {*versions}
+    # A version that ends with .0 is a preview.
+    fit = [one for one in offered if _number(one)[-1]]
+    if rather:
+        fit = [
+            rather,
+            *(
+                one
+                for one in fit
+                if _number(rather)[:2] == _number(one)[:2] and _number(one) < _number(rather)
+            ),
+        ]
+    for version in sorted(fit, key=_number, reverse=True):
         fitting = [one for one in found if one[1]["version"] == version.removeprefix("v")]
-        newest = sorted(fitting, key=lambda one: _number(one[1]["date"]), reverse=True)
+        newest = sorted(
+            fitting,
+            key=lambda one: (one[1]["release"] == "8", _number(one[1]["date"]), int(one[1]["build"])),
+            reverse=True,
+        )
         with_gpus = [source for source, match in newest if match["gpu"]]
         without = [source for source, match in newest if not match["gpu"]]
         if with_gpus and without:

@@ -1,11 +1,12 @@
 """The bodies of what is asked of OKE, plain JSON by the API's own names. Pure: the same in a dry run."""
 
 import base64
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from provision.cloud.records import CloudCluster, Offer
-from provision.kubernetes.objects import GROUP_LABEL
+from provision.kubernetes.objects import GPU, GROUP_LABEL
 from provision.oci.requests import cluster_tags
 from provision.oke import names
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
@@ -19,10 +20,19 @@ FLANNEL = {"cniType": "FLANNEL_OVERLAY"}
 INIT = """#!/bin/bash
 curl --fail -H "Authorization: Bearer Oracle" -L0 http://169.254.169.254/opc/v2/instance/metadata/oke_init_script \\
   | base64 --decode > /var/run/oke-init.sh
-bash /var/run/oke-init.sh
 /usr/libexec/oci-growfs -y
+bash /var/run/oke-init.sh
 """
-"""What OKE's nodes run first; Oracle Linux leaves its root file system at 47 GB, however large the boot volume is."""
+"""What OKE's nodes run first.
+
+Oracle Linux leaves its root file system at 47 GB, however large the boot volume is; the kubelet looks when it starts.
+"""
+COMPUTE_CLUSTER_POLICY = (
+    "node pools may use a compute cluster only where this policy statement is there: `Allow any-user to "
+    "{{COMPUTE_CLUSTER_LAUNCH_INSTANCE}} in compartment id {compartment} where request.principal.type = 'nodepool'`"
+)
+PREEMPTIBLE = "oci.oraclecloud.com/oke-is-preemptible"
+"""A taint of preemptible nodes."""
 
 
 def control_plane(cluster: CloudCluster, compartment: str, version: str, ids: Mapping[str, str]) -> Json:
@@ -88,9 +98,13 @@ def size(count: int) -> Json:
     return {"nodeConfigDetails": {"size": count}}
 
 
-def addon() -> Json:
-    """InstallAddon: NVIDIA's device plug-in, by which Kubernetes knows of GPUs."""
-    return {"addonName": GPU_ADDON}
+def addon(cluster: CloudCluster) -> Json:
+    """InstallAddon: NVIDIA's device plug-in, by which Kubernetes knows of GPUs; in place of one that OKE brought."""
+    body: Json = {"addonName": GPU_ADDON, "isOverrideExisting": True}
+    if cluster.spot:
+        tolerated = [{"key": key, "operator": "Exists"} for key in (GPU, PREEMPTIBLE)]
+        body["configurations"] = [{"key": "tolerations", "value": json.dumps(tolerated)}]
+    return body
 
 
 def _pool(

@@ -67,7 +67,7 @@ class OkeService:
         body = requests.control_plane(cluster, api.compartment, work.offer.facts["version"], ids)
         cluster_id = control_plane.ensure(api, self._clock, cluster, body, work.ensure)
         control_plane.wait_active(api, self._clock, cluster, cluster_id, work.say)
-        control_plane.ensure_addon(api, cluster_id, work.ensure)
+        control_plane.ensure_addon(api, self._clock, cluster, cluster_id, work.ensure, work.say)
         self._ids[cluster.id] = cluster_id
         return control_plane.server(api, cluster_id)
 
@@ -77,9 +77,10 @@ class OkeService:
         ids = {**self._network(work), "cluster": self._id(cluster)}
         zone = work.offer.zones[0].name
         body = requests.cpu_pool(cluster, api.compartment, work.offer.facts, zone, ids)
-        cpu = node_pools.ensure_pool(api, clock, cluster, body, work.ensure)
+        cpu = node_pools.ensure_pool(api, clock, cluster, body, work.ensure, work.say)
+        # First, as machines with GPUs cost more than waiting for it.
+        node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, 1, work.say)
         self._gpu_pool(work, count, ids)
-        node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, work.say)
 
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
@@ -120,9 +121,9 @@ class OkeService:
             if offer.facts["compute_cluster"]:
                 own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
             body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)
-            pool = {"id": node_pools.ensure_pool(api, clock, cluster, body, work.ensure), "name": name}
+            pool = {"id": node_pools.ensure_pool(api, clock, cluster, body, work.ensure, say), "name": name}
             node_pools.scale(api, clock, pool, count, say, stay=work.stay)
-            node_pools.wait_pool(api, clock, pool["id"], name, say)
+            node_pools.wait_pool(api, clock, pool["id"], name, count, say)
 
         def scale(name: str, few: int) -> None:
             if pool := node_pools.find(api, cluster, name):

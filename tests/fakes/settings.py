@@ -41,6 +41,8 @@ class Settings:
     """OKE: until a control plane works."""
     oke_gone_s: float = 0.2
     """OKE: until a control plane or a node pool is gone."""
+    oke_tells_capacity: bool = True
+    """OKE: a machine that can't be launched is told as a node with an error; else by a work request alone."""
     oke_end_failure: str = ""
     """OKE: the end of a node is accepted and fails later, with this message; empty: it does not."""
 

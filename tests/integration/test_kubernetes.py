@@ -72,6 +72,9 @@ def test_whole_way_in_pods(gpuctl: Gpuctl, api: KubeApi) -> None:
     done = gpuctl.ok("train", "--mode", "torchrun", "--json", "--", *JOB, timeout_s=400).json
     assert (done["status"], done["world_size"]) == ("succeeded", 2)
     assert len(gpuctl.ok("results", "--json").json["runs"]) == 1
+    found = {row["what"]: row for row in gpuctl.ok("doctor", "--cluster", "--json").json["findings"]}
+    assert found["pod"]["detail"].startswith("2 of 2 nodes answered")
+    assert found["all-reduce"]["ok"] is True
     gpuctl.ok("down")
     assert not [one for one in api.objects("namespaces") if one["metadata"]["name"].startswith("gpuctl-")]
     assert gpuctl.ok("clusters", "--json").json["clusters"] == []

@@ -82,9 +82,8 @@ def _connect(
     rows = [row(o.node, False, "can't be reached", str(o.error)) for o in outcomes if o.error is not None]
     if nodes:
         took = f"{time.monotonic() - began:.1f} s"
-        rows.insert(
-            0, row("ssh", True, f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}")
-        )
+        way = " and ".join(sorted({node.machine.transport for node in nodes.values()}))
+        rows.insert(0, row(way, True, f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}"))
     return nodes, rows
 
 

@@ -28,6 +28,8 @@ class World:
     store: Store = field(default_factory=Store)
     images: dict[str, Fate] = field(default_factory=dict)
     """Globs of images that do not simply run."""
+    short_names: bool = True
+    """Nodes take an image by a name without its registry; those with CRI-O do not."""
     hold_namespaces: bool = False
     """Namespaces that are deleted stay, Terminating."""
     hold_pods: bool = False
@@ -209,6 +211,10 @@ class World:
             status = pod_status.waiting(pod, "CreateContainerConfigError", why, address=address)
         elif status["phase"] == "Running" and fate != "crashing":
             return
+        elif not self.short_names and "." not in image.partition("/")[0]:
+            why = f'short name mode is enforcing, but image name "{image}" returns ambiguous list'
+            self._event(pod, "Warning", "InspectFailed", why)
+            status = pod_status.waiting(pod, "ImageInspectError", why, address=address)
         elif fate == "missing":
             why = f'Back-off pulling image "{image}": ErrImagePull: {image}: not found'
             self._event(pod, "Warning", "Failed", f'Failed to pull image "{image}": not found')

@@ -5,7 +5,6 @@ A call that makes or removes one of them is answered with a work request alone: 
 
 import base64
 import itertools
-from dataclasses import replace
 from typing import Any
 
 from tests.fakes.oci import works
@@ -16,7 +15,8 @@ from tests.fakes.oci.images import IMAGES
 from tests.fakes.oci.instances import end_node, launch_node
 from tests.fakes.oci.store import ENDED, Cloud, Resource
 
-VERSIONS = ("v1.33.1", "v1.34.1")
+VERSIONS = ("v1.33.1", "v1.34.1", "v1.35.0")
+"""The last one is a preview."""
 _NAMES = (
     "Oracle-Linux-8.10-2026.08.31-0-OKE-1.34.1-1330",
     "Oracle-Linux-8.10-2026.09.30-0-OKE-1.34.1-1345",
@@ -24,6 +24,9 @@ _NAMES = (
     "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.34.1-1345",
     "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.33.1-1345",
     "Oracle-Linux-8.10-2026.09.30-0-OKE-1.33.1-1345",
+    "Oracle-Linux-8.10-2026.09.30-0-OKE-1.35.0-1345",
+    "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.35.0-1345",
+    "Oracle-Linux-9.7-Gen2-GPU-2026.09.30-0-OKE-1.34.1-1346",
 )
 ADDONS = ("NvidiaGpuPlugin", "CoreDNS", "KubeProxy")
 
@@ -101,7 +104,7 @@ def create_pool(cloud: Cloud, request: Request) -> Reply:
     body = request.body
     in_compartment(cloud, body)
     cluster = cloud.get("okecluster", body["clusterId"])
-    if cluster.state not in ("ACTIVE", "UPDATING"):
+    if cluster.state != "ACTIVE":
         raise incorrect_state(f"The cluster {cluster.id} is in state {cluster.state}.")
     if body.get("kubernetesVersion") not in VERSIONS:
         raise invalid("kubernetesVersion is none that is offered")
@@ -161,6 +164,11 @@ def _scale(cloud: Cloud, pool: Resource) -> None:
             node["instance"] = launch_node(cloud, given(body))
         except ApiError as error:
             node["error"] = {"code": error.code, "message": error.message, "status": str(error.status)}
+            if not cloud.settings.oke_tells_capacity:
+                work = works.start(cloud, "NODEPOOL_RECONCILE", pool, "UPDATED")
+                works.fail(cloud, work, error.code, error.message)
+                cloud.become(pool, "UPDATING")
+                continue
         pool.own["nodes"].append(node)
 
 
@@ -293,7 +301,7 @@ def kubeconfig(cloud: Cloud, request: Request) -> Reply:
 
 
 def install_addon(cloud: Cloud, request: Request) -> Reply:
-    """InstallAddon: once."""
+    """InstallAddon: once. The cluster changes, and takes no node pool meanwhile."""
     cluster = _live(cloud, "okecluster", request.target, "cluster")
     name = request.body["addonName"]
     if name not in ADDONS:
@@ -301,8 +309,15 @@ def install_addon(cloud: Cloud, request: Request) -> Reply:
     if name in cluster.own.setdefault("addons", []):
         raise conflict(f"The add-on {name} is there already.")
     cluster.own["addons"].append(name)
-    work = works.start(cloud, "CLUSTER_UPDATE", cluster, "UPDATED")
-    works.done(cloud, work)
+    work = works.start(cloud, "ENABLE_ADDON", cluster, "UPDATED")
+    cloud.become(cluster, "UPDATING")
+
+    def finish() -> None:
+        works.done(cloud, work)
+        if cluster.state == "UPDATING":
+            cloud.become(cluster, "ACTIVE")
+
+    cloud.later(cloud.settings.oke_cluster_s / 10, finish)
     return Reply(status=202, headers={"opc-work-request-id": work.id})
 
 
@@ -315,11 +330,28 @@ def get_addon(cloud: Cloud, request: Request) -> Reply:
     return Reply(body={"name": name, "lifecycleState": "ACTIVE"})
 
 
+def list_works(cloud: Cloud, request: Request) -> Reply:
+    """ListWorkRequests: of a resource."""
+    about = request.one("resourceId")
+    found = [
+        (work.number, _work(work))
+        for work in cloud.all("workrequest")
+        if any(about == resource["identifier"] for resource in work.own["resources"])
+    ]
+    done = frozenset({"resourceId", "resourceType"})
+    return page(request, found, size=cloud.settings.page_size, done=done)
+
+
 def get_work(cloud: Cloud, request: Request) -> Reply:
-    """GetWorkRequest: one of OKE's does not tell how far it is."""
-    reply = works.get(cloud, request)
-    assert isinstance(reply.body, dict)
-    return replace(reply, body={name: one for name, one in reply.body.items() if name != "percentComplete"})
+    """GetWorkRequest."""
+    work = cloud.get("workrequest", request.target)
+    return Reply(body=_work(work), headers=shown(work).headers)
+
+
+def _work(work: Resource) -> View:
+    """One of OKE's does not tell how far it is."""
+    told = {name: value for name, value in work.view.items() if name != "percentComplete"}
+    return told | {"resources": work.own["resources"]}
 
 
 def work_errors(cloud: Cloud, request: Request) -> Reply:
@@ -361,6 +393,7 @@ HANDLERS: dict[str, Handler] = {
     "DeleteNodePool": delete_pool,
     "DeleteNode": delete_node,
     "GetWorkRequest": get_work,
+    "ListWorkRequests": list_works,
     "ListWorkRequestErrors": work_errors,
 }
 BALANCERS: dict[str, Handler] = {

@@ -205,7 +205,7 @@ def test_killed_at_any_call_up_converges_and_down_leaves_nothing(
 
 
 def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: ClusterFolder) -> None:
-    api.world.images = {"no/*": "missing", "bad/*": "crashing"}
+    api.world.images = {"docker.io/no/*": "missing", "docker.io/bad/*": "crashing"}
     with pytest.raises(CreateFailed, match="not found"):
         up(folder, replace(SPEC, image="no/such:1"))
     assert ours(api) == []
@@ -218,7 +218,7 @@ def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: Clus
     with pytest.raises(CreateFailed, match=r"is not ready after 1\d+ s: it waits for the image"):
         up(Store(folder.path.parent).cluster("third"), SPEC, said)
     (namespace,) = ours(api)
-    assert any("waits for the image rayproject/ray" in line for line in said)
+    assert any("waits for the image docker.io/rayproject/ray" in line for line in said)
     workers = [pod for pod in api.objects("pods", namespace) if "worker" in pod["metadata"]["name"]]
     assert len(workers) == 1, "the machine that was there stays"
 
@@ -230,7 +230,7 @@ def test_image_that_may_be_coming_has_its_time_where_events_are_not_told(
     api.world.images["*"] = "slow"
     api.denied |= {("list", "events")}
     with pytest.raises(
-        CreateFailed, match=r"is not ready after 1\d\d\d s: .* perhaps for the image rayproject/ray"
+        CreateFailed, match=r"is not ready after 1\d\d\d s: .* perhaps for the image docker.io/rayproject/ray"
     ):
         up(folder, replace(SPEC, count=1))
     assert ours(api) == []

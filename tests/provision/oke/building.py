@@ -41,6 +41,7 @@ def api_server() -> Iterator[KubeApi]:
     """An API server that takes OKE's tokens, with the nodes of a cluster of three machines with GPUs."""
     with kube_api() as api:
         api.knows = is_ours
+        api.world.short_names = False
         api.world.add_node("cpu-0", labels={"gpuctl/group": "cpu"})
         for number in range(3):
             labels = {"node.kubernetes.io/instance-type": SHAPE, "gpuctl/group": "gpu"}

@@ -1,5 +1,6 @@
 """The whole way on a fake OCI: plan, create, find, destroy."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,8 @@ from provision.errors import CreateFailed, NoCapacity
 from provision.kubernetes.objects import RANK
 from provision.oke.cloud import connect
 from provision.oke.node_pools import surplus
+from provision.oke.offers import choose
+from provision.oke.requests import PREEMPTIBLE
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.oci.building import FastClock
@@ -94,6 +97,73 @@ def test_next_domain_is_taken_where_the_first_has_no_machines(user: User, fake: 
     assert len(pools) == 2
     assert user.down() == ()
     assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_next_domain_is_taken_where_a_work_request_alone_tells_that_the_first_has_none(
+    user: User, fake: FakeCloud
+) -> None:
+    fake.settings(refused_by_policy=["CreateComputeCapacityReport"], oke_tells_capacity=False)
+    first = user.plan(2).details.offer.zones[0].name  # type: ignore[attr-defined]
+    fake.settings(capacity={SHAPE: {first: 0}})
+    user.up(2)
+    assert any(f"no machines in {first}" in line for line in user.said)
+    assert len(nodes_with_gpus(fake)) == 2
+
+
+@pytest.mark.slow
+def test_preemptible_machines_are_used(user: User, fake: FakeCloud, kube: KubeApi) -> None:
+    """OKE taints them, for its plug-in of NVIDIA's as well."""
+    for node in kube.world.store.listed("nodes"):
+        if node["metadata"]["name"].startswith("gpu"):
+            node["spec"]["taints"].append({"key": PREEMPTIBLE, "effect": "NoSchedule"})
+    assert len(user.up(2, spot=True)) == 2
+    (asked,) = [call for call in fake.calls(mutating=True) if call["operation"] == "InstallAddon"]
+    assert asked["status"] == 202
+
+
+def test_preemptible_nodes_are_tolerated_by_the_plug_in(user: User) -> None:
+    (asked,) = [one for one in user.plan(1, spot=True).requests if one.operation == "InstallAddon"]
+    (tolerations,) = asked.body["configurations"]
+    assert [one["key"] for one in json.loads(tolerations["value"])] == ["nvidia.com/gpu", PREEMPTIBLE]
+
+
+def test_node_pool_of_a_compute_cluster_needs_a_policy_that_the_plan_names(user: User) -> None:
+    plan = user.plan(2, shape="BM.GPU.H100.8")
+    assert any("{COMPUTE_CLUSTER_LAUNCH_INSTANCE} in compartment id ocid1" in note for note in plan.notes)
+
+
+def test_shape_that_no_image_fits_is_refused(user: User) -> None:
+    with pytest.raises(InvalidInput, match=r"do not fit BM\.GPU\.GB200\.4"):
+        user.plan(1, shape="BM.GPU.GB200.4")
+
+
+@pytest.mark.parametrize(
+    ("rather", "version", "image"),
+    [
+        (None, "v1.34.2", "8.10-Gen2-GPU-2026.09.30-0-OKE-1.34.2-1367"),
+        ("v1.34.1", "v1.34.1", "9.7-Gen2"),
+        ("v1.33.4", "v1.33.1", "8.10-Gen2-GPU"),
+    ],
+    ids=["newest that is no preview", "the control plane's", "no newer one than the control plane's"],
+)
+def test_image_and_version(rather: str | None, version: str, image: str) -> None:
+    names = [
+        "Oracle-Linux-8.10-2026.09.30-0-OKE-1.35.0-1400",
+        "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.35.0-1400",
+        "Oracle-Linux-8.10-2026.09.30-0-OKE-1.34.2-1367",
+        "Oracle-Linux-9.7-Gen2-GPU-2026.10.31-0-OKE-1.34.2-1380",
+        "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.34.2-1290",
+        "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.34.2-1367",
+        "Oracle-Linux-9.7-2026.09.30-0-OKE-1.34.1-1300",
+        "Oracle-Linux-9.7-Gen2-GPU-2026.09.30-0-OKE-1.34.1-1300",
+        "Oracle-Linux-8.10-2026.09.30-0-OKE-1.33.1-1300",
+        "Oracle-Linux-8.10-Gen2-GPU-2026.09.30-0-OKE-1.33.1-1300",
+    ]
+    sources = [{"sourceName": name, "imageId": name} for name in names]
+    found, with_gpus, _ = choose(["v1.33.1", "v1.34.1", "v1.34.2", "v1.35.0"], sources, rather=rather)
+    assert found == version
+    assert image in with_gpus["sourceName"]
 
 
 @pytest.mark.slow
