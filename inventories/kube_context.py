@@ -1,6 +1,7 @@
 """What a context of a kubeconfig says: where its API server is, and who asks it."""
 
 import os
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import yaml
 from kubernetes import client, config
+from urllib3.util.ssl_ import create_urllib3_context
 
 KEPT_S = 60.0
 """Tokens hold for minutes at least, and the program that gives them out may take a second."""
@@ -79,6 +81,24 @@ def kubeconfig_files(own: Path | None) -> str:
     """Return the files to read: one of a cluster's own, else those that $KUBECONFIG names, or `~/.kube/config`."""
     # The client itself looks at the variable once, when it is imported.
     return str(own) if own else os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def api_client(settings: Any) -> client.ApiClient:  # noqa: ANN401
+    """Return a client by a `Configuration`. It checks certificates, as strictly as `not_strict` says."""
+    made = client.ApiClient(settings)
+    if settings.verify_ssl:
+        context = not_strict(create_urllib3_context())
+        made.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
+    return made
+
+
+def not_strict(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Have it take an authority that tells no identifier of its key, which EKS's do not, and return it.
+
+    From Python 3.13 on, contexts ask for all that RFC 5280 does.
+    """
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401

@@ -56,7 +56,7 @@ def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     _cpu_group(work, role, subnets)
     wanted = {"role": role, "cluster_group": told["resourcesVpcConfig"]["clusterSecurityGroupId"]}
     _gpu_group(work, count, wanted)
-    groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, work.say, earlier=earlier)
+    groups.wait_group(api, work.clock, cluster, names.CPU_GROUP, 1, work.say, earlier=earlier)
     planes.wait_addons(api, work.clock, cluster, work.say)
 
 
@@ -149,7 +149,7 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
     )
     grows = not groups.is_over(cluster)  # no action would end what starts then
     groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay, grows=grows)
-    groups.wait_group(api, work.clock, cluster, group, work.say, earlier=earlier)
+    groups.wait_group(api, work.clock, cluster, group, count, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
 
 

@@ -19,8 +19,10 @@ NEEDED = (
     "autoscaling:DescribeScalingActivities",
     "autoscaling:PutScheduledUpdateGroupAction",
     "autoscaling:TerminateInstanceInAutoScalingGroup",
+    "autoscaling:UpdateAutoScalingGroup",
     "ec2:AssociateRouteTable",
     "ec2:AttachInternetGateway",
+    "ec2:AuthorizeSecurityGroupEgress",
     "ec2:AuthorizeSecurityGroupIngress",
     "ec2:CreateInternetGateway",
     "ec2:CreateLaunchTemplate",
@@ -40,6 +42,7 @@ NEEDED = (
     "ec2:DeleteSubnet",
     "ec2:DeleteVolume",
     "ec2:DeleteVpc",
+    "ec2:DescribeLaunchTemplateVersions",
     "ec2:DetachInternetGateway",
     "ec2:ModifySubnetAttribute",
     "ec2:ModifyVpcAttribute",
@@ -67,14 +70,23 @@ NEEDED = (
     "iam:TagRole",
     "logs:DeleteLogGroup",
 )
-"""Actions that `up` and `down` take, beside those that only read."""
+"""Actions that `up` and `down` take, or EKS by the caller's rights, beside those that only read."""
+NEEDED_WITHOUT_ADDRESSES = (
+    "ec2:AllocateAddress",
+    "ec2:CreateNatGateway",
+    "ec2:CreateVpcEndpoint",
+    "ec2:DeleteNatGateway",
+    "ec2:DeleteVpcEndpoints",
+    "ec2:ReleaseAddress",
+)
+"""More of them, with --no-public-ip."""
 
 
 def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     """All findings, the plainest first."""
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
-        "permissions to change": lambda: _changing(api),
+        "permissions to change": lambda: _changing(api, cluster),
         f"shape and quota for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
     outcomes = run_all(lambda one: one(), list(todo.values()))
@@ -95,8 +107,9 @@ def _reading(api: Api) -> Finding:
     return Finding(what="", ok=True, detail=f"{len(clusters)} clusters of gpuctl's are in {api.region}.")
 
 
-def _changing(api: Api) -> Finding:
+def _changing(api: Api, cluster: CloudCluster) -> Finding:
     """What IAM says that the caller may do."""
+    needed = NEEDED if cluster.public_ip else (*NEEDED, *NEEDED_WITHOUT_ADDRESSES)
     try:
         results = whole(
             api,
@@ -104,7 +117,7 @@ def _changing(api: Api) -> Finding:
             "simulate_principal_policy",
             "EvaluationResults",
             PolicySourceArn=principal_of(api),
-            ActionNames=list(NEEDED),
+            ActionNames=list(needed),
         )
     except CloudError as error:
         return Finding(what="", ok=None, detail=f"IAM does not tell: {error}")

@@ -11,7 +11,8 @@ from provision.kubernetes.objects import GROUP_LABEL
 
 Request = dict[str, Any]
 
-ADDONS = ("vpc-cni", "kube-proxy", "coredns")
+ADDONS: Mapping[str, Mapping[str, Any]] = {"vpc-cni": {}, "kube-proxy": {}, "coredns": {"replicaCount": 1}}
+"""By name, how they are set. Of two pods of CoreDNS on one node, one would hold up the node's end for 15 minutes."""
 """In the order in which they are made; the last one needs a node."""
 CPU_TYPE = "m6i.large"
 """Runs the operators and Ray's head: 2 vCPUs, 8 GB."""
@@ -101,9 +102,11 @@ def access(cluster: CloudCluster) -> Request:
 
 def addon(cluster: CloudCluster, name: str, token: str) -> Request:
     """CreateAddon, of the version that EKS has as the default."""
+    settings = ADDONS[name]
     return {
         "clusterName": names.cluster_name(cluster),
         "addonName": name,
+        **({"configurationValues": json.dumps(settings)} if settings else {}),
         "resolveConflicts": "OVERWRITE",
         "clientRequestToken": token,
         "tags": names.own_tags(cluster),

@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 import urllib3
 import urllib3.exceptions
 import yaml
-from kubernetes import client, config
+from kubernetes import config
 
-from inventories.kube_context import UNREADABLE, KubeContext, kube_context, kubeconfig_files
+from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_context, kubeconfig_files
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
@@ -68,7 +68,7 @@ class Api:
     def __init__(self, found: KubeContext, context: str, clock: Clock | None = None) -> None:
         self._found = found
         self._settings = found.configuration()
-        self._client = client.ApiClient(self._settings)
+        self._client = api_client(self._settings)
         self.context = context
         self.server = str(self._settings.host)
         self.verified = bool(self._settings.verify_ssl)

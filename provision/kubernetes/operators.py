@@ -72,11 +72,13 @@ def _image_of(deployment: dict[str, Any]) -> str:
 
 
 def gpu_plugin(nodes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the DaemonSet by which Kubernetes knows of GPUs, as NVIDIA has it, on the nodes with these labels."""
+    """Return the DaemonSet by which Kubernetes knows of GPUs, on the nodes with these labels.
+
+    It ends where the driver is not ready yet, and is started again.
+    """
     container = {
         "name": "nvidia-device-plugin-ctr",
         "image": GPU_PLUGIN_IMAGE,
-        "env": [{"name": "FAIL_ON_INIT_ERROR", "value": "false"}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     return _plugin(GPU_PLUGIN, nodes, container, {"kubelet-device-plugins-dir": PLUGIN_FOLDER})

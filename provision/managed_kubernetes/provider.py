@@ -10,7 +10,7 @@ from functools import partial
 
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder, Journal
-from inventories.errors import GpuctlError
+from inventories.errors import GpuctlError, InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
@@ -64,6 +64,11 @@ class ManagedKubernetes:
         service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
         asked = spec.ssh_cidr if spec.ssh_cidr is not None or record is None else record.ssh_cidr
         cidrs, unknown = caller_address.planned_cidrs(asked)
+        if wrong := [cidr for cidr in cidrs if ":" in cidr]:
+            raise InvalidInput(
+                f"The API server is to be reached from {', '.join(wrong)}, and it has IPv4 addresses only. Give the "
+                "IPv4 address that this computer is seen with: `--ssh-cidr 203.0.113.7/32`."
+            )
         let_in = None if record is None else service.lets_in(record)
         notes = []
         if unknown and let_in:

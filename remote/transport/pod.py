@@ -21,7 +21,14 @@ import websocket
 from kubernetes import client
 
 from inventories.disk.store import ClusterFolder
-from inventories.kube_context import UNREADABLE, KubeContext, headers_of, kube_context, kubeconfig_files
+from inventories.kube_context import (
+    UNREADABLE,
+    KubeContext,
+    api_client,
+    headers_of,
+    kube_context,
+    kubeconfig_files,
+)
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
@@ -57,7 +64,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     own = cluster.kubeconfig_path if cluster.kubeconfig_path.exists() else None
     context = kube_context(kubeconfig_files(own), machine.context)
     try:
-        api = client.ApiClient(context.configuration())
+        api = api_client(context.configuration())
     except UNREADABLE as error:
         raise Unreachable(
             f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"

@@ -2,14 +2,15 @@
 
 Input comes in parts: their size as SIZE, then so many bytes; a part of size 0 is the input's end, which `exec` has
 no word for. `run COMMAND` gives it to a shell command, whose output and exit status are the program's own; `connect
-HOST PORT` to a port, after CONNECTED on the standard output.
+HOST PORT` to a port, after CONNECTED on the standard output. Commands may open many files, as loaders of data do:
+containers' own limit is 1024 with CRI-O.
 """
 
 SIZE = ">I"
 CONNECTED = b"+"
 
 PROGRAM = """
-import os, socket, struct, subprocess, sys, threading
+import os, resource, socket, struct, subprocess, sys, threading
 def parts():
     read = sys.stdin.buffer.read
     while True:
@@ -31,7 +32,13 @@ def pump(write, end):
         pass
 def feed(write, end):
     threading.Thread(target=pump, args=(write, end), daemon=True).start()
+def allow_files(most=65536):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 if sys.argv[1] == "run":
+    allow_files()
     child = subprocess.Popen(["sh", "-c", sys.argv[2]], stdin=subprocess.PIPE, bufsize=0)
     def write(part):
         while part:

@@ -73,6 +73,8 @@ def test_metrics_file_of_a_rank_has_start_steps_and_end(default_run, rank):
         "steps_per_epoch": 12,
         "batch_size": 64,
         "precision": "fp32",
+        "memory_savers": [],
+        "place": None,
         "loop": "fast",
         "parameters": 53_002,
         "gradient_bytes": 4 * 53_002,

@@ -20,6 +20,9 @@ class ScalingGroup:
     in_service: tuple[str, ...]
 
 
+NO_SCALING_GROUP = ScalingGroup(wanted=0, coming=(), in_service=())
+
+
 def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
     """A node group's scaling groups in one; of none, where EKS has not named one yet."""
     known = scaling_groups(found)
@@ -34,6 +37,20 @@ def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
         wanted=sum(group["DesiredCapacity"] for group in groups),
         coming=tuple(name for name, state in states.items() if state.startswith("Pending")),
         in_service=tuple(name for name, state in states.items() if state == "InService"),
+    )
+
+
+def want(api: Api, found: Mapping[str, Any], count: int) -> None:
+    """Have the scaling group of a node group want so many machines; EKS's number stays what it was."""
+    (name,) = scaling_groups(found)  # machines of one shape in one zone
+    api.call(
+        "update_auto_scaling_group",
+        service="autoscaling",
+        again=True,
+        AutoScalingGroupName=name,
+        MinSize=0,
+        MaxSize=max(count, 1),
+        DesiredCapacity=count,
     )
 
 

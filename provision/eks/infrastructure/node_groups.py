@@ -14,12 +14,14 @@ from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.infrastructure.auto_scaling import (
+    NO_SCALING_GROUP,
     refusals,
     scaling_group,
     scaling_groups,
     schedule_end,
     surplus,
     terminate,
+    want,
 )
 from provision.eks.infrastructure.control_plane import issues, once_settled
 from provision.eks.lists import whole
@@ -39,10 +41,13 @@ from provision.wait import wait_until
 
 GROUP_WITHIN_S = 2400.0
 """EKS itself gives up after about half an hour."""
+DEGRADED_FOR_S = 300.0
+"""So long a group may tell of a launch that failed, while its scaling group goes on trying."""
 NO_CAPACITY = (
     "InsufficientInstanceCapacity",
     "UnfulfillableCapacity",
-    "Could not launch Spot",
+    "SpotMaxPriceTooLow",
+    "no Spot capacity available",
 )
 """What the reason of a scaling group has, where AWS has no such machine in the zone now."""
 NO_QUOTA = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "InstanceLimitExceeded")
@@ -155,21 +160,21 @@ def scale(
         status, settled = found["status"], found["scalingConfig"] == requests.scaling(count)
         if status in CHANGING:
             return (True if settled and status == "CREATING" else None), f"its status is {status}"
-        if not count:
-            if not settled:
-                _resize(api, cluster, group, count)
-            return True, ""
         now = scaling_group(api, found)
+        if not count:
+            if not settled or now.wanted:
+                _resize(api, cluster, found, count)
+            return True, ""
         there = (*now.coming, *now.in_service)
         if len(there) <= count:
             wanted = count if grows else min(count, now.wanted)
             if now.wanted != wanted or found["scalingConfig"] != requests.scaling(wanted):
-                _resize(api, cluster, group, wanted)
+                _resize(api, cluster, found, wanted)
             return True, ""
         if told & set(there):
             return None, "Auto Scaling does not show yet that they end"
         if now.wanted > len(there):  # or it would start others for those that end
-            _resize(api, cluster, group, len(there))
+            _resize(api, cluster, found, len(there))
         elif now.wanted > count:  # else it ends the others itself
             for one in surplus(there, _machines(api, cluster, group), count, stay())[: now.wanted - count]:
                 with remembered(told, one):
@@ -194,15 +199,28 @@ def size(api: Api, found: Mapping[str, Any]) -> int:
     return int(found["scalingConfig"]["desiredSize"])
 
 
-def _resize(api: Api, cluster: CloudCluster, group: str, count: int) -> None:
-    api.call(
-        "update_nodegroup_config",
-        service="eks",
-        again=True,
-        clusterName=names.cluster_name(cluster),
-        nodegroupName=group,
-        scalingConfig=requests.scaling(count),
-    )
+def _resize(api: Api, cluster: CloudCluster, found: Mapping[str, Any], count: int) -> None:
+    """Have EKS change how many the node group wants; or its scaling group, where EKS would not.
+
+    EKS's own number may be out of date, and the one that is wanted. EKS may refuse a change while a group is
+    degraded, which lasts until a launch goes well.
+    """
+    if found["scalingConfig"] == requests.scaling(count):
+        want(api, found, count)
+        return
+    try:
+        api.call(
+            "update_nodegroup_config",
+            service="eks",
+            again=True,
+            clusterName=names.cluster_name(cluster),
+            nodegroupName=found["nodegroupName"],
+            scalingConfig=requests.scaling(count),
+        )
+    except Blocked:
+        if found["status"] != "DEGRADED":
+            raise
+        want(api, found, count)
 
 
 def wait_gone(api: Api, clock: Clock, cluster: CloudCluster, group: str, count: int, say: Say) -> None:
@@ -229,11 +247,12 @@ def wait_group(
     clock: Clock,
     cluster: CloudCluster,
     group: str,
+    count: int,
     say: Say,
     *,
     earlier: Collection[str] = (),
 ) -> None:
-    """Until all machines of the group run, and EKS has changed what it had to.
+    """Until `count` machines of the group run, and EKS has changed what it had to.
 
     As soon as EKS names their scaling groups, the machines' end is scheduled: the wait may be cut off. `earlier`:
     what went wrong before it was changed last, which says nothing of now. Raises Capacity or Quota as soon as
@@ -241,6 +260,8 @@ def wait_group(
     waited for: a scaling group tries again.
     """
     unscheduled = {names.CPU_GROUP, group} if ends_by_itself(cluster) else set()
+    degraded: list[float] = []
+    """When it was first seen so."""
 
     def look() -> tuple[bool | None, str]:
         found = describe(api, cluster, group)
@@ -251,14 +272,20 @@ def wait_group(
             if told is not None and scaling_groups(told):
                 schedule_end(api, cluster, told)
                 unscheduled.discard(name)
-        status, wanted = found["status"], found["scalingConfig"]["desiredSize"]
+        status = found["status"]
         # EKS calls a group active that waits for machines, and degraded until it gets one after a launch that failed.
         made = status in ("ACTIVE", "DEGRADED")
-        running = len(scaling_group(api, found).in_service) if made and wanted else 0
+        now = scaling_group(api, found) if made and count else NO_SCALING_GROUP
+        running = len(now.in_service)
         # After its time, a cluster has none.
-        if made and (running >= wanted or is_over(cluster)):
+        if made and (running >= count or is_over(cluster)):
             return True, ""
-        if status in FAILED or (status == "DEGRADED" and issues(found) not in earlier):
+        # What EKS tells comes minutes later than what Auto Scaling does, and may be of an earlier try.
+        if status != "DEGRADED" or now.coming or issues(found) in earlier:
+            degraded.clear()
+        else:
+            degraded.append(clock.now())
+        if status in FAILED or (degraded and degraded[-1] - degraded[0] >= DEGRADED_FOR_S):
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
         final = next(
@@ -266,7 +293,7 @@ def wait_group(
         )
         if final is not None:
             raise failure(f"AWS could not start a machine of the node group {group}: {final}")
-        there = f"{running} of {wanted} machines run" if made else f"its status is {status}"
+        there = f"{running} of {count} machines run" if made else f"its status is {status}"
         return None, "; ".join([there, *refused[:1]])
 
     wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
@@ -274,9 +301,9 @@ def wait_group(
 
 def failure(text: str) -> CloudError | CreateFailed:
     """What a sentence of EKS or of a scaling group is, by the codes in it."""
-    if any(word in text for word in NO_CAPACITY):
-        return Capacity(text)
-    return Quota(text) if any(word in text for word in NO_QUOTA) else CreateFailed(text)
+    if any(word in text for word in NO_QUOTA):
+        return Quota(text)
+    return Capacity(text) if any(word in text for word in NO_CAPACITY) else CreateFailed(text)
 
 
 def earlier_failures(api: Api, cluster: CloudCluster, group: str) -> Collection[str]:

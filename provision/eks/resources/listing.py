@@ -16,8 +16,8 @@ from provision.eks.lists import whole
 from provision.errors import Gone
 from provision.parallel import run_all, values
 
-ENDS_WITHIN_S = 1200.0
-"""How long EKS may take to remove a cluster or a node group, as its waiters have it."""
+ENDS_WITHIN_S = 1800.0
+"""How long EKS may take to remove a cluster or a node group: for pods that may not be moved it waits 15 minutes."""
 NODE_GROUP, CLUSTER = "node-group", "kubernetes-cluster"
 TEMPLATE, ROLE, LOG_GROUP = "launch-template", "role", "log-group"
 LOAD_BALANCER, CLASSIC_LOAD_BALANCER = "load-balancer", "classic-load-balancer"

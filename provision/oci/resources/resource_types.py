@@ -44,7 +44,7 @@ KUBERNETES_KINDS = {
     "block-volume": Kind(client="storage", noun="volume", stage=-2),
 }
 """Those of clusters of Kubernetes, and what controllers in them make: with our tags, as the cluster is told to."""
-ENDS_WITHIN_S = 1200.0
+ENDS_WITHIN_S = 2400.0
 """How long OKE may take to remove a cluster or a node pool."""
 
 

@@ -145,14 +145,21 @@ def _scale(world: World, thing: Thing) -> None:
         try:
             _launch(world, thing, wanted - len(live))
         except ApiError as refusal:
-            told = f"Could not launch On-Demand Instances. {refusal.code} - {refusal.message}"
+            market = "Spot" if thing.body.get("capacityType") == "SPOT" else "On-Demand"
+            told = f"Could not launch {market} Instances. {refusal.code} - {refusal.message}"
             thing.body["_activities"].insert(0, (new_id("a"), told))
             thing.body["_refused"] = True
             world.after(60.0, lambda: _try_again(world, thing))
 
 
 def _try_again(world: World, thing: Thing) -> None:
-    thing.body["_refused"] = False
+    if thing.body["_refused"]:
+        _scale(world, thing)
+
+
+def want(world: World, thing: Thing, count: int) -> None:
+    """Have the scaling group want so many."""
+    thing.body["_wanted"] = count
     _scale(world, thing)
 
 
@@ -180,6 +187,7 @@ def _launch(world: World, thing: Thing, count: int) -> None:
     if thing.body.get("capacityType") == "SPOT":
         request["InstanceMarketOptions"] = {"MarketType": "spot"}
     planned = launch.plan(world, region, request)
+    thing.body["_refused"] = False
     for index in range(room.for_launch(world, region, planned)):
         instances.start(world, make_instance(world, region, request, planned, new_id("r"), index))
 
@@ -247,8 +255,8 @@ def list_groups(world: World, region: str, params: Params) -> Params:
 def update(world: World, region: str, params: Params) -> Params:
     """UpdateNodegroupConfig: how many machines."""
     thing = group_of(world, region, params["clusterName"], params["nodegroupName"])
-    if thing.body["status"] not in ("ACTIVE", "DEGRADED"):
-        raise clusters.in_use(f"Nodegroup is {thing.body['status']}")
+    if thing.body["status"] != "ACTIVE":
+        raise clusters.in_use("Nodegroup cannot be updated as it is currently not in Active State")
     thing.body["scalingConfig"] |= params.get("scalingConfig", {})
     thing.body["_wanted"] = thing.body["scalingConfig"]["desiredSize"]
     thing.body["status"] = "UPDATING"

@@ -19,6 +19,7 @@ def answer(world: World, region: str, operation: str, form: dict[str, str]) -> b
         "DescribeScheduledActions": _actions,
         "PutScheduledUpdateGroupAction": _put,
         "TerminateInstanceInAutoScalingGroup": _terminate,
+        "UpdateAutoScalingGroup": _update,
     }
     if operation not in acts:
         raise ApiError("InvalidAction", f"This fake has no {operation}.")
@@ -73,6 +74,14 @@ def _terminate(world: World, region: str, params: Params) -> Params:
     raise ApiError(
         "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {machine}"
     )
+
+
+def _update(world: World, region: str, params: Params) -> Params:
+    """Behind EKS's back: its own number stays."""
+    if not params["MinSize"] <= params["DesiredCapacity"] <= params["MaxSize"]:
+        raise ApiError("ValidationError", "Desired capacity is not between min and max size")
+    eks_nodes.want(world, _group(world, region, params["AutoScalingGroupName"]), params["DesiredCapacity"])
+    return {}
 
 
 def _groups(world: World, region: str, params: Params) -> Params:

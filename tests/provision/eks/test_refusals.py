@@ -42,6 +42,11 @@ def test_option_that_nodes_have_not_is_refused(user: User, option: str, value: s
         user.plan(**{option: value})
 
 
+def test_range_of_ipv6_is_refused_before_anything_is_made(user: User) -> None:
+    with pytest.raises(InvalidInput, match="2001:db8::/64, and it has IPv4 addresses only"):
+        user.plan(ssh_cidr="2001:db8::/64")
+
+
 def test_missing_permission_is_named_and_nothing_is_left(user: User, fake: FakeCloud) -> None:
     fake.settings(denied=["CreateCluster"])
     with pytest.raises(Denied, match="to allow eks:CreateCluster"):

@@ -212,13 +212,39 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
 
 @pytest.mark.slow
 def test_group_that_has_no_machine_for_one_growth_has_them_for_the_next(user: User, fake: FakeCloud) -> None:
-    """EKS calls it degraded, with the issue of then, until machines come."""
+    """EKS calls it degraded, with the issue of then, and takes no change of it until machines come."""
     user.up(None, min_count=1, max_count=2)
     fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 1 for letter in "abcdef"}})
     with pytest.raises(NoCapacity):
         user.up(2)
+    assert with_gpus(fake) == 1, "Auto Scaling starts no other one later"
     fake.settings(capacity={})
     assert ranks(user.up(2)) == [0, 1]
+    assert ranks(user.up(None)) == [0]
+    assert with_gpus(fake) == 1
+
+
+@pytest.mark.slow
+def test_end_reaches_machines_that_eks_does_not_know_to_be_wanted(user: User, fake: FakeCloud) -> None:
+    """As where a degraded group grew by its scaling group: EKS's own number is still none."""
+    user.up(None, **LIMITS)
+    user.up(1)
+    user.up(None)
+    fake.settings(capacity={"g5.12xlarge": {f"us-east-1{letter}": 0 for letter in "abcdef"}})
+    with pytest.raises(NoCapacity):
+        user.up(1)
+    fake.settings(capacity={})
+    assert ranks(user.up(1)) == [0]
+    assert user.up(None) == ()
+    assert with_gpus(fake) == 0
+
+
+@pytest.mark.slow
+def test_quota_of_spot_machines_is_no_want_of_them(user: User, fake: FakeCloud) -> None:
+    fake.settings(quota={"g5.12xlarge": 0})
+    with pytest.raises(NoCapacity, match="MaxSpotInstanceCountExceeded") as error:
+        user.up(1, spot=True)
+    assert str(error.value).count("MaxSpotInstanceCountExceeded") == 1, "other zones have the same quota"
 
 
 @pytest.mark.slow

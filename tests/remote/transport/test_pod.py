@@ -57,6 +57,18 @@ def test_pod_runs_shell_commands_in_the_home_folder(node: Node, tmp_path: Path) 
     assert node.run("kill -9 $$", timeout_s=30).exit_code == 137
 
 
+def test_commands_in_a_pod_may_open_many_files(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:
+    """Container runtimes may leave 1024, and allow more."""
+    few = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096)); os.execv(%r, sys.argv)"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{few % sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    one = machine("ours/worker", python=str(python))
+    node = Node(one, open_transport(one, cluster, 5))
+    assert node.run("ulimit -n", timeout_s=30).stdout == b"4096\n"
+    node.close()
+
+
 def test_pod_takes_input_to_its_end_and_gives_back_more_than_is_read_ahead(node: Node) -> None:
     process = node.transport.start("cat; echo over >&2", window_bytes=100_000)
     data = os.urandom(1_000_000)
