@@ -122,6 +122,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_job_file.py": ("gpuctl/job_file/", "inventories/job_file.py", "gpuctl/options.py"),
     "integration/test_hangs_vms.py": ("gpuctl/hangs/", "remote/node/hangs/", "remote/runs/rank_activity.py"),
     "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pod", "tests/fakes/kube"),
+    "provision/aws/infrastructure/test_private.py": ("provision/aws/", "tests/fakes/aws_proxy"),
     "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
     "provision/eks/test_provider.py": _EKS,
     "provision/eks/test_refusals.py": _EKS,

@@ -204,6 +204,7 @@ def test_killed_at_any_call_up_converges_and_down_leaves_nothing(
     assert calls >= 5, "namespace, secret, cluster, two ranks"
 
 
+@pytest.mark.slow
 def test_what_can_not_start_is_undone_with_its_reason(api: KubeApi, folder: ClusterFolder) -> None:
     api.world.images = {"docker.io/no/*": "missing", "docker.io/bad/*": "crashing"}
     with pytest.raises(CreateFailed, match="not found"):
@@ -282,6 +283,7 @@ def provider_calls(api: KubeApi) -> list[tuple[str, str]]:
     return [call for call in api.calls if "selfsubjectaccessreviews" not in call[1]]
 
 
+@pytest.mark.slow
 def test_down_names_what_keeps_the_namespace(api: KubeApi, folder: ClusterFolder) -> None:
     up(folder)
     api.world.hold_namespaces = True

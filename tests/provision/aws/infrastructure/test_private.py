@@ -170,6 +170,7 @@ def test_private_launch_with_lagging_lists_creates_nothing_twice(user: User, fak
     assert kinds(fake) == INFRASTRUCTURE + PRIVATE + Counter({"instance": 2})
 
 
+@pytest.mark.slow
 def test_prepare_private_survives_lost_replies_with_lagging_lists(
     fake: FakeCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_prepare_private_survives_lost_replies_with_lagging_lists(
     assert [made[name] for name in ("AllocateAddress", "CreateInternetGateway", "CreateSubnet")] == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_private_launch_by_two_users_at_once_is_removable(fake: FakeCloud, tmp_path: Path) -> None:
     """Nothing is shared between them but the account: both get a network that works, and all of it goes."""
     users = [User(tmp_path / name) for name in ("one", "two")]
@@ -373,6 +375,7 @@ def test_prepare_without_any_nat_zone_suggests_region_or_subnet(user: User, fake
     assert kinds(fake)["elastic-ip"] == 1
 
 
+@pytest.mark.slow
 def test_teardown_removes_nat_though_a_foreign_interface_remains(user: User, fake: FakeCloud) -> None:
     """What is billed goes though the security group is used by something that nobody removes."""
     cluster = a_private()
@@ -544,6 +547,7 @@ def test_private_launch_at_the_address_limit_suggests_subnet_id(user: User, fake
 # The end
 
 
+@pytest.mark.slow
 def test_teardown_waits_for_a_slow_nat_gateway_deletion(user: User, fake: FakeCloud) -> None:
     fake.settings(nat_gone_s=400)
     cluster = a_private()
