@@ -88,6 +88,8 @@ def api_client(settings: Any) -> client.ApiClient:  # noqa: ANN401
     made = client.ApiClient(settings)
     if settings.verify_ssl:
         context = not_strict(create_urllib3_context())
+        if not settings.ssl_ca_cert:
+            context.load_default_certs()
         made.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
     return made
 

@@ -90,7 +90,9 @@ def test_authority_without_a_key_identifier_is_taken_where_python_is_strict(url:
         assert pool.request("GET", url).status == 200
 
 
-def test_client_checks_that_the_servers_authority_is_the_one_it_knows(url: str, files: Path) -> None:
+def test_client_checks_that_the_servers_authority_is_the_one_it_knows(
+    url: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = client.Configuration(host=url)
     settings.retries = False
     settings.ssl_ca_cert = str(files / "ca.crt")
@@ -98,6 +100,11 @@ def test_client_checks_that_the_servers_authority_is_the_one_it_knows(url: str, 
         flags = api.rest_client.pool_manager.connection_pool_kw["ssl_context"].verify_flags
         assert not flags & ssl.VERIFY_X509_STRICT
         assert api.rest_client.pool_manager.request("GET", url).status == 200
+    settings.ssl_ca_cert = None
+    monkeypatch.setenv("SSL_CERT_FILE", str(files / "ca.crt"))
+    with api_client(settings) as api:
+        status = api.rest_client.pool_manager.request("GET", url).status
+        assert status == 200, "one that this computer trusts"
     settings.ssl_ca_cert = str(authority(files.parent / "another") / "ca.crt")
     with api_client(settings) as api, pytest.raises(urllib3.exceptions.SSLError):
         api.rest_client.pool_manager.request("GET", url)

@@ -42,16 +42,16 @@ def scaling_group(api: Api, found: Mapping[str, Any]) -> ScalingGroup:
 
 def want(api: Api, found: Mapping[str, Any], count: int) -> None:
     """Have the scaling group of a node group want so many machines; EKS's number stays what it was."""
-    (name,) = scaling_groups(found)  # machines of one shape in one zone
-    api.call(
-        "update_auto_scaling_group",
-        service="autoscaling",
-        again=True,
-        AutoScalingGroupName=name,
-        MinSize=0,
-        MaxSize=max(count, 1),
-        DesiredCapacity=count,
-    )
+    for name in scaling_groups(found):  # there is one: its machines are of one shape in one zone
+        api.call(
+            "update_auto_scaling_group",
+            service="autoscaling",
+            again=True,
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=max(count, 1),
+            DesiredCapacity=count,
+        )
 
 
 def terminate(api: Api, machine: str) -> None:
