@@ -147,8 +147,7 @@ def _in_zone(work: Building, count: int, zone: str, wanted: Mapping[str, str]) -
         work.ensure,
         lambda token: requests.gpu_group(cluster, offer, count, zone, own, token),
     )
-    grows = not groups.is_over(cluster)  # no action would end what starts then
-    groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay, grows=grows)
+    groups.scale(api, work.clock, cluster, group, count, work.say, stay=work.stay, grows=True)
     groups.wait_group(api, work.clock, cluster, group, count, work.say, earlier=earlier)
     groups.wait_gone(api, work.clock, cluster, group, count, work.say)
 
@@ -166,11 +165,13 @@ def _leave(work: Building, group: str, count: int, *, timeout_s: float) -> None:
 def _prepare(work: Building, group: str) -> None:
     """Remove a group that EKS could not make, so that it is made anew; with machines at work, it is left.
 
-    Raises CreateFailed where a new one would have no end.
+    One that is going has to be gone first. Raises CreateFailed where a new one would have no end.
     """
     found = groups.describe(work.api, work.cluster, group)
-    if found is not None and found["status"] in groups.FAILED and not work.kept:
-        work.say(f"the node group {group} could not be made before: it is made anew")
+    status = None if found is None else found["status"]
+    if status == "DELETING" or (status in groups.FAILED and not work.kept):
+        why = "is being removed" if status == "DELETING" else "could not be made before"
+        work.say(f"the node group {group} {why}: it is made anew")
         _remove_group(work, group)
         found = None
     if found is None and groups.is_over(work.cluster):

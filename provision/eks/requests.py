@@ -12,8 +12,10 @@ from provision.kubernetes.objects import GROUP_LABEL
 Request = dict[str, Any]
 
 ADDONS: Mapping[str, Mapping[str, Any]] = {"vpc-cni": {}, "kube-proxy": {}, "coredns": {"replicaCount": 1}}
-"""By name, how they are set. Of two pods of CoreDNS on one node, one would hold up the node's end for 15 minutes."""
-"""In the order in which they are made; the last one needs a node."""
+"""By name, how they are set; in the order in which they are made, the last one needs a node.
+
+Of two pods of CoreDNS on one node, one would hold up the node's end for 15 minutes.
+"""
 CPU_TYPE = "m6i.large"
 """Runs the operators and Ray's head: 2 vCPUs, 8 GB."""
 CPU_DISK_GB = 80

@@ -17,7 +17,6 @@ DEADLINES_S: dict[Stage, float] = {
 NEVER = (
     "InvalidImageName",
     "ErrImageNeverPull",
-    "ImageInspectError",
     "CreateContainerConfigError",
 )
 """Reasons of a container that waiting does not mend."""

@@ -65,10 +65,13 @@ class ManagedKubernetes:
         asked = spec.ssh_cidr if spec.ssh_cidr is not None or record is None else record.ssh_cidr
         cidrs, unknown = caller_address.planned_cidrs(asked)
         if wrong := [cidr for cidr in cidrs if ":" in cidr]:
-            raise InvalidInput(
-                f"The API server is to be reached from {', '.join(wrong)}, and it has IPv4 addresses only. Give the "
-                "IPv4 address that this computer is seen with: `--ssh-cidr 203.0.113.7/32`."
-            )
+            if asked is not None:
+                raise InvalidInput(
+                    f"The API server is to be reached from {', '.join(wrong)}, and it has IPv4 addresses only. Give "
+                    "the IPv4 address that this computer is seen with: `--ssh-cidr 203.0.113.7/32`."
+                )
+            unknown = f"it is seen as {', '.join(wrong)}, and the API server has IPv4 addresses only"
+            cidrs = (caller_address.YOUR_ADDRESS,)
         let_in = None if record is None else service.lets_in(record)
         notes = []
         if unknown and let_in:

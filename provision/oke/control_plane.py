@@ -128,7 +128,7 @@ def ensure_addon(
                 if found() is None:
                     raise
 
-        until_taken(clock, f"the request for the add-on {requests.GPU_ADDON}", install, say)
+        until_taken(clock, f"OKE, to take the add-on {requests.GPU_ADDON}", install, say)
         return requests.GPU_ADDON
 
     ensure(f"add-on {requests.GPU_ADDON}", find=found, create=create)

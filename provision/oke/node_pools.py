@@ -69,7 +69,7 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
     def create(token: str) -> str:
         until_taken(
             clock,
-            f"the request for the node pool {name}",
+            f"OKE, to take the node pool {name}",
             lambda: api.call("container.create_node_pool", body, opc_retry_token=token),
             say,
         )
@@ -105,8 +105,10 @@ def scale(
         there = [node for node in _there(view) if node.get("id") and node["lifecycleState"] != "DELETING"]
         if told and (view["lifecycleState"] == "UPDATING" or any(node["id"] in told for node in there)):
             for error in chain.from_iterable(work_requests.errors_of(api, end) for end in ends):
-                told_why = f"OKE could not end a machine of the node pool {pool['name']}: {error['message']}"
-                raise CreateFailed(told_why)
+                raise CreateFailed(
+                    f"OKE could not end a machine of the node pool {pool['name']}, which is still there and billed: "
+                    f"{error['message']}. `gpuctl up` tries again."
+                )
             return None, f"{len(told)} of its machines end"  # the size follows
         try:
             if len(there) <= count or not count:

@@ -90,18 +90,11 @@ def choose(
     Raises CloudError where no version has any.
     """
     found = [(source, match) for source in sources if (match := _IMAGE.fullmatch(source["sourceName"]))]
-    offered = {*versions, *(f"v{match['version']}" for _, match in found)} if rather else {*versions}
     # A version that ends with .0 is a preview.
-    fit = [one for one in offered if _number(one)[-1]]
+    fit = [one for one in versions if _number(one)[-1]]
     if rather:
-        fit = [
-            rather,
-            *(
-                one
-                for one in fit
-                if _number(rather)[:2] == _number(one)[:2] and _number(one) < _number(rather)
-            ),
-        ]
+        listed = {f"v{match['version']}" for _, match in found}
+        fit = [rather, *(one for one in listed if _number(one) < _number(rather))]
     for version in sorted(fit, key=_number, reverse=True):
         fitting = [one for one in found if one[1]["version"] == version.removeprefix("v")]
         newest = sorted(
@@ -113,7 +106,10 @@ def choose(
         without = [source for source, match in newest if not match["gpu"]]
         if with_gpus and without:
             return version, with_gpus[0], without[0]
-    raise CloudError("OKE lists no version of Kubernetes that has an image with NVIDIA's driver.")
+    which = (
+        f"image for Kubernetes {rather} or before" if rather else "version of Kubernetes that has an image"
+    )
+    raise CloudError(f"OKE lists no {which} with NVIDIA's driver.")
 
 
 def refuse_over_quota(cluster: CloudCluster, offer: Offer, count: int) -> None:

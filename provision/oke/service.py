@@ -11,6 +11,7 @@ from provision.cloud.records import (
     Target,
 )
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
+from provision.errors import CloudError, CreateFailed
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.service import Work
 from provision.managed_kubernetes.zones import end_machines, in_first_zone
@@ -79,7 +80,12 @@ class OkeService:
         body = requests.cpu_pool(cluster, api.compartment, work.offer.facts, zone, ids)
         cpu = node_pools.ensure_pool(api, clock, cluster, body, work.ensure, work.say)
         # First, as machines with GPUs cost more than waiting for it.
-        node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, 1, work.say)
+        try:
+            node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, 1, work.say)
+        except (CloudError, CreateFailed):
+            if not work.kept and (pool := node_pools.find(api, cluster, names.CPU_POOL)):
+                node_pools.remove(api, clock, pool, work.say)  # or it would start its machine later
+            raise
         self._gpu_pool(work, count, ids)
 
     def end_nodes(self, work: Work, count: int) -> None:
@@ -118,6 +124,9 @@ class OkeService:
 
         def make(zone: str) -> None:
             name, own = names.gpu_pool(zone), dict(ids)
+            failed = node_pools.find(api, cluster, name)
+            if failed and failed["lifecycleState"] == "FAILED" and not work.kept:
+                node_pools.remove(api, clock, failed, say)  # so that it is made anew
             if offer.facts["compute_cluster"]:
                 own["compute_cluster"] = network.compute_cluster(api, cluster, zone, work.ensure)
             body = requests.gpu_pool(cluster, api.compartment, offer, count, zone, own)

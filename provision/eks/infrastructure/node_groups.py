@@ -167,7 +167,8 @@ def scale(
             return True, ""
         there = (*now.coming, *now.in_service)
         if len(there) <= count:
-            wanted = count if grows else min(count, now.wanted)
+            # After its time no action would end what starts, and this may have waited until then.
+            wanted = count if grows and not is_over(cluster) else min(count, now.wanted)
             if now.wanted != wanted or found["scalingConfig"] != requests.scaling(wanted):
                 _resize(api, cluster, found, wanted)
             return True, ""

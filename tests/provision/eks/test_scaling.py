@@ -240,6 +240,18 @@ def test_end_reaches_machines_that_eks_does_not_know_to_be_wanted(user: User, fa
 
 
 @pytest.mark.slow
+def test_group_that_is_going_is_waited_for_and_made_anew(user: User, fake: FakeCloud) -> None:
+    """As where a command was killed while it removed the group."""
+    user.up(None, **LIMITS)
+    eks = boto3.client("eks")
+    (cluster,) = eks.list_clusters()["clusters"]
+    (group,) = [one for one in eks.list_nodegroups(clusterName=cluster)["nodegroups"] if "gpu" in one]
+    fake.settings(eks_gone_s=30.0)
+    eks.delete_nodegroup(clusterName=cluster, nodegroupName=group)
+    assert ranks(user.up(1)) == [0]
+
+
+@pytest.mark.slow
 def test_quota_of_spot_machines_is_no_want_of_them(user: User, fake: FakeCloud) -> None:
     fake.settings(quota={"g5.12xlarge": 0})
     with pytest.raises(NoCapacity, match="MaxSpotInstanceCountExceeded") as error:

@@ -8,9 +8,10 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
-from provision.errors import CreateFailed, NoCapacity
+from provision.errors import Capacity, CreateFailed, NoCapacity
 from provision.kubernetes.objects import RANK
 from provision.oke.cloud import connect
+from provision.oke.description import CPU_SHAPE
 from provision.oke.node_pools import surplus
 from provision.oke.offers import choose
 from provision.oke.requests import PREEMPTIBLE
@@ -109,6 +110,16 @@ def test_next_domain_is_taken_where_a_work_request_alone_tells_that_the_first_ha
     user.up(2)
     assert any(f"no machines in {first}" in line for line in user.said)
     assert len(nodes_with_gpus(fake)) == 2
+
+
+@pytest.mark.slow
+def test_small_machine_that_was_refused_is_tried_anew(user: User, fake: FakeCloud) -> None:
+    fake.settings(capacity={CPU_SHAPE: {"*": 0}})
+    with pytest.raises(Capacity):
+        user.up(1)
+    assert [part for part in fake.owned() if part.get("kind") == "nodepool"] == []
+    fake.settings(capacity={})
+    assert len(user.up(1)) == 1
 
 
 @pytest.mark.slow
@@ -272,7 +283,9 @@ def test_end_of_a_node_that_oke_takes_and_fails_at_is_told(user: User, fake: Fak
     user.up(None, min_count=1, max_count=2)
     user.up(2)
     fake.settings(oke_end_failure="the instance is in the middle of a live migration")
-    with pytest.raises(CreateFailed, match=r"could not end a machine of .*: the instance is in the middle"):
+    with pytest.raises(
+        CreateFailed, match=r"could not end a machine of .*billed: the instance is in the middle"
+    ):
         user.up(None)
     fake.settings(oke_end_failure="")
     assert [machine.rank for machine in user.up(None)] == [0]
