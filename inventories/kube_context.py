@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 from kubernetes import client, config
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util.ssl_ import create_urllib3_context
 
 KEPT_S = 60.0
@@ -83,14 +85,28 @@ def kubeconfig_files(own: Path | None) -> str:
     return str(own) if own else os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
+class _Connection(HTTPSConnection):
+    """One with a context of its own: threads must not set up a shared one at the same time."""
+
+    def connect(self) -> None:
+        """As any; not strict."""
+        if self.ssl_context is None:
+            self.ssl_context = not_strict(create_urllib3_context())
+            if not (self.ca_certs or self.ca_cert_dir or self.ca_cert_data):
+                self.ssl_context.load_default_certs()
+        super().connect()
+
+
+class _Connections(HTTPSConnectionPool):
+    ConnectionCls = _Connection
+
+
 def api_client(settings: Any) -> client.ApiClient:  # noqa: ANN401
     """Return a client by a `Configuration`. It checks certificates, as strictly as `not_strict` says."""
     made = client.ApiClient(settings)
     if settings.verify_ssl:
-        context = not_strict(create_urllib3_context())
-        if not settings.ssl_ca_cert:
-            context.load_default_certs()
-        made.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
+        manager = made.rest_client.pool_manager
+        manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": _Connections}
     return made
 
 

@@ -11,7 +11,7 @@ from provision.cloud.records import (
     Target,
 )
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
-from provision.errors import CloudError, CreateFailed
+from provision.errors import Capacity, CreateFailed, Quota
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.service import Work
 from provision.managed_kubernetes.zones import end_machines, in_first_zone
@@ -82,7 +82,8 @@ class OkeService:
         # First, as machines with GPUs cost more than waiting for it.
         try:
             node_pools.wait_pool(api, clock, cpu, names.CPU_POOL, 1, work.say)
-        except (CloudError, CreateFailed):
+        except (Capacity, Quota, CreateFailed):
+            self.end_nodes(work, work.kept)
             if not work.kept and (pool := node_pools.find(api, cluster, names.CPU_POOL)):
                 node_pools.remove(api, clock, pool, work.say)  # or it would start its machine later
             raise

@@ -97,9 +97,13 @@ def test_client_checks_that_the_servers_authority_is_the_one_it_knows(
     settings.retries = False
     settings.ssl_ca_cert = str(files / "ca.crt")
     with api_client(settings) as api:
-        flags = api.rest_client.pool_manager.connection_pool_kw["ssl_context"].verify_flags
-        assert not flags & ssl.VERIFY_X509_STRICT
         assert api.rest_client.pool_manager.request("GET", url).status == 200
+        context = api.rest_client.pool_manager.connection_from_url(url)._get_conn().ssl_context
+        assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+        another = api.rest_client.pool_manager.connection_from_url(url)._get_conn()
+        another.connect()
+        another.close()
+        assert another.ssl_context is not context, "threads would set up one context at once"
     settings.ssl_ca_cert = None
     monkeypatch.setenv("SSL_CERT_FILE", str(files / "ca.crt"))
     with api_client(settings) as api:

@@ -160,11 +160,15 @@ def scale(
         status, settled = found["status"], found["scalingConfig"] == requests.scaling(count)
         if status in CHANGING:
             return (True if settled and status == "CREATING" else None), f"its status is {status}"
-        now = scaling_group(api, found)
         if not count:
-            if not settled or now.wanted:
+            if not settled:
                 _resize(api, cluster, found, count)
+            else:
+                with suppress(Denied):  # who may not look has EKS's number
+                    if scaling_group(api, found).wanted:
+                        want(api, found, count)
             return True, ""
+        now = scaling_group(api, found)
         there = (*now.coming, *now.in_service)
         if len(there) <= count:
             # After its time no action would end what starts, and this may have waited until then.
@@ -218,8 +222,9 @@ def _resize(api: Api, cluster: CloudCluster, found: Mapping[str, Any], count: in
             nodegroupName=found["nodegroupName"],
             scalingConfig=requests.scaling(count),
         )
-    except Blocked:
-        if found["status"] != "DEGRADED":
+    except CloudError as error:
+        refused = isinstance(error, Blocked) or error.code == "InvalidRequestException"
+        if found["status"] != "DEGRADED" or not refused:
             raise
         want(api, found, count)
 
