@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from provision.clock import Clock
-from provision.errors import CreateFailed, Throttled, Unclear
+from provision.errors import Blocked, CreateFailed, Throttled, Unclear
 from provision.progress import Progress
 from provision.provider import Say
 from provision.retry import PollWaits
@@ -39,3 +39,19 @@ def wait_until(
             )
         progress.tell(f"waiting for {what}: {for_what}")
         clock.sleep(min(waits.next(), MOST_LOOKS_APART_S))
+
+
+def once_unblocked(what: str, do: Callable[[], object], *, timeout_s: float, clock: Clock, say: Say) -> None:
+    """Do what a service refuses while it does something else; `what` is there once it is done.
+
+    Raises CreateFailed at the deadline, with the last refusal.
+    """
+
+    def look() -> tuple[bool | None, str]:
+        try:
+            do()
+        except Blocked as error:
+            return None, str(error)
+        return True, ""
+
+    wait_until(what, look, timeout_s=timeout_s, clock=clock, say=say)

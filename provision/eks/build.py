@@ -15,10 +15,10 @@ from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
-from provision.errors import Blocked, CreateFailed, Quota
+from provision.errors import CreateFailed, Quota
 from provision.managed_kubernetes.service import Work
 from provision.managed_kubernetes.zones import end_machines, in_first_zone
-from provision.wait import wait_until
+from provision.wait import once_unblocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +191,10 @@ def _remove_group(work: Building, group: str) -> None:
         stage=listing.STAGES[listing.NODE_GROUP],
     )
 
-    def look() -> tuple[bool | None, str]:
-        try:
-            deletion.delete(work.api, work.clock, resource)
-        except Blocked as error:
-            return None, str(error)
-        return True, ""
-
-    timeout_s = listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S
-    wait_until(f"the end of node group {group}", look, timeout_s=timeout_s, clock=work.clock, say=work.say)
+    once_unblocked(
+        f"the end of node group {group}",
+        lambda: deletion.delete(work.api, work.clock, resource),
+        timeout_s=listing.ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
+        clock=work.clock,
+        say=work.say,
+    )

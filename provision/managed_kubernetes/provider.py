@@ -63,15 +63,7 @@ class ManagedKubernetes:
             refuse_elsewhere(record, spec)
         service = self._service(self._target(spec)) if record is None else self._of(record, spec.profile)
         asked = spec.ssh_cidr if spec.ssh_cidr is not None or record is None else record.ssh_cidr
-        cidrs, unknown = caller_address.planned_cidrs(asked)
-        if wrong := [cidr for cidr in cidrs if ":" in cidr]:
-            if asked is not None:
-                raise InvalidInput(
-                    f"The API server is to be reached from {', '.join(wrong)}, and it has IPv4 addresses only. Give "
-                    "the IPv4 address that this computer is seen with: `--ssh-cidr 203.0.113.7/32`."
-                )
-            unknown = f"it is seen as {', '.join(wrong)}, and the API server has IPv4 addresses only"
-            cidrs = (caller_address.YOUR_ADDRESS,)
+        cidrs, unknown = _planned_cidrs(asked)
         let_in = None if record is None else service.lets_in(record)
         notes = []
         if unknown and let_in:
@@ -296,3 +288,18 @@ class ManagedKubernetes:
         if asked not in self._services:
             self._services[asked] = self._connect(asked, self._clock)
         return self._services[asked]
+
+
+def _planned_cidrs(asked: str | None) -> tuple[tuple[str, ...], str]:
+    """As `caller_address.planned_cidrs`, of IPv4 alone. Raises InvalidInput where another range is asked for."""
+    cidrs, unknown = caller_address.planned_cidrs(asked)
+    wrong = ", ".join(cidr for cidr in cidrs if ":" in cidr)
+    if not wrong:
+        return cidrs, unknown
+    if asked is not None:
+        raise InvalidInput(
+            f"The API server is to be reached from {wrong}, and it has IPv4 addresses only. Give the IPv4 address "
+            "that this computer is seen with: `--ssh-cidr 203.0.113.7/32`."
+        )
+    unknown = f"it is seen as {wrong}, and the API server has IPv4 addresses only"
+    return (caller_address.YOUR_ADDRESS,), unknown

@@ -1,7 +1,7 @@
 """The control plane of a cluster: found by its tags, or made; its add-on, its address."""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -10,14 +10,14 @@ from provision.clock import Clock
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster
-from provision.errors import Blocked, CloudError, CreateFailed, Gone, Unclear
+from provision.errors import CloudError, CreateFailed, Gone, Unclear
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.oke import requests
 from provision.provider import Say
 from provision.retry import PollWaits
-from provision.wait import wait_until
+from provision.wait import once_unblocked, wait_until
 
 ACTIVE_WITHIN_S = 1800.0
 LISTED_WITHIN_S = 60.0
@@ -60,19 +60,6 @@ def until_listed(clock: Clock, what: str, find: Any) -> str:  # noqa: ANN401 - a
             raise Unclear(f"OKE took the request, and does not list {what} after {LISTED_WITHIN_S:.0f} s.")
         clock.sleep(waits.next())
     return str(found)
-
-
-def until_taken(clock: Clock, what: str, do: Callable[[], object], say: Say) -> None:
-    """Do what OKE refuses while it changes something else. Raises ProvisionError where it goes on refusing."""
-
-    def look() -> tuple[bool | None, str]:
-        try:
-            do()
-        except Blocked as error:
-            return None, str(error)
-        return True, ""
-
-    wait_until(what, look, timeout_s=TAKEN_WITHIN_S, clock=clock, say=say)
 
 
 def wait_active(api: Api, clock: Clock, cluster: CloudCluster, cluster_id: str, say: Say) -> None:
@@ -128,7 +115,8 @@ def ensure_addon(
                 if found() is None:
                     raise
 
-        until_taken(clock, f"OKE, to take the add-on {requests.GPU_ADDON}", install, say)
+        what = f"OKE's acceptance of the add-on {requests.GPU_ADDON}"
+        once_unblocked(what, install, timeout_s=TAKEN_WITHIN_S, clock=clock, say=say)
         return requests.GPU_ADDON
 
     ensure(f"add-on {requests.GPU_ADDON}", find=found, create=create)

@@ -22,9 +22,9 @@ from provision.oci.resources.resource_types import (
     tags_of,
 )
 from provision.oke import names, requests, work_requests
-from provision.oke.control_plane import until_listed, until_taken
+from provision.oke.control_plane import TAKEN_WITHIN_S, until_listed
 from provision.provider import Say
-from provision.wait import wait_until
+from provision.wait import once_unblocked, wait_until
 
 POOL = "node-pool"
 POOL_WITHIN_S = 2400.0
@@ -67,11 +67,12 @@ def ensure_pool(api: Api, clock: Clock, cluster: CloudCluster, body: Json, ensur
         return None if view is None else str(view["id"])
 
     def create(token: str) -> str:
-        until_taken(
-            clock,
-            f"OKE, to take the node pool {name}",
+        once_unblocked(
+            f"OKE's acceptance of the node pool {name}",
             lambda: api.call("container.create_node_pool", body, opc_retry_token=token),
-            say,
+            timeout_s=TAKEN_WITHIN_S,
+            clock=clock,
+            say=say,
         )
         return until_listed(clock, f"the node pool {name}", found)
 
@@ -215,12 +216,10 @@ def remove(api: Api, clock: Clock, pool: Json, say: Say) -> None:
         stage=KUBERNETES_KINDS[POOL].stage,
     )
 
-    def look() -> tuple[bool | None, str]:
-        try:
-            deletion.delete(api, resource)
-        except Blocked as error:
-            return None, str(error)
-        return True, ""
-
-    timeout_s = ENDS_WITHIN_S + BLOCKED_TIMEOUT_S
-    wait_until(f"the end of node pool {pool['name']}", look, timeout_s=timeout_s, clock=clock, say=say)
+    once_unblocked(
+        f"the end of node pool {pool['name']}",
+        lambda: deletion.delete(api, resource),
+        timeout_s=ENDS_WITHIN_S + BLOCKED_TIMEOUT_S,
+        clock=clock,
+        say=say,
+    )

@@ -266,10 +266,10 @@ def wait_group(
     waited for: a scaling group tries again.
     """
     unscheduled = {names.CPU_GROUP, group} if ends_by_itself(cluster) else set()
-    degraded: list[float] = []
-    """When it was first seen so."""
+    degraded_since: float | None = None
 
     def look() -> tuple[bool | None, str]:
+        nonlocal degraded_since
         found = describe(api, cluster, group)
         if found is None:
             return None, "EKS does not list it yet"
@@ -288,10 +288,11 @@ def wait_group(
             return True, ""
         # What EKS tells comes minutes later than what Auto Scaling does, and may be of an earlier try.
         if status != "DEGRADED" or now.coming or issues(found) in earlier:
-            degraded.clear()
-        else:
-            degraded.append(clock.now())
-        if status in FAILED or (degraded and degraded[-1] - degraded[0] >= DEGRADED_FOR_S):
+            degraded_since = None
+        elif degraded_since is None:
+            degraded_since = clock.now()
+        lasts = degraded_since is not None and clock.now() - degraded_since >= DEGRADED_FOR_S
+        if status in FAILED or lasts:
             raise failure(f"EKS could not make the node group {group}: {issues(found)}.")
         refused = [text for key, text in refusals(api, found).items() if key not in earlier]
         final = next(

@@ -10,11 +10,11 @@ from inventories.machine import Machine
 from provision.cloud.state import CloudState
 from provision.eks.infrastructure.auto_scaling import surplus
 from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
-from provision.kubernetes.objects import RANK
 from provision.managed_kubernetes.plan import Details
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User, operations
+from tests.provision.lost_pods import lose_first_machine
 
 LIMITS = {"min_count": 0, "max_count": 2}
 
@@ -201,10 +201,7 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     machines = instances()
     (newest,) = surplus([one["InstanceId"] for one in machines], machines, 1, ())
     addresses = {one["InstanceId"]: one["PrivateIpAddress"] for one in machines}
-    pods = {pod["metadata"]["labels"].get(RANK): pod for pod in kube.world.store.listed("pods")}
-    pods["1"]["status"]["hostIP"] = addresses[newest]
-    kube.world.images["*"] = "slow"
-    kube.world.store.delete("pods", pods["0"]["metadata"]["namespace"], pods["0"]["metadata"]["name"])
+    lose_first_machine(kube, second_on=addresses[newest])
     with pytest.raises(CreateFailed, match="waits for the image"):
         user.up(2)
     assert nodes_with_gpus(fake) == [newest]

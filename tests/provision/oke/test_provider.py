@@ -9,7 +9,6 @@ import pytest
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
 from provision.errors import Capacity, CreateFailed, NoCapacity
-from provision.kubernetes.objects import RANK
 from provision.oke.cloud import connect
 from provision.oke.description import CPU_SHAPE
 from provision.oke.node_pools import surplus
@@ -17,6 +16,7 @@ from provision.oke.offers import choose
 from provision.oke.requests import PREEMPTIBLE
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
+from tests.provision.lost_pods import lose_first_machine
 from tests.provision.oci.building import FastClock
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
@@ -268,11 +268,8 @@ def test_growth_that_fails_ends_the_node_of_no_machine_that_stays(
     (oldest,) = nodes_with_gpus(fake)
     user.up(2)
     (newest,) = set(nodes_with_gpus(fake)) - {oldest}
-    pods = {pod["metadata"]["labels"].get(RANK): pod for pod in kube.world.store.listed("pods")}
     addresses = {node["id"]: node["privateIp"] for node in nodes()}
-    pods["1"]["status"]["hostIP"] = addresses[newest]
-    kube.world.images["*"] = "slow"
-    kube.world.store.delete("pods", pods["0"]["metadata"]["namespace"], pods["0"]["metadata"]["name"])
+    lose_first_machine(kube, second_on=addresses[newest])
     with pytest.raises(CreateFailed, match="waits for the image"):
         user.up(2)
     assert nodes_with_gpus(fake) == [newest]
