@@ -99,6 +99,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def resumed_by(gpuctl: Gpuctl, run: str) -> list[str]:
+    """The runs that a run goes on from: the one that it resumed, the one before that, and so on."""
+    found: list[str] = []
+    while (run := json.loads((gpuctl.run_folder(run) / "run.json").read_text())["resumed_from"]) is not None:
+        found.append(run)
+    return found
+
+
 def run_on(
     gpuctl: Gpuctl, nodes: int, after: str, process: "subprocess.Popen[str]"
 ) -> Callable[[], str | None]:

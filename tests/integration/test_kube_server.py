@@ -12,7 +12,7 @@ import pytest
 from clouds import IMPORTS
 from forks import forks_of
 from support import Gpuctl, clean_env, interrupt, wait_for
-from vm_support import ALLREDUCE, STEPS, end_of, run_on
+from vm_support import ALLREDUCE, STEPS, end_of, resumed_by, run_on
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
@@ -339,7 +339,9 @@ def test_elastic_job_on_ray_resumes_after_a_lost_pod_and_after_a_lost_head(
     fourth = wait_for(run_on(gpuctl, 2, third, process), what="a run with another head", deadline_s=300)
     interrupt(process)
     done = end_of(process, timeout_s=100)
-    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, fourth, third)
+    assert (done.status, done.json["run"]) == (130, fourth)
+    # The pods need not be back at the same time: a run on one of them may come in between.
+    assert third in resumed_by(gpuctl, fourth)
     failed = json.loads((gpuctl.run_folder(first) / "result.json").read_text())
     assert (failed["status"], failed["first_error"]["node"]) == ("failed", "default-1")
     gpuctl.ok("down", "--yes", timeout_s=120)

@@ -71,7 +71,7 @@ def gpuctl(net: Net, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyP
             yield Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
 
 
-def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
+def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net, transport: str) -> None:
     said = gpuctl.ok("exec", "--json", "--", "hostname").json
     assert [node["stdout"] for node in said["nodes"]] == ["gpu-0\n", "gpu-1\n"]
 
@@ -101,7 +101,7 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net) -> None:
     assert gpuctl.ok("results", "--json", run).json["runs"][0]["status"] == "stopped"
     rows = gpuctl.ok("doctor", "--cluster", "--json", timeout_s=200).json["findings"]
     found = {row["what"]: row["detail"] for row in rows}
-    assert found["ssh"].startswith("2 of 2 nodes answered")
+    assert found[transport].startswith("2 of 2 nodes answered")
     assert found["network"].startswith("5 of 5 connections between 2 nodes")
     for host in net.hosts:
         assert "Accepted" not in host.root("cat /var/log/auth.log").stdout, "nobody has logged in"
