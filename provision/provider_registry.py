@@ -63,7 +63,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
         from provision.cloud.provider import CloudProvider
 
         return CloudProvider(name, folder)
-    if name in ("kubernetes", *KUBERNETES) and importlib.util.find_spec("kubernetes") is None:
+    if in_pods(name) and importlib.util.find_spec("kubernetes") is None:
         raise UnknownProvider(
             f"Provider {name} needs the Python package 'kubernetes'. Install it beside gpuctl: "
             "`pip install kubernetes`."
@@ -71,6 +71,11 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
     module = importlib.import_module(_module_of(name))
     made: Provider = module.provider(folder)
     return made
+
+
+def in_pods(name: str) -> bool:
+    """Whether a provider's machines are pods."""
+    return name in ("kubernetes", *KUBERNETES)
 
 
 def _module_of(name: str) -> str:

@@ -124,7 +124,8 @@ class KubernetesProvider:
         """As the protocol says. Goes on where an interrupted one stopped."""
         assert isinstance(plan.details, Details)
         cluster, count = plan.details.cluster, plan.details.count
-        if not plan.create and not plan.details.settles:
+        there = all(machine.state == "running" for machine in plan.keep)
+        if not plan.create and not plan.details.settles and there:
             return plan.keep
         before = load(self._folder)
         save(self._folder, cluster if before is None else replace(cluster, count=before.count))

@@ -134,7 +134,8 @@ class ManagedKubernetes:
             service.make_nodes(work, count)
             if (plan.create or plan.makes_control_plane) and cluster.expires_at:
                 say(ending_sentence(cluster.target, offer, cluster.expires_at))
-            if plan.changes or self._workers.asked_for() != count:
+            there = all(machine.state == "running" for machine in plan.keep)
+            if plan.changes or not there or self._workers.asked_for() != count:
                 pods()
         self._workers.use_python(plan.spec.python)
         return self._workers.find()

@@ -348,6 +348,8 @@ class RunMonitor:
     def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
         self._heard_s[name] = time.monotonic()
+        told_s: float | None = None
+        """When the node had last been heard as a lost connection was told: once is enough until it is heard again."""
         try:
             while not self._closed:
                 try:
@@ -357,7 +359,9 @@ class RunMonitor:
                     if self._closed:
                         return
                     self._give_up_if_silent(name, error)
-                    self._observer.node(name, "connection lost, reconnecting")
+                    if self._heard_s[name] != told_s:
+                        told_s = self._heard_s[name]
+                        self._observer.node(name, "connection lost, reconnecting")
                     self._reconnect(name, error)
         except NodeFailed as error:
             # The node's own word: it could not start the run.

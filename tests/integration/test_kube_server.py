@@ -332,7 +332,6 @@ def test_elastic_job_on_ray_resumes_after_a_lost_pod_and_after_a_lost_head(
     lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")
     second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=300)
-    assert "1 replaced" in gpuctl.ok("up", "--yes", timeout_s=300).err
     third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=300)
     (head,) = [one for one in cluster.pods(ours) if one["metadata"]["labels"]["ray.io/node-type"] == "head"]
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")

@@ -56,6 +56,18 @@ def gpuctl(api: KubeApi, tmp_path: Path) -> Iterator[Gpuctl]:
 
 UP = ("up", "--provider", "kubernetes", "--shape", "c5.large", "--count", "2", "--python", sys.executable)
 JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
+ENDLESS = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
+
+
+def lose_pod(api: KubeApi, net: Net) -> str:
+    """Have the pod on the second node be gone, with all that ran in it; the machine's name."""
+    (namespace,) = {
+        pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
+    }
+    (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
+    net.hosts[1].root("kill -9 -1", check=False)
+    api.world.store.delete("pods", namespace, lost["metadata"]["name"])
+    return f"default-{lost['metadata']['labels'][RANK]}"
 
 
 def test_whole_way_in_pods(gpuctl: Gpuctl, api: KubeApi) -> None:
@@ -94,13 +106,7 @@ def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
         ),
         what="both ranks",
     )
-    (namespace,) = {
-        pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
-    }
-    (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
-    name = f"default-{lost['metadata']['labels'][RANK]}"
-    net.hosts[1].root("kill -9 -1", check=False)
-    api.world.store.delete("pods", namespace, lost["metadata"]["name"])
+    name = lose_pod(api, net)
     done = end_of(process, timeout_s=200)
     assert (done.status, done.json["status"]) == (1, "failed")
     assert name in done.err
@@ -135,18 +141,27 @@ def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_plac
     gpuctl: Gpuctl, api: KubeApi, net: Net
 ) -> None:
     gpuctl.ok(*UP)
-    endless = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
-    process = gpuctl.start("train", "--nnodes", "1:2", "--json", "--", *endless)
+    process = gpuctl.start("train", "--nnodes", "1:2", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
-    (namespace,) = {
-        pod["metadata"]["namespace"] for pod in api.objects("pods") if "gpuctl-" in str(pod["metadata"])
-    }
-    (lost,) = [pod for pod in api.objects("pods", namespace) if pod["spec"].get("nodeName") == "gpu-1"]
-    net.hosts[1].root("kill -9 -1", check=False)
-    api.world.store.delete("pods", namespace, lost["metadata"]["name"])
+    name = lose_pod(api, net)
     second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=200)
-    assert "1 replaced" in gpuctl.ok(*UP).err
     third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=200)
     interrupt(process)
     done = end_of(process, timeout_s=100)
     assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, third, second)
+    assert "1 pod came in the place of lost ones" in done.err
+    assert f"{name} can take part" in done.err
+
+
+def test_job_with_restarts_waits_for_the_pod_in_the_place_of_a_lost_one(
+    gpuctl: Gpuctl, api: KubeApi, net: Net
+) -> None:
+    gpuctl.ok(*UP)
+    process = gpuctl.start("train", "--max-restarts", "1", "--json", "--", *ENDLESS)
+    first = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=120)
+    lose_pod(api, net)
+    second = wait_for(run_on(gpuctl, 2, first, process), what="a run on both pods again", deadline_s=200)
+    interrupt(process)
+    done = end_of(process, timeout_s=100)
+    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, second, first)
+    assert "waiting until all pods are there again" in done.err

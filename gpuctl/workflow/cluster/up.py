@@ -47,6 +47,10 @@ class HostKeys:
     accept_new: bool
 
 
+NO_HOST_KEYS = HostKeys(files=(), accept_new=False)
+"""Of machines that are pods."""
+
+
 def up(
     app: App,
     spec: Spec,

@@ -22,7 +22,7 @@ from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.disk.store import ClusterFolder
-from inventories.errors import InventoryError, Locked
+from inventories.errors import GpuctlError, InventoryError, Locked
 from inventories.machine import Inventory, Machine
 from inventories.run import Run
 from remote.launchers import launcher_of
@@ -81,9 +81,15 @@ class ActiveRun:
 class ElasticScaler:
     """Looks out for more machines, for all runs of a job, one after the other."""
 
-    def __init__(self, folder: ClusterFolder, request: TrainRequest) -> None:
+    def __init__(
+        self, folder: ClusterFolder, request: TrainRequest, take_in: Callable[[], None] = lambda: None
+    ) -> None:
+        """`take_in` brings machines into the inventory that came in the place of lost ones by themselves."""
         self._folder = folder
         self._request = request
+        self._take_in = take_in
+        self._take_in_at = 0.0
+        """The monotonic time from which it is called again."""
         self._over = Event()
         self._thread: Thread | None = None
         self._active: ActiveRun | None = None
@@ -142,10 +148,14 @@ class ElasticScaler:
         at_work, spare = list(active.machines), list(active.spare)
         while not self._over.wait(LOOK_S):
             try:
+                some_lack = self._request.drives or len(at_work) < self._request.most_nodes
+                if some_lack and time.monotonic() >= self._take_in_at:
+                    self._take_in_at = time.monotonic() + ASK_S
+                    self._take_in()
                 inventory = self._folder.load()
                 if self._request.drives:
                     at_work = self._those_left(inventory, at_work)
-            except (InventoryError, OSError) as error:
+            except (GpuctlError, OSError) as error:
                 self._say_once(active, f"no more machines can be looked for: {error}")
                 continue
             there = {_key(machine) for machine in inventory.machines}

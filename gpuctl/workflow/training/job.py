@@ -98,6 +98,15 @@ class Job:
                 parts.setdefault(part.name, []).append(part)
         return parts
 
+    @property
+    def lacks_machines(self) -> bool:
+        """Whether the next run should have machines back that the last one lost.
+
+        An elastic job begins with those that are left, where they are enough.
+        """
+        left = len(self.last.run.nodes) - len(self.last.lost)
+        return left < self.request.min_nodes if self.request.min_nodes else self.last.machine_lost
+
     def with_left(self, left: ResumePoint) -> "Job":
         """Return the record with what the last run left."""
         return replace(self, attempts=(*self.attempts[:-1], replace(self.last, left=left)))

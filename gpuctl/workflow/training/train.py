@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,7 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.fitting import machines_that_fit
+from gpuctl.workflow.cluster.replaced_pods import take_in_ready_pods, wait_for_replaced_pods
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
@@ -80,7 +82,8 @@ class _Runs:
         self._app = app
         self._request = request
         self._folder = app.store.cluster(app.options.cluster)
-        self._scaler = ElasticScaler(self._folder, request) if request.elastic else None
+        take_in = partial(take_in_ready_pods, app, self._folder)
+        self._scaler = ElasticScaler(self._folder, request, take_in) if request.elastic else None
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +105,8 @@ class _Runs:
             if self._scaler is not None:
                 Event().wait(PAUSE_S * job.failed_starts)
                 self._scaler.settle(say)
+            if job.lacks_machines:
+                wait_for_replaced_pods(self._app, self._folder)
             left = what_is_left(self._app, last.run, job.lost)
             job = job.with_left(left)
             checked = next_step(job)

@@ -334,3 +334,10 @@ def test_attempt_of_collects_lost_nodes_of_all_runs() -> None:
     assert [one.machine_lost for one in (first, second, third)] == [True, True, True]
     assert not attempt_of(RUN, FAILED, {"gpu-0": told}).machine_lost
     assert job(ELASTIC, first, second, third).lost == {"gpu-1": [NODES[1], NODES[1]]}
+
+
+def test_job_lacks_lost_machines_unless_enough_are_left_for_an_elastic_one() -> None:
+    lost, failed = attempt_of(RUN, LOST, GONE), attempt_of(RUN, FAILED, {})
+    assert job(TWICE, lost).lacks_machines
+    assert not job(TWICE, failed).lacks_machines
+    assert [job(replace(ELASTIC, min_nodes=least), lost).lacks_machines for least in (2, 3)] == [False, True]
