@@ -46,6 +46,22 @@ while len(found) < 2:
     found |= set(ray.get([where.remote() for _ in range(8)]))
 print(f"{len(found)} pods: {sorted(found)}")
 """
+WAITING_DRIVER = """
+import time
+
+import ray
+
+
+def alive():
+    return {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+
+
+ray.init(log_to_driver=False)
+before, limit = alive(), time.monotonic() + 120
+print("the driver waits", flush=True)
+while before <= alive() and time.monotonic() < limit:
+    time.sleep(0.2)
+"""
 ROOT = Path(__file__).parents[2]
 IDLE = (
     "import socket; s = socket.create_server(('', 7777)); [s.accept()[0].sendall(b'hello') for _ in range(9)]"
@@ -264,6 +280,7 @@ def test_job_of_manifests_runs_without_gpuctl(
     assert (status["jobDeploymentStatus"], status["jobStatus"]) == ("Complete", "SUCCEEDED"), status
 
 
+@pytest.mark.timeout(1200)
 def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     before = namespaces(cluster)
     where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
@@ -293,6 +310,14 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     driven = gpuctl.ok("train", "--mode", "ray", "--python", sys.executable, "drive.py", timeout_s=300)
     assert "KubeRay keeps Ray" in gpuctl("ray", "stop").err
     assert f"2 pods: {sorted(pod.partition('/')[2] for pod in pods)}" in driven.err
+    gpuctl.script("waits.py", WAITING_DRIVER)
+    process = gpuctl.start("train", "--mode", "ray", "--python", sys.executable, "waits.py")
+    lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
+    wait_for(lambda: "the driver waits" in gpuctl("logs").out, what="the driver")
+    cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")
+    told = f"default-1 was lost: the pod {ours}/{lost['metadata']['name']} is gone"
+    done = end_of(process, timeout_s=200)
+    assert (done.status, told in done.err) == (0, True), done.err
     gpuctl.ok("down", "--json", "--yes", timeout_s=120)
     assert ours not in namespaces(cluster)
 

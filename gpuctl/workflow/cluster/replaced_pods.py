@@ -3,12 +3,15 @@
 On virtual machines that is left to a person, as another one costs money.
 """
 
+from collections.abc import Sequence
+
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.up import NO_HOST_KEYS, up
 from gpuctl.workflow.connect import load_inventory
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError
+from inventories.machine import Machine
 from inventories.spec import Spec
 from provision.provider_registry import in_pods
 
@@ -39,6 +42,24 @@ def take_in_ready_pods(app: App, folder: ClusterFolder) -> None:
     if ready := ready_pods(folder):
         app.output.say(f"{plural(ready, 'pod')} came in the place of lost ones")
         _take_in(app, folder)
+
+
+def tell_of_lost_pods(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Say which of the machines that a Ray driver had are lost pods: Ray goes on without them, and names none."""
+    try:
+        if not in_pods(folder.load().provider):
+            return
+        from provision.kubernetes.replaced_pods import lost_pods
+
+        lost = lost_pods(folder, machines)
+    except GpuctlError as error:
+        app.output.say(f"note: whether all pods are still there is not known: {error}")
+        return
+    for machine in lost:
+        app.output.say(
+            f"note: {machine.name} was lost: the pod {machine.id} is gone. Ray goes on without it, and "
+            "`gpuctl up` takes in the one in its place."
+        )
 
 
 def _take_in(app: App, folder: ClusterFolder) -> None:

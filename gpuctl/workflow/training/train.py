@@ -19,7 +19,11 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.fitting import machines_that_fit
-from gpuctl.workflow.cluster.replaced_pods import take_in_ready_pods, wait_for_replaced_pods
+from gpuctl.workflow.cluster.replaced_pods import (
+    take_in_ready_pods,
+    tell_of_lost_pods,
+    wait_for_replaced_pods,
+)
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
@@ -290,6 +294,10 @@ class _Runs:
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
+        if request.drives and not request.detach:
+            followed = {part.name for part in launch.run.nodes}
+            others = [machine for machine in at_work if machine.name not in followed]
+            tell_of_lost_pods(self._app, self._folder, others)
         joining = scaler.joining if scaler else ()
         hung = watch.stopped_as_hung and request.on_hang == "restart"
         return attempt_of(
