@@ -8,7 +8,7 @@ import importlib.util
 from collections import ChainMap
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from provision.cloud.description import CloudDescription
     from provision.cloud.interface import Cloud
     from provision.cloud.records import CloudCluster, Finding, NewMachine, Offer, Preview, Target
+    from provision.kubernetes.pods import Pods
     from provision.provider import Provider
 
 PROVIDERS: dict[str, tuple[str, str]] = {
@@ -63,7 +64,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
         from provision.cloud.provider import CloudProvider
 
         return CloudProvider(name, folder)
-    if in_pods(name) and importlib.util.find_spec("kubernetes") is None:
+    if _in_pods(name) and importlib.util.find_spec("kubernetes") is None:
         raise UnknownProvider(
             f"Provider {name} needs the Python package 'kubernetes'. Install it beside gpuctl: "
             "`pip install kubernetes`."
@@ -73,8 +74,16 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
     return made
 
 
-def in_pods(name: str) -> bool:
-    """Whether a provider's machines are pods."""
+def pods_of(name: str, folder: ClusterFolder) -> "Pods | None":
+    """The pods that are a cluster's machines. None: its machines are none, or nothing was asked of Kubernetes yet."""
+    if not _in_pods(name):
+        return None
+    provider: Any = load(name, folder)
+    found: Pods | None = provider.pods()
+    return found
+
+
+def _in_pods(name: str) -> bool:
     return name in ("kubernetes", *KUBERNETES)
 
 

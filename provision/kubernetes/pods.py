@@ -137,9 +137,39 @@ class Pods:
             self.clock.sleep(waits.next())
         return ()
 
-    def machine(self, pod: Mapping[str, Any], *, python: str | None = None) -> Machine:
-        """Return a worker pod as a machine; it needs a rank."""
-        name, rank = pod["metadata"]["name"], rank_of(pod)
+    def in_place(self, machines: Sequence[Machine]) -> dict[int, dict[str, Any]]:
+        """Return the ready pods that are no machine yet, by the ranks of lost ones that they can take."""
+        return in_place(machines, self.workers())
+
+    def take_in(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+        """Return the machines, lost ones replaced by ready pods, which get their ranks."""
+        new = self.in_place(machines)
+        for rank, pod in new.items():
+            self.api.label(POD, pod["metadata"]["name"], self.cluster.namespace, {objects.RANK: str(rank)})
+        return tuple(
+            self.machine(new[machine.rank], rank=machine.rank, python=machine.python)
+            if machine.rank in new
+            else machine
+            for machine in machines
+        )
+
+    def how_far(self, machines: Sequence[Machine]) -> tuple[list[Machine], list[str]]:
+        """Return those of the machines that are ready, and what pods wait for that are not: a clause for each."""
+        stages = {pod["metadata"]["name"]: self._stage(pod) for pod in self.workers()}
+        ready = {name for name, one in stages.items() if one.stage == "ready"}
+        waits = [f"{name} waits for {one.words}" for name, one in stages.items() if name not in ready]
+        return [machine for machine in machines if machine.host in ready], waits
+
+    def gone(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+        """Return those of the machines whose pods are gone, or on their way out."""
+        there = {pod["metadata"]["name"] for pod in self.workers()}
+        return tuple(machine for machine in machines if machine.host not in there)
+
+    def machine(
+        self, pod: Mapping[str, Any], *, rank: int | None = None, python: str | None = None
+    ) -> Machine:
+        """Return a worker pod as a machine. `rank`: its own; None: that of its label."""
+        name, rank = pod["metadata"]["name"], rank_of(pod) if rank is None else rank
         assert rank is not None
         return Machine(
             name=f"{self.cluster.name}-{rank}",
@@ -223,6 +253,18 @@ def undo(pods: Pods, error: BaseException, before: int | None, token: str, say: 
         raise LeftBehind(
             f"{error} What was begun is still there: {listed} `gpuctl down` removes it."
         ) from error
+
+
+def in_place(machines: Sequence[Machine], workers: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the pods that are ready and no machine yet, by the ranks that they can take: those of lost machines."""
+    there, known = {pod["metadata"]["name"] for pod in workers}, {machine.host for machine in machines}
+    lost = [machine.rank for machine in machines if machine.host not in there]
+    new = [
+        pod for pod in workers if pod["metadata"]["name"] not in known and waiting.of(pod).stage == "ready"
+    ]
+    ranked = {rank: pod for pod in new if (rank := rank_of(pod)) in lost and rank is not None}
+    others = [pod for pod in new if rank_of(pod) is None]
+    return ranked | dict(zip((rank for rank in lost if rank not in ranked), others, strict=False))
 
 
 def rank_of(pod: Mapping[str, Any]) -> int | None:

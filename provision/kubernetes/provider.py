@@ -124,8 +124,7 @@ class KubernetesProvider:
         """As the protocol says. Goes on where an interrupted one stopped."""
         assert isinstance(plan.details, Details)
         cluster, count = plan.details.cluster, plan.details.count
-        there = all(machine.state == "running" for machine in plan.keep)
-        if not plan.create and not plan.details.settles and there:
+        if not plan.create and not plan.details.settles:
             return plan.keep
         before = load(self._folder)
         save(self._folder, cluster if before is None else replace(cluster, count=before.count))
@@ -157,6 +156,11 @@ class KubernetesProvider:
             return replace(machine, state="unknown")
         pod = self._api_of(record).get(POD, machine.host, record.namespace)
         return replace(machine, state="gone" if pod is None else state_of(pod))
+
+    def pods(self) -> Pods | None:
+        """The machines as pods. None: nothing was asked of Kubernetes yet."""
+        record = load(self._folder)
+        return None if record is None else Pods(self._api_of(record), record, self._clock)
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002
         """A pod has no console."""

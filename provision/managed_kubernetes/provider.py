@@ -23,6 +23,7 @@ from provision.cloud.records import CloudCluster, Finding, Target
 from provision.cloud.state import CloudState
 from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
 from provision.kubernetes.images import full_name
+from provision.kubernetes.pods import Pods
 from provision.managed_kubernetes import api_server, kubeconfig
 from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
@@ -134,8 +135,7 @@ class ManagedKubernetes:
             service.make_nodes(work, count)
             if (plan.create or plan.makes_control_plane) and cluster.expires_at:
                 say(ending_sentence(cluster.target, offer, cluster.expires_at))
-            there = all(machine.state == "running" for machine in plan.keep)
-            if plan.changes or not there or self._workers.asked_for() != count:
+            if plan.changes or self._workers.asked_for() != count:
                 pods()
         self._workers.use_python(plan.spec.python)
         return self._workers.find()
@@ -157,6 +157,10 @@ class ManagedKubernetes:
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""
         return self._workers.refresh(machine)
+
+    def pods(self) -> Pods | None:
+        """The machines as pods. None: nothing was asked of Kubernetes yet."""
+        return self._workers.pods()
 
     def console(self, machine: Machine) -> str | None:  # noqa: ARG002 - a pod has none
         """As the protocol says."""

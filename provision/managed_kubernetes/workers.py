@@ -88,6 +88,11 @@ class Workers:
         if known is not None and python not in (None, known.python):
             record.save(self.folder, replace(known, python=python))
 
+    def pods(self) -> Pods | None:
+        """They as pods. None: nothing was asked of Kubernetes yet."""
+        known = self._known()
+        return None if known is None else Pods(self._api(known), known, self.clock)
+
     def find(self) -> tuple[Machine, ...]:
         """Those that have a rank."""
         known = self._known()

@@ -143,13 +143,15 @@ def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_plac
     gpuctl.ok(*UP)
     process = gpuctl.start("train", "--nnodes", "1:2", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
+    api.world.images["*"] = "slow"
     name = lose_pod(api, net)
     second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=200)
+    del api.world.images["*"]
     third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=200)
     interrupt(process)
     done = end_of(process, timeout_s=100)
     assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, third, second)
-    assert "1 pod came in the place of lost ones" in done.err
+    assert f"{name} is now the pod" in done.err
     assert f"{name} can take part" in done.err
 
 
@@ -159,9 +161,24 @@ def test_job_with_restarts_waits_for_the_pod_in_the_place_of_a_lost_one(
     gpuctl.ok(*UP)
     process = gpuctl.start("train", "--max-restarts", "1", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=120)
-    lose_pod(api, net)
+    api.world.images["*"] = "slow"
+    name = lose_pod(api, net)
+    wait_for(lambda: (gpuctl.run_folder(first) / "result.json").exists(), what="its end", deadline_s=120)
+    del api.world.images["*"]
     second = wait_for(run_on(gpuctl, 2, first, process), what="a run on both pods again", deadline_s=200)
     interrupt(process)
     done = end_of(process, timeout_s=100)
     assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, second, first)
-    assert "waiting until all pods are there again" in done.err
+    assert f"{name} is now the pod" in done.err
+
+
+def test_stop_ends_the_wait_for_a_pod_that_does_not_come(gpuctl: Gpuctl, api: KubeApi, net: Net) -> None:
+    gpuctl.ok(*UP)
+    process = gpuctl.start("train", "--max-restarts", "1", "--", *ENDLESS)
+    run = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=120)
+    api.world.images["*"] = "slow"
+    lose_pod(api, net)
+    wait_for(lambda: (gpuctl.run_folder(run) / "result.json").exists(), what="its end", deadline_s=120)
+    assert "could not be asked" in gpuctl("stop").err, "the pod is gone"
+    done = end_of(process, timeout_s=60)
+    assert f"The job was stopped: no other run follows {run}." in done.err

@@ -11,7 +11,7 @@ from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared_machines import SETTLED
-from gpuctl.workflow.cluster.up import NO_HOST_KEYS, up
+from gpuctl.workflow.cluster.up import HostKeys, up
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.checkpoints import survey_checkpoints
 from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, open_runs
@@ -25,6 +25,8 @@ from provision.errors import NoCapacity, ProvisionError
 from provision.provider_registry import RENTED, load
 from remote.shared.constants import NODE_FOLDER, RUNS
 
+NO_KEYS = HostKeys(files=(), accept_new=False)
+"""Of machines that are pods."""
 HOW_TO_END = "`gpuctl up` ends those that no run needs"
 STARTED = "machines started"
 """In the journal: a run's start of machines was begun. It is over once SETTLED follows."""
@@ -179,18 +181,18 @@ def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> No
     """Have so many machines; where the cloud has not as many, and `least` will do, those."""
     folder.journal.append(STARTED, count=count)
     try:
-        up(app, Spec(cluster=folder.name, count=count), NO_HOST_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
     except NoCapacity as error:
         if least is None or least >= count:
             raise
         app.output.say(f"{error} So the run begins with {least}.")
-        up(app, Spec(cluster=folder.name, count=least), NO_HOST_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=least), NO_KEYS, for_run=True)
 
 
 def _end(app: App, folder: ClusterFolder, count: int) -> None:
     """Have so many stay, or none."""
     try:
-        up(app, Spec(cluster=folder.name, count=count or None), NO_HOST_KEYS, for_run=True)
+        up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {_may_be_left(folder)}") from error
 

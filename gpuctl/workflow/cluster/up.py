@@ -47,10 +47,6 @@ class HostKeys:
     accept_new: bool
 
 
-NO_HOST_KEYS = HostKeys(files=(), accept_new=False)
-"""Of machines that are pods."""
-
-
 def up(
     app: App,
     spec: Spec,
@@ -291,7 +287,7 @@ def _create(
         machines=tuple(m if m.gpus is not None else replace(m, gpus=known.get(m.id)) for m in pinned),
     )
     if ours:
-        _save(folder, inventory)
+        save_inventory(folder, inventory)
     else:
         _trust(folder, inventory.machines)
     if provider.ends_machines:
@@ -361,7 +357,7 @@ def _keep(
                 _tell_of_runs_that_leave(app, folder, before, inventory)
                 _end_daemons_that_leave(app, folder, before, inventory)
             let_go(app, folder, before, inventory, ended=ended)
-        _save(folder, inventory)
+        save_inventory(folder, inventory)
     return inventory
 
 
@@ -422,7 +418,7 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
     return pinned
 
 
-def _save(folder: ClusterFolder, inventory: Inventory) -> None:
+def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
     """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
     from remote.transport import ssh_config
 

@@ -90,6 +90,8 @@ class ElasticScaler:
         self._take_in = take_in
         self._take_in_at = 0.0
         """The monotonic time from which it is called again."""
+        self._take_in_failed = 0
+        """How often in a row."""
         self._over = Event()
         self._thread: Thread | None = None
         self._active: ActiveRun | None = None
@@ -148,14 +150,12 @@ class ElasticScaler:
         at_work, spare = list(active.machines), list(active.spare)
         while not self._over.wait(LOOK_S):
             try:
-                some_lack = self._request.drives or len(at_work) < self._request.most_nodes
-                if some_lack and time.monotonic() >= self._take_in_at:
-                    self._take_in_at = time.monotonic() + ASK_S
-                    self._take_in()
+                if self._request.drives or len(at_work) < self._request.most_nodes:
+                    self._take_in_others(active)
                 inventory = self._folder.load()
                 if self._request.drives:
                     at_work = self._those_left(inventory, at_work)
-            except (GpuctlError, OSError) as error:
+            except (InventoryError, OSError) as error:
                 self._say_once(active, f"no more machines can be looked for: {error}")
                 continue
             there = {_key(machine) for machine in inventory.machines}
@@ -181,6 +181,23 @@ class ElasticScaler:
                 self._ready = ready
                 active.watch.stop_for_resize()
             return
+
+    def _take_in_others(self, active: ActiveRun) -> None:
+        """Have machines in the inventory that came in the place of lost ones, where it is time to look."""
+        if time.monotonic() < self._take_in_at:
+            return
+        wait_s = ASK_S
+        try:
+            self._take_in()
+        except Locked:
+            pass  # by an `up`, which takes them in itself
+        except (GpuctlError, OSError) as error:
+            wait_s = _wait_s(self._take_in_failed)
+            self._take_in_failed += 1
+            self._say_once(active, f"machines in the place of lost ones can't be taken in yet: {error}")
+        else:
+            self._take_in_failed = 0
+        self._take_in_at = time.monotonic() + wait_s
 
     def _usable(
         self, active: ActiveRun, at_work: Sequence[Machine], spare: Sequence[Machine]
@@ -296,8 +313,7 @@ class ElasticScaler:
     def _leave_out(self, machine: Machine) -> None:
         """Leave a machine alone for a while, which grows."""
         tries, _ = self._tries.get(_key(machine), (0, 0.0))
-        wait_s = min(AGAIN_S * 2**tries, AGAIN_AT_MOST_S)
-        self._tries[_key(machine)] = (tries + 1, time.monotonic() + wait_s)
+        self._tries[_key(machine)] = (tries + 1, time.monotonic() + _wait_s(tries))
 
     def _say_once(self, active: ActiveRun, text: str) -> None:
         if text not in self._said and not self._over.is_set():
@@ -358,6 +374,11 @@ class NewCheckpoint:
             return False
         self._since = now if self._since is None else self._since
         return newest == before or now - self._since >= self._settle_s
+
+
+def _wait_s(tries: int) -> float:
+    """How long what has failed so often before is left alone."""
+    return min(AGAIN_S * 2.0**tries, AGAIN_AT_MOST_S)
 
 
 def _key(machine: Machine) -> Key:

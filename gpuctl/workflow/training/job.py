@@ -99,13 +99,9 @@ class Job:
         return parts
 
     @property
-    def lacks_machines(self) -> bool:
-        """Whether the next run should have machines back that the last one lost.
-
-        An elastic job begins with those that are left, where they are enough.
-        """
-        left = len(self.last.run.nodes) - len(self.last.lost)
-        return left < self.request.min_nodes if self.request.min_nodes else self.last.machine_lost
+    def least_machines(self) -> int:
+        """How many machines the next run should have: as many as the last one, or the least of an elastic job."""
+        return self.request.min_nodes or len(self.last.run.nodes)
 
     def with_left(self, left: ResumePoint) -> "Job":
         """Return the record with what the last run left."""

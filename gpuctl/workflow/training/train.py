@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,11 +18,7 @@ from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.fitting import machines_that_fit
-from gpuctl.workflow.cluster.replaced_pods import (
-    take_in_ready_pods,
-    tell_of_lost_pods,
-    wait_for_replaced_pods,
-)
+from gpuctl.workflow.cluster.replaced_pods import ReplacedPods
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
@@ -86,8 +81,8 @@ class _Runs:
         self._app = app
         self._request = request
         self._folder = app.store.cluster(app.options.cluster)
-        take_in = partial(take_in_ready_pods, app, self._folder)
-        self._scaler = ElasticScaler(self._folder, request, take_in) if request.elastic else None
+        self._pods = ReplacedPods(app, self._folder)
+        self._scaler = ElasticScaler(self._folder, request, self._pods.take_in) if request.elastic else None
 
     def __enter__(self) -> Self:
         return self
@@ -109,8 +104,10 @@ class _Runs:
             if self._scaler is not None:
                 Event().wait(PAUSE_S * job.failed_starts)
                 self._scaler.settle(say)
-            if job.lacks_machines:
-                wait_for_replaced_pods(self._app, self._folder)
+            if job.last.machine_lost:
+                names = {part.name for part in job.last.lost}
+                self._pods.wait_for(job.least_machines, names, lambda: self._was_stopped(last.run))
+                self._refuse_if_stopped(last.run)
             left = what_is_left(self._app, last.run, job.lost)
             job = job.with_left(left)
             checked = next_step(job)
@@ -297,7 +294,7 @@ class _Runs:
         if request.drives and not request.detach:
             followed = {part.name for part in launch.run.nodes}
             others = [machine for machine in at_work if machine.name not in followed]
-            tell_of_lost_pods(self._app, self._folder, others)
+            self._pods.tell_of_lost(others)
         joining = scaler.joining if scaler else ()
         hung = watch.stopped_as_hung and request.on_hang == "restart"
         return attempt_of(
@@ -306,8 +303,11 @@ class _Runs:
 
     def _refuse_if_stopped(self, run: Run) -> None:
         """Raises JobStopped where a person stopped the run that another is to follow."""
-        if self._app.store.run(run.run).stopped_path.exists():
+        if self._was_stopped(run):
             raise JobStopped(stopped_line(run))
+
+    def _was_stopped(self, run: Run) -> bool:
+        return self._app.store.run(run.run).stopped_path.exists()
 
 
 @contextmanager

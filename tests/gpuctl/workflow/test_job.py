@@ -336,8 +336,6 @@ def test_attempt_of_collects_lost_nodes_of_all_runs() -> None:
     assert job(ELASTIC, first, second, third).lost == {"gpu-1": [NODES[1], NODES[1]]}
 
 
-def test_job_lacks_lost_machines_unless_enough_are_left_for_an_elastic_one() -> None:
-    lost, failed = attempt_of(RUN, LOST, GONE), attempt_of(RUN, FAILED, {})
-    assert job(TWICE, lost).lacks_machines
-    assert not job(TWICE, failed).lacks_machines
-    assert [job(replace(ELASTIC, min_nodes=least), lost).lacks_machines for least in (2, 3)] == [False, True]
+def test_next_run_should_have_as_many_machines_and_of_an_elastic_job_its_least() -> None:
+    lost = attempt_of(RUN, LOST, GONE)
+    assert (job(TWICE, lost).least_machines, job(ELASTIC, lost).least_machines) == (3, 2)

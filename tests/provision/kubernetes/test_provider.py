@@ -134,6 +134,28 @@ def test_pod_that_was_lost_is_replaced_with_its_rank(api: KubeApi, folder: Clust
     assert now[0].host != first.host
 
 
+def test_pod_in_the_place_of_a_lost_one_is_taken_in_once_it_is_ready(
+    api: KubeApi, folder: ClusterFolder
+) -> None:
+    first, second = up(folder)
+    namespace = second.id.partition("/")[0]
+    pods = provider(folder).pods()
+    assert pods is not None
+    api.world.images["*"] = "slow"
+    api.world.store.delete("pods", namespace, first.host)
+    assert pods.gone((first, second)) == (first,)
+    ready, waits = pods.how_far((first, second))
+    assert (ready, len(waits)) == ([second], 1)
+    assert pods.take_in((first, second)) == (first, second)
+    del api.world.images["*"]
+    now, other = pods.take_in((first, second))
+    assert (now.name, now.rank, now.state, other) == (first.name, 0, "running", second)
+    assert now.host != first.host
+    assert provider(folder).find() == (now, second), "the label tells its rank"
+    # The label was set, and the inventory not saved.
+    assert pods.take_in((first, second)) == (now, second)
+
+
 @pytest.mark.parametrize("broken", ["before", "after"])
 def test_reply_that_is_lost_makes_nothing_twice(api: KubeApi, folder: ClusterFolder, broken: str) -> None:
     plan = provider(folder).plan(SPEC, None)
