@@ -22,6 +22,8 @@ dist.barrier()
 dist.destroy_process_group()
 """
 HELLO = "import os\nprint('hello of rank', os.environ['RANK'])\n"
+ENDLESS = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
+"""The built-in job, which goes on until it is stopped."""
 STEPS = """
 import os, sys, time
 print("begins", os.environ["RANK"], flush=True)

@@ -85,7 +85,7 @@ def schema_problem(crd: dict[str, Any]) -> str:
 def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
     """Return the nodes that our pods may run on; None: the user may not list nodes.
 
-    Pods in `namespace` that are no machine yet, of an `up` that was cut off, take no room: they are to become one.
+    Pods in `namespace` take no room that are no machine yet, of an `up` that was cut off, or are on their way out.
     """
     try:
         found = api.list(NODE)
@@ -95,11 +95,15 @@ def nodes(api: Api, namespace: str) -> tuple[NodeRoom, ...] | None:
         pods: list[dict[str, Any]] | None = [
             pod
             for pod in api.list(POD)
-            if pod["metadata"]["namespace"] != namespace or objects.RANK in pod["metadata"].get("labels", {})
+            if pod["metadata"]["namespace"] != namespace or _is_machine(pod["metadata"])
         ]
     except Denied:
         pods = None
     return rooms(found, pods)
+
+
+def _is_machine(metadata: Mapping[str, Any]) -> bool:
+    return objects.RANK in metadata.get("labels", {}) and "deletionTimestamp" not in metadata
 
 
 def adds_nodes(api: Api) -> str:

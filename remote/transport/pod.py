@@ -52,7 +52,7 @@ NO_PROGRAM = ("executable file not found", "no such file or directory", "No such
 """What container runtimes say of a program that is not there."""
 OVER = ("ending", "Succeeded", "Failed")
 """States of a pod that runs no more."""
-ANOTHER = "KubeRay puts another in its place, which `gpuctl up` takes in; of a cluster with --min, the next run does."
+ANOTHER = "KubeRay puts another in its place: `gpuctl up` takes it in, and so does a job that resumes."
 BROKEN = (OSError, websocket.WebSocketException)
 
 

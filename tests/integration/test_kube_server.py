@@ -12,7 +12,7 @@ import pytest
 from clouds import IMPORTS
 from forks import forks_of
 from support import Gpuctl, clean_env, interrupt, wait_for
-from vm_support import ALLREDUCE, STEPS, end_of, resumed_by, run_on
+from vm_support import ALLREDUCE, ENDLESS, end_of, resumed_by, run_on
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
@@ -322,22 +322,23 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     assert ours not in namespaces(cluster)
 
 
-def test_run_whose_head_is_lost_is_told_and_pods_serve_again(cluster: Cluster, gpuctl: Gpuctl) -> None:
+@pytest.mark.timeout(1200)
+def test_run_whose_head_is_lost_is_told_and_restarts_on_all_pods(cluster: Cluster, gpuctl: Gpuctl) -> None:
     before = namespaces(cluster)
     where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
     gpuctl.ok("up", *where, "--count", "2", "--yes", "--python", sys.executable, timeout_s=300)
     (ours,) = namespaces(cluster) - before
-    gpuctl.script("steps.py", STEPS)
-    process = gpuctl.start("train", "--json", "steps.py", "400")
-    wait_for(lambda: "begins" in gpuctl("logs").out, what="the ranks")
+    process = gpuctl.start("train", "--max-restarts", "1", "--json", "--", *ENDLESS)
+    first = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=300)
     (head,) = [one for one in cluster.pods(ours) if one["metadata"]["labels"]["ray.io/node-type"] == "head"]
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")
-    done = end_of(process, timeout_s=300)
-    assert (done.status, done.json["status"]) == (1, "failed")
-    assert done.json["first_error"]["reason"] == "container_restarted"
+    second = wait_for(run_on(gpuctl, 2, first, process), what="a run on both pods again", deadline_s=300)
+    interrupt(process)
+    done = end_of(process, timeout_s=100)
+    assert (done.status, done.json["run"], done.json["resumed_from"]) == (130, second, first)
+    failed = json.loads((gpuctl.run_folder(first) / "result.json").read_text())
+    assert (failed["status"], failed["first_error"]["reason"]) == ("failed", "container_restarted")
     assert "the pod's container was started again during the run" in done.err
-
-    gpuctl.ok("up", timeout_s=300)
     gpuctl.script("allreduce.py", ALLREDUCE)
     assert gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json["world_size"] == 2
     gpuctl.ok("down", "--yes", timeout_s=120)
@@ -351,8 +352,7 @@ def test_elastic_job_on_ray_resumes_after_a_lost_pod_and_after_a_lost_head(
     where = ("--provider", "kubernetes", "--context", "test", "--shape", CPU_SHAPE)
     gpuctl.ok("up", *where, "--count", "2", "--yes", "--python", sys.executable, timeout_s=300)
     (ours,) = namespaces(cluster) - before
-    endless = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
-    process = gpuctl.start("train", "--mode", "ray", "--nnodes", "1:2", "--json", "--", *endless)
+    process = gpuctl.start("train", "--mode", "ray", "--nnodes", "1:2", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=300)
     lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")

@@ -9,7 +9,7 @@ import pytest
 from clouds import IMPORTS
 from forks import forks_of
 from support import Gpuctl, clean_env, interrupt, wait_for
-from vm_support import STEPS, end_of, run_on
+from vm_support import ENDLESS, STEPS, end_of, run_on
 
 from provision.kubernetes.objects import RANK
 from tests.fakes.kube.api import KubeApi, Pod, kube_api
@@ -56,7 +56,6 @@ def gpuctl(api: KubeApi, tmp_path: Path) -> Iterator[Gpuctl]:
 
 UP = ("up", "--provider", "kubernetes", "--shape", "c5.large", "--count", "2", "--python", sys.executable)
 JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
-ENDLESS = ("--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1")
 
 
 def lose_pod(api: KubeApi, net: Net) -> str:

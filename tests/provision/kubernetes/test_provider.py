@@ -134,6 +134,15 @@ def test_pod_that_was_lost_is_replaced_with_its_rank(api: KubeApi, folder: Clust
     assert now[0].host != first.host
 
 
+def test_pod_that_is_on_its_way_out_leaves_its_room_to_the_next(api: KubeApi, folder: ClusterFolder) -> None:
+    first, *_ = up(folder, replace(SPEC, count=3))
+    (namespace,) = ours(api)
+    api.world.store.get("pods", namespace, first.host)["metadata"]["finalizers"] = ["test/stays"]
+    api.world.store.delete("pods", namespace, first.host)
+    plan = provider(folder).plan(replace(SPEC, count=3), folder.load())
+    assert [one.name for one in plan.create] == ["default-0"], "no other node has a free GPU"
+
+
 def test_pod_in_the_place_of_a_lost_one_is_taken_in_once_it_is_ready(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
