@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from inventories.disk.store import Journal
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
@@ -10,6 +10,9 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.records import Finding, PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
+
+if TYPE_CHECKING:
+    from provision.kubernetes.pods import Pods
 
 DAY_S = 86_400.0
 
@@ -158,3 +161,11 @@ class Provider(Protocol):
 
         Idempotent: nothing to remove is success. Returns what is left, with the reason.
         """
+
+
+@runtime_checkable
+class PodProvider(Protocol):
+    """A provider whose machines are pods."""
+
+    def pods(self) -> "Pods | None":
+        """The machines as pods. None: nothing was asked of Kubernetes yet."""

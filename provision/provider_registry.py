@@ -8,7 +8,7 @@ import importlib.util
 from collections import ChainMap
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
@@ -76,11 +76,10 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
 
 def pods_of(name: str, folder: ClusterFolder) -> "Pods | None":
     """The pods that are a cluster's machines. None: its machines are none, or nothing was asked of Kubernetes yet."""
-    if not _in_pods(name):
-        return None
-    provider: Any = load(name, folder)
-    found: Pods | None = provider.pods()
-    return found
+    from provision.provider import PodProvider
+
+    provider = load(name, folder) if _in_pods(name) else None
+    return provider.pods() if isinstance(provider, PodProvider) else None
 
 
 def _in_pods(name: str) -> bool:

@@ -162,8 +162,7 @@ class Pods:
 
     def gone(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
         """Return those of the machines whose pods are gone, or on their way out."""
-        there = {pod["metadata"]["name"] for pod in self.workers()}
-        return tuple(machine for machine in machines if machine.host not in there)
+        return tuple(_gone(machines, self.workers()))
 
     def machine(
         self, pod: Mapping[str, Any], *, rank: int | None = None, python: str | None = None
@@ -257,14 +256,20 @@ def undo(pods: Pods, error: BaseException, before: int | None, token: str, say: 
 
 def in_place(machines: Sequence[Machine], workers: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Return the pods that are ready and no machine yet, by the ranks that they can take: those of lost machines."""
-    there, known = {pod["metadata"]["name"] for pod in workers}, {machine.host for machine in machines}
-    lost = [machine.rank for machine in machines if machine.host not in there]
+    known = {machine.host for machine in machines}
+    lost = [machine.rank for machine in _gone(machines, workers)]
     new = [
         pod for pod in workers if pod["metadata"]["name"] not in known and waiting.of(pod).stage == "ready"
     ]
     ranked = {rank: pod for pod in new if (rank := rank_of(pod)) in lost and rank is not None}
+    held = {rank_of(pod) for pod in workers}
     others = [pod for pod in new if rank_of(pod) is None]
-    return ranked | dict(zip((rank for rank in lost if rank not in ranked), others, strict=False))
+    return ranked | dict(zip((rank for rank in lost if rank not in held), others, strict=False))
+
+
+def _gone(machines: Sequence[Machine], workers: Sequence[Mapping[str, Any]]) -> list[Machine]:
+    there = {pod["metadata"]["name"] for pod in workers}
+    return [machine for machine in machines if machine.host not in there]
 
 
 def rank_of(pod: Mapping[str, Any]) -> int | None:

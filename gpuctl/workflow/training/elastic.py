@@ -28,6 +28,7 @@ from inventories.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from provision.provider import Say
     from remote.checks.facts import Facts
     from remote.launchers import Service
     from remote.runs.monitor import RunMonitor
@@ -82,9 +83,9 @@ class ElasticScaler:
     """Looks out for more machines, for all runs of a job, one after the other."""
 
     def __init__(
-        self, folder: ClusterFolder, request: TrainRequest, take_in: Callable[[], None] = lambda: None
+        self, folder: ClusterFolder, request: TrainRequest, take_in: "Callable[[Say], None]" = lambda _: None
     ) -> None:
-        """`take_in` brings machines into the inventory that came in the place of lost ones by themselves."""
+        """`take_in` brings machines into the inventory that came by themselves in the place of lost ones."""
         self._folder = folder
         self._request = request
         self._take_in = take_in
@@ -188,15 +189,18 @@ class ElasticScaler:
             return
         wait_s = ASK_S
         try:
-            self._take_in()
+            self._at_it = "a machine in the place of a lost one"
+            self._take_in(active.say)
         except Locked:
-            pass  # by an `up`, which takes them in itself
+            pass  # by another command, which may be an `up` that takes them in itself
         except (GpuctlError, OSError) as error:
             wait_s = _wait_s(self._take_in_failed)
             self._take_in_failed += 1
             self._say_once(active, f"machines in the place of lost ones can't be taken in yet: {error}")
         else:
             self._take_in_failed = 0
+        finally:
+            self._at_it = ""
         self._take_in_at = time.monotonic() + wait_s
 
     def _usable(

@@ -36,6 +36,8 @@ class Attempt:
     """Machines for which it was stopped at a checkpoint: they can take part in the next."""
     lost: tuple[RunNode, ...] = ()
     """Its nodes that could not be asked how it ended. Their ranks may be at work."""
+    machines: int = 0
+    """How many it had: of a Ray driver not its own node alone."""
     machine_lost: bool = False
     """A machine was lost, or rebooted."""
     machine_failed: bool = False
@@ -99,9 +101,9 @@ class Job:
         return parts
 
     @property
-    def least_machines(self) -> int:
+    def wanted_machines(self) -> int:
         """How many machines the next run should have: as many as the last one, or the least of an elastic job."""
-        return self.request.min_nodes or len(self.last.run.nodes)
+        return self.request.min_nodes or self.last.machines
 
     def with_left(self, left: ResumePoint) -> "Job":
         """Return the record with what the last run left."""
@@ -268,14 +270,15 @@ def attempt_of(
     result: Result,
     records: Mapping[str, NodeRecord],
     *,
+    machines: int | None = None,
     joining: tuple[str, ...] = (),
     interrupted: bool = False,
     hung: bool = False,
 ) -> Attempt:
     """Return how a run ended, as far as what follows depends on it: nothing else here asks its result for that.
 
-    `records`: what its nodes said of the end. `joining`: machines for which it was stopped. `hung`: it was stopped
-    because it hung, and another is to follow.
+    `records`: what its nodes said of the end. `machines`: how many it had; None: the nodes of its record.
+    `joining`: machines for which it was stopped. `hung`: it was stopped because it hung, and another is to follow.
     """
     lost = {record.node for record in records.values() if record.lost}
     booted_again = (Reason.REBOOTED, Reason.CONTAINER_RESTARTED)
@@ -283,6 +286,7 @@ def attempt_of(
     return Attempt(
         run=run,
         result=result,
+        machines=len(run.nodes) if machines is None else machines,
         interrupted=interrupted,
         joining=joining,
         hung=hung,

@@ -5,7 +5,7 @@ What follows a run is decided in `job.next_step`; here it is carried out.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
@@ -106,7 +106,7 @@ class _Runs:
                 self._scaler.settle(say)
             if job.last.machine_lost:
                 names = {part.name for part in job.last.lost}
-                self._pods.wait_for(job.least_machines, names, lambda: self._was_stopped(last.run))
+                self._pods.wait_for(job.wanted_machines, names, lambda: self._was_stopped(last.run))
                 self._refuse_if_stopped(last.run)
             left = what_is_left(self._app, last.run, job.lost)
             job = job.with_left(left)
@@ -291,15 +291,20 @@ class _Runs:
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
-        if request.drives and not request.detach:
-            followed = {part.name for part in launch.run.nodes}
-            others = [machine for machine in at_work if machine.name not in followed]
-            self._pods.tell_of_lost(others)
-        joining = scaler.joining if scaler else ()
-        hung = watch.stopped_as_hung and request.on_hang == "restart"
-        return attempt_of(
-            launch.run, result, watch.records, joining=joining, interrupted=interrupted, hung=hung
+        attempt = attempt_of(
+            launch.run,
+            result,
+            watch.records,
+            machines=len(at_work),
+            joining=scaler.joining if scaler else (),
+            interrupted=interrupted,
+            hung=watch.stopped_as_hung and request.on_hang == "restart",
         )
+        if request.drives and result.status in ("succeeded", "failed"):
+            followed = {part.name for part in launch.run.nodes}
+            with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
+                self._pods.tell_of_lost([machine for machine in at_work if machine.name not in followed])
+        return attempt
 
     def _refuse_if_stopped(self, run: Run) -> None:
         """Raises JobStopped where a person stopped the run that another is to follow."""

@@ -338,4 +338,5 @@ def test_attempt_of_collects_lost_nodes_of_all_runs() -> None:
 
 def test_next_run_should_have_as_many_machines_and_of_an_elastic_job_its_least() -> None:
     lost = attempt_of(RUN, LOST, GONE)
-    assert (job(TWICE, lost).least_machines, job(ELASTIC, lost).least_machines) == (3, 2)
+    assert job(TWICE, attempt_of(RUN, LOST, GONE, machines=4)).wanted_machines == 4, "a Ray driver's"
+    assert (job(TWICE, lost).wanted_machines, job(ELASTIC, lost).wanted_machines) == (3, 2)

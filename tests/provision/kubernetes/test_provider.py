@@ -23,7 +23,7 @@ from provision.errors import (
 )
 from provision.kubernetes.api import connect
 from provision.kubernetes.objects import EFA, GPU
-from provision.kubernetes.pods import Pods
+from provision.kubernetes.pods import Pods, in_place
 from provision.kubernetes.provider import Details, KubernetesProvider
 from provision.kubernetes.record import load
 from provision.provider import Plan
@@ -418,3 +418,16 @@ def test_name_that_no_image_can_have_is_told_before_anything_is_made(
     with pytest.raises(InvalidInput, match="can't be the name of a container image"):
         up(folder, replace(SPEC, image="Mine:1"))
     assert ours(api) == []
+
+
+def test_pod_gets_no_rank_that_another_is_labelled_with(api: KubeApi, folder: ClusterFolder) -> None:
+    """A label was set, and the inventory not saved; then that pod is not ready for a moment."""
+    first, *others = up(folder, replace(SPEC, count=3))
+    pods = provider(folder).pods()
+    assert pods is not None
+    labelled, new = (dict(pod) for pod in pods.workers()[1:])
+    labelled["metadata"] = labelled["metadata"] | {"name": "labelled"}
+    labelled["status"] = labelled["status"] | {"conditions": [{"type": "Ready", "status": "False"}]}
+    new["metadata"] = new["metadata"] | {"name": "new", "labels": {}}
+    (rank,) = in_place((first, *others), [pods.workers()[0], labelled, new])
+    assert rank == others[1].rank
