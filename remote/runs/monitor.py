@@ -460,6 +460,8 @@ class RunMonitor:
                 elif kind == frames.RECORD:
                     self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
                 elif kind == frames.HANG:
+                    if not body and self._stopping.reasons:
+                        continue  # what ranks write that are being ended is no progress
                     self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
                 elif kind == frames.CHECKPOINT and mirror is not None:
                     mirror.told(node, checkpoints.told(header))

@@ -1,5 +1,6 @@
 """Who leaves a run that goes on leaves nothing behind: no thread that follows it, no connection."""
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class Following:
         while not (self._closed.is_set() or self._transport.closed.is_set()):
             if self._transport.more.wait(0.01):
                 self._transport.more.clear()
-                return frames.encode({"t": frames.BEAT})
+                return self._transport.later or frames.encode({"t": frames.BEAT})
         return b""
 
     def recv_stderr(self, size: int) -> bytes:
@@ -77,6 +78,8 @@ class Way:
     def __init__(self, says: list[bytes]) -> None:
         self.says = says
         self.streaming, self.more, self.closed = Event(), Event(), Event()
+        self.later = b""
+        """What is said each time that there is more; empty: that the node's part is alive."""
 
     def start(self, command: str, *, window_bytes: int | None = None) -> Following:
         if self.closed.is_set():
@@ -255,6 +258,35 @@ def test_interrupt_of_a_run_that_has_ended_leaves_its_files_to_results(
     assert first.endswith(f"leave that to `gpuctl results {run}`")
     assert last == f"not all files were brought: `gpuctl results {run}` brings them"
     assert not [path for path in watch.incoming.parent.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_report_of_a_hang_is_withdrawn_unless_the_ranks_are_being_ended(
+    ways: Ways, monitor: Callable[..., RunMonitor], stopped: bool
+) -> None:
+    ways.let_in.set()
+    body = json.dumps({"silent_s": 9.0, "allowed_s": 4.0, "ranks": []}).encode()
+    ways.says = [frames.encode({"t": frames.HANG}, body)]
+    watch = monitor()
+    left, going = followed(watch)
+    folder = watch.incoming.parent
+    report = folder / "hangs" / "n-0.json"
+    wait_for(report.exists, what="the report", deadline_s=30)
+    (folder / "hang.json").write_text("{}")
+    if stopped:
+        watch.stop_hung()
+        wait_for(lambda: watch.stopped_as_hung, what="the stop", deadline_s=30)
+    first, log = ways.open[0], folder / "logs" / "rank-0.log"
+    # Two more words: what follows the withdrawal shows that it was heard.
+    first.later = frames.encode({"t": frames.HANG}) + frames.encode(
+        {"t": frames.FILE, "path": "logs/rank-0.log", "offset": 0}, b"Traceback"
+    )
+    first.more.set()
+    wait_for(log.exists, what="the log", deadline_s=30)
+    assert (report.exists(), (folder / "hang.json").exists()) == (stopped, stopped)
+    left.set()
+    going.join(30)
+    watch.close()
 
 
 def notes(watch: RunMonitor) -> list[str]:
