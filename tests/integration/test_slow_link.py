@@ -14,7 +14,7 @@ from train.strategies.ddp import POWERSGD_AFTER
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(420),
+    pytest.mark.timeout(620),
     pytest.mark.skipif(lacking() is not None, reason=lacking() or ""),
 ]
 
@@ -71,10 +71,20 @@ def test_gradient_compression_reduces_bytes_sent(slow_link: tuple[Gpuctl, Net]) 
     assert sent("--compression", "powersgd") == pytest.approx(whole * RESNET_BYTES, rel=0.2)
 
 
+def measured(gpuctl: Gpuctl, *words: str) -> Any:
+    """What `bench` measures; again where it refuses its figures, as others were at work on this machine."""
+    for _ in range(3):
+        done = gpuctl("bench", *words, timeout_s=200)
+        if "no forecast is made: the figures contradict themselves" not in done.err:
+            break
+    assert done.status == 0, done.err
+    return done.json
+
+
 def test_forecast_bandwidth_does_not_exceed_the_link(slow_link: tuple[Gpuctl, Net]) -> None:
     gpuctl, _ = slow_link
     words = ("--layouts", "1x1,2x1", "--repeats", "3", "--forecast", "2x1", "--json")
-    document = gpuctl.ok("bench", *words, "--", *MLP, *QUIET, "--epochs", "1", timeout_s=400).json
+    document = measured(gpuctl, *words, "--", *MLP, *QUIET, "--epochs", "1")
     (foretold,) = document["forecast"]
     assert (foretold["from"], foretold["bandwidth_source"]) == ("1x1", "measured")
     assert 0 < foretold["bandwidth_gb_s"] <= 1.15 * BYTES_PER_MS / 1e6
