@@ -54,6 +54,10 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "fakes/test_vms.py": ("tests/fakes/vms",),
     "gpuctl/workflow/test_advice.py": ("gpuctl/workflow/advice/", "gpuctl/tables/advise.py", "train/advice/"),
     "gpuctl/workflow/test_division.py": ("gpuctl/workflow/advice/", "train/advice/", "train/strategies/"),
+    "gpuctl/workflow/test_replaced_pods.py": (
+        "gpuctl/workflow/cluster/replaced_pods",
+        "provision/kubernetes/pods",
+    ),
     "gpuctl/workflow/test_up_terms.py": ("gpuctl/workflow/cluster/up", "provision/oci/"),
     "integration/test_bad_input.py": ("gpuctl/commands/", "gpuctl/cli.py", "inventories/"),
     "integration/test_bench.py": (

@@ -80,6 +80,7 @@ def test_new_pod_is_in_the_inventory_once_it_is_ready(
     assert new.name not in unprepared(folder, [new])
 
 
+@pytest.mark.slow
 def test_lost_pod_that_stays_ready_counts_once_a_command_runs_in_it(
     api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:
@@ -93,6 +94,7 @@ def test_lost_pod_that_stays_ready_counts_once_a_command_runs_in_it(
     assert said.getvalue() == ""
 
 
+@pytest.mark.slow
 def test_no_more_machines_are_waited_for_than_there_are(
     folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:
@@ -100,6 +102,7 @@ def test_no_more_machines_are_waited_for_than_there_are(
     assert (len(folder.load().machines), said.getvalue()) == (2, "")
 
 
+@pytest.mark.slow
 def test_who_may_not_look_waits_for_nothing(
     api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:
@@ -113,6 +116,7 @@ def test_who_may_not_look_waits_for_nothing(
     assert "whether all pods are still there is not known" in said.getvalue()
 
 
+@pytest.mark.slow
 def test_pods_that_a_driver_lost_are_named(
     api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:

@@ -22,7 +22,7 @@ from provision.errors import (
     Unclear,
 )
 from provision.kubernetes.api import connect
-from provision.kubernetes.objects import EFA, GPU
+from provision.kubernetes.objects import EFA, GPU, RANK
 from provision.kubernetes.pods import Pods, in_place
 from provision.kubernetes.provider import Details, KubernetesProvider
 from provision.kubernetes.record import load
@@ -420,14 +420,15 @@ def test_name_that_no_image_can_have_is_told_before_anything_is_made(
     assert ours(api) == []
 
 
-def test_pod_gets_no_rank_that_another_is_labelled_with(api: KubeApi, folder: ClusterFolder) -> None:
+def test_pod_gets_no_rank_that_another_is_labelled_with() -> None:
     """A label was set, and the inventory not saved; then that pod is not ready for a moment."""
-    first, *others = up(folder, replace(SPEC, count=3))
-    pods = provider(folder).pods()
-    assert pods is not None
-    labelled, new = (dict(pod) for pod in pods.workers()[1:])
-    labelled["metadata"] = labelled["metadata"] | {"name": "labelled"}
-    labelled["status"] = labelled["status"] | {"conditions": [{"type": "Ready", "status": "False"}]}
-    new["metadata"] = new["metadata"] | {"name": "new", "labels": {}}
-    (rank,) = in_place((first, *others), [pods.workers()[0], labelled, new])
-    assert rank == others[1].rank
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    kept, new = ({"metadata": {"name": name}, "spec": {}, "status": ready} for name in ("kept", "new"))
+    labelled = {"metadata": {"name": "labelled", "labels": {RANK: "1"}}, "spec": {}, "status": {}}
+    machines = [
+        Machine(
+            name=f"default-{rank}", rank=rank, state="running", host=host, user="ray", private_ip="", gpus=0, id=host
+        )
+        for rank, host in enumerate(("kept", "lost", "lost too"))
+    ]  # fmt: skip
+    assert in_place(machines, [kept, labelled, new]) == {2: new}
