@@ -143,6 +143,7 @@ def test_pod_that_is_on_its_way_out_leaves_its_room_to_the_next(api: KubeApi, fo
     assert [one.name for one in plan.create] == ["default-0"], "no other node has a free GPU"
 
 
+@pytest.mark.slow
 def test_pod_in_the_place_of_a_lost_one_is_taken_in_once_it_is_ready(
     api: KubeApi, folder: ClusterFolder
 ) -> None:
