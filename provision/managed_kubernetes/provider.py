@@ -247,6 +247,8 @@ class ManagedKubernetes:
             work.say(begun)
             raise
         except GpuctlError as error:
+            if work.kept and not work.stay():
+                raise LeftBehind(f"{error} Now which nodes are at work can't be told. {begun}") from error
             try:
                 service.end_nodes(work, work.kept)
             except GpuctlError as second:

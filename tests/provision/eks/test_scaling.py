@@ -9,7 +9,7 @@ import pytest
 from inventories.machine import Machine
 from provision.cloud.state import CloudState
 from provision.eks.infrastructure.auto_scaling import surplus
-from provision.errors import CreateFailed, Denied, NoCapacity, RefusedPlan
+from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, RefusedPlan
 from provision.managed_kubernetes.plan import Details
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
@@ -190,6 +190,31 @@ def test_nodes_of_growth_whose_pods_fail_are_ended(
     assert user.provider.find() == (kept,)
     assert nodes_with_gpus(fake) == [node], "the one at work, not the newer one"
     assert operations(fake).count("TerminateInstanceInAutoScalingGroup") == 1
+
+
+@pytest.mark.slow
+def test_growth_that_fails_ends_no_node_where_it_is_not_known_which_are_at_work(
+    user: User, fake: FakeCloud, kube: KubeApi
+) -> None:
+    user.up(1)
+    (node,) = nodes_with_gpus(fake)
+    kube.world.images["*"] = "slow"
+
+    def say(line: str) -> None:
+        if "waits for the image" in line:
+            kube.denied.add(("list", "pods"))  # the API server does not tell us any more
+
+    plan = user.plan(2)
+    fake.forget_calls()
+    with pytest.raises(
+        LeftBehind, match=r"which nodes are at work can't be told.*`gpuctl up` or `down` ends"
+    ):
+        user.provider.create(plan, user.folder.journal, say)
+    assert node in nodes_with_gpus(fake)
+    assert "TerminateInstanceInAutoScalingGroup" not in operations(fake)
+    kube.denied.clear()
+    del kube.world.images["*"]
+    assert len(user.up(2)) == with_gpus(fake) == 2
 
 
 @pytest.mark.slow
