@@ -105,6 +105,11 @@ class Pods:
                 name = pod["metadata"]["name"]
                 self.api.label(POD, name, self.cluster.namespace, {objects.RANK: str(next(free))})
 
+    def found(self) -> tuple[Machine, ...]:
+        """Return the machines: the worker pods that have a rank, by it."""
+        ranked = [pod for pod in self.workers() if rank_of(pod) is not None]
+        return tuple(self.machine(pod, python=self.cluster.python) for pod in ranked)
+
     def machines(self, count: int, *, python: str | None = None) -> tuple[Machine, ...]:
         """Return all of them, by rank. Raises CreateFailed where one went since it was ready."""
         ranked = [pod for pod in self.workers() if (rank := rank_of(pod)) is not None and rank < count]

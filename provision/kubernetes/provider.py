@@ -18,7 +18,7 @@ from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
 from provision.kubernetes.images import full_name
-from provision.kubernetes.pods import Pods, rank_of, state_of, undo
+from provision.kubernetes.pods import Pods, state_of, undo
 from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
 from provision.pricing.catalog import gpus_of
@@ -79,8 +79,8 @@ class KubernetesProvider:
         if record is not None:
             _refuse_elsewhere(record, spec)
         api = self._api(record, spec)
-        kept = self._found(record, api)
         pods = None if record is None else Pods(api, record, self._clock)
+        kept = () if pods is None else pods.found()
         count = spec.count if spec.count is not None else max(len(kept), record.count if record else 0, 1)
         had = max(len(kept), record.count if record else 0)
         if count < had:
@@ -146,8 +146,8 @@ class KubernetesProvider:
 
     def find(self) -> tuple[Machine, ...]:
         """The worker pods that have a rank, whatever our inventory says."""
-        record = load(self._folder)
-        return () if record is None else tuple(self._found(record, self._api_of(record)))
+        pods = self.pods()
+        return () if pods is None else pods.found()
 
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""
@@ -168,10 +168,8 @@ class KubernetesProvider:
 
     def destroy(self, say: Say = quiet) -> tuple[Leftover, ...]:
         """Remove the namespace: everything is in it."""
-        record = load(self._folder)
-        if record is None:
-            return ()
-        return Pods(self._api_of(record), record, self._clock).remove(say)
+        pods = self.pods()
+        return () if pods is None else pods.remove(say)
 
     def check(self, spec: Spec) -> tuple[Finding, ...]:
         """What would make `up` fail. Read-only."""
@@ -182,12 +180,6 @@ class KubernetesProvider:
         namespace = record.namespace if record else f"gpuctl-{self._folder.name}"
         image = spec.image or (record.image if record else None)
         return tuple(checks.findings(api, namespace, spec.shape, spec.count or 1, image=image))
-
-    def _found(self, record: KubernetesCluster | None, api: Api) -> list[Machine]:
-        if record is None:
-            return []
-        pods = Pods(api, record, self._clock)
-        return [pods.machine(pod) for pod in pods.workers() if rank_of(pod) is not None]
 
     def _asked(
         self, api: Api, record: KubernetesCluster | None, spec: Spec, missing: int

@@ -64,8 +64,8 @@ class Workers:
 
     def asked_for(self) -> int | None:
         """How many the RayCluster has to have. None: there is none."""
-        known = self._known()
-        return None if known is None else Pods(self._api(known), known, self.clock).asked_for()
+        pods = self.pods()
+        return None if pods is None else pods.asked_for()
 
     def ask_for(self, count: int) -> None:
         """Have the RayCluster ask for so many; nobody waits for them."""
@@ -76,10 +76,8 @@ class Workers:
 
     def hosts(self, ranks: Collection[int]) -> tuple[str, ...]:
         """The private addresses of the nodes on which the machines of these ranks are."""
-        known = self._known()
-        if known is None:
-            return ()
-        workers = Pods(self._api(known), known, self.clock).workers()
+        pods = self.pods()
+        workers = () if pods is None else pods.workers()
         return tuple(str(pod["status"].get("hostIP", "")) for pod in workers if rank_of(pod) in ranks)
 
     def use_python(self, python: str | None) -> None:
@@ -95,12 +93,8 @@ class Workers:
 
     def find(self) -> tuple[Machine, ...]:
         """Those that have a rank."""
-        known = self._known()
-        if known is None:
-            return ()
-        pods = Pods(self._api(known), known, self.clock)
-        ranked = [pod for pod in pods.workers() if rank_of(pod) is not None]
-        return tuple(pods.machine(pod, python=known.python) for pod in ranked)
+        pods = self.pods()
+        return () if pods is None else pods.found()
 
     def refresh(self, machine: Machine) -> Machine:
         """The machine with its state."""
@@ -112,8 +106,8 @@ class Workers:
 
     def remove(self, say: Say) -> tuple[Leftover, ...]:
         """Remove their namespace, so that what Kubernetes made for them goes while something is there to do it."""
-        known = self._known()
-        return () if known is None else Pods(self._api(known), known, self.clock).remove(say)
+        pods = self.pods()
+        return () if pods is None else pods.remove(say)
 
     def _known(self) -> KubernetesCluster | None:
         return record.load(

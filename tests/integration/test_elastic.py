@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from support import Gpuctl, interrupt, kill_all, wait_for
-from vm_support import lines, run_on
+from vm_support import ENDLESS, lines, run_on
 
 from inventories.disk.store import ClusterFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
-BUILT_IN = ["--model", "mlp", "--epochs", "100000", "--checkpoint-every", "1", "--threads", "1"]
 DRIVER = """
 import json, os, sys, tempfile, time
 from ray import train
@@ -50,7 +49,7 @@ DataParallelTrainer(work, train_loop_config=config, scaling_config=scaling, run_
 @pytest.mark.parametrize("mode", ["torchrun", "ray"])
 def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) -> None:
     strategy = {"torchrun": "ddp", "ray": "fsdp"}[mode]
-    words = [*BUILT_IN, "--strategy", strategy]
+    words = [*ENDLESS, "--strategy", strategy]
     process = two_hosts.start("train", "--mode", mode, "--nnodes", "1:3", "--json", "--", *words)
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=300)
     two_hosts.ok("up", "--provider", "local", "--count", "3")
@@ -92,7 +91,7 @@ def test_elastic_built_in_job_grows_and_shrinks(two_hosts: Gpuctl, mode: str) ->
 @pytest.mark.timeout(900)
 def test_elastic_job_uses_as_many_machines_as_its_strategy_can_divide(two_hosts: Gpuctl) -> None:
     """A pipeline of two stages on 2, 3, 4, and again 3 machines; one alone is no pipeline."""
-    words = [*BUILT_IN, "--strategy", "fsdp", "--pp", "2", "--batch-size", "64"]
+    words = [*ENDLESS, "--strategy", "fsdp", "--pp", "2", "--batch-size", "64"]
     process = two_hosts.start("train", "--nnodes", "1:4", "--json", "--", *words)
     first = wait_for(run_on(two_hosts, 2, "", process), what="a run on 2 nodes", deadline_s=200)
     two_hosts.ok("up", "--provider", "local", "--count", "3")

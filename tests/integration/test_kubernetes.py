@@ -1,6 +1,7 @@
 """The way from `up` to `down` in a cluster of Kubernetes, whose pods run in hosts of network namespaces."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,21 @@ def gpuctl(api: KubeApi, tmp_path: Path) -> Iterator[Gpuctl]:
 
 UP = ("up", "--provider", "kubernetes", "--shape", "c5.large", "--count", "2", "--python", sys.executable)
 JOB = ("--model", "cnn", "--epochs", "1", "--batch-size", "64")
+
+
+def begin_and_lose_pod(
+    gpuctl: Gpuctl, api: KubeApi, net: Net, *options: str
+) -> "tuple[subprocess.Popen[str], str, str]":
+    """A job whose second pod is lost, and the next does not come up: its command, its run, and that machine."""
+    gpuctl.ok(*UP)
+    process = gpuctl.start("train", *options, "--json", "--", *ENDLESS)
+    run = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
+    api.world.images["*"] = "slow"
+    return process, run, lose_pod(api, net)
+
+
+def wait_for_its_end(gpuctl: Gpuctl, run: str) -> None:
+    wait_for(lambda: (gpuctl.run_folder(run) / "result.json").exists(), what="its end", deadline_s=120)
 
 
 def lose_pod(api: KubeApi, net: Net) -> str:
@@ -139,11 +155,7 @@ def test_cluster_whose_kubernetes_is_gone_is_forgotten_where_asked(
 def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_place(
     gpuctl: Gpuctl, api: KubeApi, net: Net
 ) -> None:
-    gpuctl.ok(*UP)
-    process = gpuctl.start("train", "--nnodes", "1:2", "--json", "--", *ENDLESS)
-    first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=120)
-    api.world.images["*"] = "slow"
-    name = lose_pod(api, net)
+    process, first, name = begin_and_lose_pod(gpuctl, api, net, "--nnodes", "1:2")
     second = wait_for(run_on(gpuctl, 1, first, process), what="a run on the other pod", deadline_s=200)
     del api.world.images["*"]
     third = wait_for(run_on(gpuctl, 2, second, process), what="a run on 2 pods again", deadline_s=200)
@@ -157,12 +169,8 @@ def test_elastic_job_goes_on_without_a_lost_pod_and_takes_in_the_one_in_its_plac
 def test_job_with_restarts_waits_for_the_pod_in_the_place_of_a_lost_one(
     gpuctl: Gpuctl, api: KubeApi, net: Net
 ) -> None:
-    gpuctl.ok(*UP)
-    process = gpuctl.start("train", "--max-restarts", "1", "--json", "--", *ENDLESS)
-    first = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=120)
-    api.world.images["*"] = "slow"
-    name = lose_pod(api, net)
-    wait_for(lambda: (gpuctl.run_folder(first) / "result.json").exists(), what="its end", deadline_s=120)
+    process, first, name = begin_and_lose_pod(gpuctl, api, net, "--max-restarts", "1")
+    wait_for_its_end(gpuctl, first)
     del api.world.images["*"]
     second = wait_for(run_on(gpuctl, 2, first, process), what="a run on both pods again", deadline_s=200)
     interrupt(process)
@@ -172,12 +180,8 @@ def test_job_with_restarts_waits_for_the_pod_in_the_place_of_a_lost_one(
 
 
 def test_stop_ends_the_wait_for_a_pod_that_does_not_come(gpuctl: Gpuctl, api: KubeApi, net: Net) -> None:
-    gpuctl.ok(*UP)
-    process = gpuctl.start("train", "--max-restarts", "1", "--", *ENDLESS)
-    run = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=120)
-    api.world.images["*"] = "slow"
-    lose_pod(api, net)
-    wait_for(lambda: (gpuctl.run_folder(run) / "result.json").exists(), what="its end", deadline_s=120)
+    process, run, _ = begin_and_lose_pod(gpuctl, api, net, "--max-restarts", "1")
+    wait_for_its_end(gpuctl, run)
     assert "could not be asked" in gpuctl("stop").err, "the pod is gone"
     done = end_of(process, timeout_s=60)
     assert f"The job was stopped: no other run follows {run}." in done.err

@@ -15,6 +15,7 @@ from gpuctl.text import plural
 from gpuctl.workflow.cluster.setup import plan_setup, set_up
 from gpuctl.workflow.cluster.unprepared_machines import READY, setup_steps, without_setup
 from gpuctl.workflow.cluster.up import save_inventory
+from gpuctl.workflow.connect import connected
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Machine
@@ -145,15 +146,8 @@ class ReplacedPods:
 
 def _answering(folder: ClusterFolder, machines: Sequence[Machine]) -> frozenset[str]:
     """The names of those in which a command runs: a pod stays ready for a while after its node has died."""
-    from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 
-    def answers(machine: Machine) -> bool:
-        node = connect(machine, folder)
-        try:
-            return node.run("true", timeout_s=ANSWER_S).exit_code == 0
-        finally:
-            node.close()
-
-    outcomes = fan_out(answers, {machine.name: machine for machine in machines})
+    with connected(folder, machines, at_least=0) as nodes:
+        outcomes = fan_out(lambda node: node.run("true", timeout_s=ANSWER_S).exit_code == 0, nodes)
     return frozenset(outcome.node for outcome in outcomes if outcome.value)
