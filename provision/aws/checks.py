@@ -257,10 +257,16 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
     described = shapes.describe(api, cluster.shape)
     needed = int(described.get("VCpuInfo", {}).get("DefaultVCpus", 0)) * count
     quota = quotas.instance_quota(api, cluster.shape, spot=cluster.spot)
-    if quota is None or quota.vcpus is None:
-        name = f"'{quota.name}' ({quota.code}) " if quota else ""
+    if quota is None:
+        machines = f"spot machines of {cluster.shape}" if cluster.spot else cluster.shape
         return Finding(
-            what="", ok=None, detail=f"The quota {name}could not be asked; {needed} vCPUs are needed."
+            what="", ok=None, detail=f"AWS documents no quota for {machines}; {needed} vCPUs are needed."
+        )
+    if quota.vcpus is None:
+        return Finding(
+            what="",
+            ok=None,
+            detail=f"The value of the quota '{quota.name}' ({quota.code}) is not known; {needed} vCPUs are needed.",
         )
     used = _used_vcpus(api, cluster)
     detail = (
@@ -273,14 +279,14 @@ def _quota(api: Api, cluster: CloudCluster, count: int) -> Finding:
 
 
 def _used_vcpus(api: Api, cluster: CloudCluster) -> int:
-    """vCPUs of the account's instances that count on the same quota."""
-    family = quotas.family_of(cluster.shape)
+    """Return the vCPUs of the account's machines that count on the same quota."""
+    quota = quotas.quota_of(cluster.shape, spot=cluster.spot)
     states = filters(instance_state_name=["pending", "running"])
     reservations = api.pages("describe_instances", "Reservations", Filters=states)
     used = 0
-    for item in (item for reservation in reservations for item in reservation["Instances"]):
-        spot = item.get("InstanceLifecycle") == "spot"
-        if spot == cluster.spot and quotas.family_of(item["InstanceType"]) == family:
-            options = item.get("CpuOptions", {})
+    for machine in (machine for reservation in reservations for machine in reservation["Instances"]):
+        spot = machine.get("InstanceLifecycle") == "spot"
+        if spot == cluster.spot and quotas.quota_of(machine["InstanceType"], spot=spot) == quota:
+            options = machine.get("CpuOptions", {})
             used += int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     return used

@@ -18,9 +18,11 @@ class Family:
 
     pattern: str
     on_demand: tuple[str, str]
-    spot: tuple[str, str]
+    spot: tuple[str, str] | None
+    """None: AWS documents no quota for spot machines of these types."""
 
 
+# Codes, names and the letters of the types: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 _P = ("L-417A185B", "Running On-Demand P instances")
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -29,7 +31,8 @@ FAMILIES: tuple[Family, ...] = (
         spot=("L-3819A6DF", "All G and VT Spot Instance Requests"),
     ),
     Family(pattern=r"p5", on_demand=_P, spot=("L-C4BD4855", "All P5 Spot Instance Requests")),
-    Family(pattern=r"p\d", on_demand=_P, spot=("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")),
+    Family(pattern=r"p[2-4]", on_demand=_P, spot=("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")),
+    Family(pattern=r"p\d", on_demand=_P, spot=None),
     Family(
         pattern=r"(a|c|d|h|i|m|r|t|z)\d",
         on_demand=("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
@@ -52,17 +55,24 @@ class InstanceQuota:
         return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{self.code}"
 
 
-def family_of(shape: str) -> Family | None:
-    """Whose quota a type counts on."""
-    return next((family for family in FAMILIES if re.match(family.pattern, shape)), None)
+def quota_of(shape: str, *, spot: bool) -> tuple[str, str] | None:
+    """Return the code and the name of the quota that a type counts on.
+
+    Returns:
+        None for a type, or spot machines of a type, for which AWS documents no quota.
+    """
+    family = next((family for family in FAMILIES if re.match(family.pattern, shape)), None)
+    if family is None:
+        return None
+    return family.spot if spot else family.on_demand
 
 
 def instance_quota(api: Api, shape: str, *, spot: bool) -> InstanceQuota | None:
-    """The quota for a type. None: not known which one it is."""
-    family = family_of(shape)
-    if family is None:
+    """Return the quota that a type counts on, with the account's value. None: AWS documents no such quota."""
+    quota = quota_of(shape, spot=spot)
+    if quota is None:
         return None
-    code, name = family.spot if spot else family.on_demand
+    code, name = quota
     return InstanceQuota(code=code, name=name, vcpus=value(api, "ec2", code))
 
 

@@ -59,6 +59,26 @@ def test_check_reports_an_unreadable_quota_as_unknown(account: AwsCloud, fake: F
     assert check(account)[QUOTA].ok is None
 
 
+@pytest.mark.parametrize("shape", ["p6-b200.48xlarge", "p6-b300.48xlarge"])
+def test_check_of_spot_machines_without_a_documented_quota_names_no_code(
+    account: AwsCloud, fake: FakeCloud, shape: str
+) -> None:
+    finding = checks._quota(account.api, a_cluster(shape, spot=True), 2)
+    assert finding.ok is None
+    assert "AWS documents no quota for spot machines of p6" in finding.detail
+    assert "L-" not in finding.detail
+    assert checks._quota(account.api, a_cluster(shape), 2).detail.startswith(
+        "'Running On-Demand P instances'"
+    )
+
+
+def test_check_counts_all_families_of_an_on_demand_quota(account: AwsCloud, fake: FakeCloud) -> None:
+    image = account.offer(a_cluster()).image_id
+    boto3.client("ec2").run_instances(ImageId=image, InstanceType="p3.2xlarge", MinCount=1, MaxCount=1)
+    finding = checks._quota(account.api, a_cluster("p5.48xlarge"), 1)
+    assert "of which 8 are used; 192 are needed" in finding.detail
+
+
 def test_check_names_missing_permissions(account: AwsCloud, fake: FakeCloud) -> None:
     fake.settings(denied=["RunInstances", "CreateVpc", "DescribeVolumes"])
     found = check(account)

@@ -493,14 +493,16 @@ def test_disk_gb_defaults_to_200_and_refuses_less_than_the_image() -> None:
         ("gr6.4xlarge", "L-DB2E81BA", "L-3819A6DF"),
         ("p4d.24xlarge", "L-417A185B", "L-7212CCBC"),
         ("p5en.48xlarge", "L-417A185B", "L-C4BD4855"),
+        ("p6-b200.48xlarge", "L-417A185B", None),
         ("t3.micro", "L-1216C47A", "L-34B43A08"),
+        ("x2idn.large", None, None),
     ],
 )
-def test_family_of_returns_the_quota_codes_of_a_shape(shape: str, code: str, spot_code: str) -> None:
-    family = quotas.family_of(shape)
-    assert family
-    assert (family.on_demand[0], family.spot[0]) == (code, spot_code)
-    assert quotas.family_of("x2idn.large") is None
+def test_quota_of_returns_the_documented_code_of_a_shape(
+    shape: str, code: str | None, spot_code: str | None
+) -> None:
+    found = [quota and quota[0] for quota in (quotas.quota_of(shape, spot=spot) for spot in (False, True))]
+    assert found == [code, spot_code]
 
 
 def test_instance_with_invalid_tags_is_read_without_rank() -> None:
