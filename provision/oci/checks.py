@@ -18,8 +18,8 @@ from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers
 from provision.oci.api import Api
-from provision.oci.errors import LAUNCH_POLICIES, policy_for, statement
-from provision.oci.quotas import available, units
+from provision.oci.errors import LAUNCH_POLICIES, STOPPED_COUNT, policy_for, statement
+from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
 
@@ -82,7 +82,7 @@ def quota_finding(left: Sequence[tuple[str, int | None]], needed: int, limit: st
         detail=f"{needed} of {limit} are needed in one availability domain ({told}).",
         fix=""
         if enough
-        else f"Ask for a higher {limit} in the console under Governance, Limits, Quotas and Usage.",
+        else f"Ask for a higher {limit} in the console under Governance, Limits, Quotas and Usage. {STOPPED_COUNT}",
     )
 
 
@@ -204,16 +204,18 @@ def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
 
 
 def _quota(api: Api, offer: Offer, count: int) -> Iterator[Finding]:
-    limits = offer.facts.get("limits") or ()
-    if not limits:
-        yield Finding(what="service limits", ok=None, detail=f"OCI names no limit for {offer.shape}.")
+    limit = machine_limit(offer.facts.get("limits") or ())
+    if limit is None:
+        yield Finding(
+            what="service limits", ok=None, detail=f"OCI names no limit of GPUs or OCPUs for {offer.shape}."
+        )
         return
     zones = list(dict.fromkeys(zone.name for zone in offer.zones))
-    left = run_all(lambda zone: available(api, limits[0], zone), zones)
+    left = run_all(lambda zone: available(api, limit, zone), zones)
     pairs = [
         (zone, None if isinstance(free, Exception) else free) for zone, free in zip(zones, left, strict=True)
     ]
-    yield quota_finding(pairs, units(offer, count), limits[0])
+    yield quota_finding(pairs, units(offer, count), limit)
 
 
 def _add(api: Api, method: str) -> str:

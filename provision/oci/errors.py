@@ -47,6 +47,7 @@ _LISTS_OF_ONE = frozenset(
         "list_network_security_group_vnics",
         "list_work_request_errors",
         "list_app_catalog_listing_resource_versions",
+        "list_instance_pool_instances",
     }
 )
 """Lists of what one thing has: here a 404 is about that thing."""
@@ -55,6 +56,9 @@ _LIMITS = re.compile(r"limits were exceeded: ([\w-]+(?:, [\w-]+)*)")
 _NO_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
 # Said of one availability domain: another one may have it, or leave room for it.
 _NOT_HERE = re.compile(r"^shape \S+ not found|in this availability domain", re.IGNORECASE)
+
+# https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/resource-billing-stopped-instances.htm
+STOPPED_COUNT = "Stopped machines count against the limits until they are terminated."
 
 _POLICIES = (
     # The first whose word is in the operation's name.
@@ -121,7 +125,7 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
     elif kind is Quota:
         message = (
             f"{said} The limits are in the console under Governance, Limits, Quotas and Usage, where a higher "
-            "one is asked for; or run with a smaller --count or another --region."
+            f"one is asked for; or run with a smaller --count or another --region. {STOPPED_COUNT}"
         )
     elif kind is BadCredentials:
         message = f"{asked} {advice}"

@@ -15,7 +15,7 @@ from provision.oci import requests, shapes
 from provision.oci.api import Api, Json
 from provision.oci.images import choice, lookup
 from provision.oci.infrastructure.network import check_subnet
-from provision.oci.quotas import available
+from provision.oci.quotas import available, machine_limit
 from provision.parallel import run_all, together, values
 from provision.pricing.catalog import nvidia_by_name
 
@@ -143,8 +143,8 @@ def _domain(api: Api, name: str, shape: str) -> Domain:
         partial(api.list_all, "identity.list_fault_domains", api.tenancy, name),
         partial(_report, api, name, shape),
     )
-    limits = (found or {}).get("quotaNames") or ()
-    left = available(api, limits[0], name) if found and limits else None
+    limit = machine_limit((found or {}).get("quotaNames") or ())
+    left = available(api, limit, name) if limit else None
     return Domain(
         name=name,
         fault_domains=tuple(str(domain["name"]) for domain in fault_domains),

@@ -13,6 +13,19 @@ from provision.oci.api import Api
 from provision.parallel import run_all
 
 
+def machine_limit(names: Sequence[str]) -> str | None:
+    """Return the limit that counts a shape's machines in an availability domain, of the `quotaNames` of the shape.
+
+    A shape has a limit of GPUs or of OCPUs; a flexible shape also has one of memory, and some have limits of the
+    region, for which no availability domain can be asked.
+
+    Returns:
+        None where OCI names no limit of GPUs or OCPUs.
+    """
+    counting = [name for name in names if "gpu" in name or "-core-" in name]
+    return min(counting, key=lambda name: "-regional-" in name, default=None)
+
+
 def units(offer: Offer, count: int) -> int:
     """What so many machines take of their limit: GPUs, or OCPUs where they have none."""
     config = offer.facts.get("shape_config") or {}

@@ -10,6 +10,7 @@ from provision.cloud.records import CloudCluster, Offer
 from provision.errors import CloudError, NoCapacity, UnknownShape
 from provision.oci import quotas, shapes
 from provision.oci.api import Api, Json
+from provision.oci.errors import STOPPED_COUNT
 from provision.oci.offers import find_domains, ordered_zones
 from provision.oke import requests
 from provision.parallel import together
@@ -121,7 +122,8 @@ def refuse_over_quota(cluster: CloudCluster, offer: Offer, count: int) -> None:
     told = ", ".join(f"{free} in {zone}" for zone, free in left.items())
     raise NoCapacity(
         f"{count} {cluster.shape} need {needed} GPUs in one availability domain, and the account's limits leave "
-        f"{told}. Nothing was created. Ask for a higher limit in the console, or take a smaller --count."
+        f"{told}. Nothing was created. Ask for a higher limit in the console, or take a smaller --count. "
+        f"{STOPPED_COUNT}"
     )
 
 

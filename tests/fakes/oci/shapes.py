@@ -57,7 +57,10 @@ class Shape:
             "isLiveMigrationSupported": False,
             "isBilledForStoppedInstance": self.disks > 0 or self.bare_metal,
             "billingType": "ALWAYS_FREE" if self.name.endswith(".Micro") else "PAID",
-            "quotaNames": [self.limit],
+            # The Ampere shapes list the limit of memory before the limit of OCPUs.
+            "quotaNames": [self.limit.replace("-core-", "-memory-"), self.limit]
+            if self.flexible
+            else [self.limit],
             "isFlexible": self.flexible,
         }
 

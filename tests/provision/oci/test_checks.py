@@ -7,6 +7,7 @@ import pytest
 
 from provision.oci.checks import GUEST_POLICIES, OWNER_POLICIES
 from provision.oci.cloud import OciCloud
+from provision.oci.quotas import machine_limit
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, operations
 
@@ -35,6 +36,42 @@ def test_check_names_missing_permission_and_service_limit(
     assert set(bad) == {"permission to list network security groups", "service limits"}
     assert "manage network-security-groups" in bad["permission to list network security groups"].fix
     assert "gpu-a10-count" in bad["service limits"].fix
+    assert "Stopped machines count" in bad["service limits"].fix
+
+
+def test_check_asks_for_the_limit_of_ocpus_of_a_flexible_shape(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    shape = "VM.Standard.E4.Flex"
+    fake.settings(quota={shape: 3})
+    finding = {f.what: f for f in cloud.check(Builder(cloud, tmp_path, shape=shape).cluster, 1)}[
+        "service limits"
+    ]
+    assert finding.ok
+    assert finding.detail.startswith("2 of standard-e4-core-count are needed in one availability domain")
+    assert "not known" not in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("names", "limit"),
+    [
+        (["gpu-a10-count"], "gpu-a10-count"),
+        (["standard-e4-memory-count", "standard-e4-core-count"], "standard-e4-core-count"),
+        (
+            [
+                "standard-a1-memory-count",
+                "standard-a1-core-regional-count",
+                "standard-a1-core-count",
+            ],
+            "standard-a1-core-count",
+        ),
+        (["standard-a1-core-regional-count"], "standard-a1-core-regional-count"),
+        (["standard-e4-memory-count"], None),
+        ([], None),
+    ],
+)
+def test_machine_limit_is_the_one_of_gpus_or_ocpus(names: list[str], limit: str | None) -> None:
+    assert machine_limit(names) == limit
 
 
 def test_check_lists_one_policy_per_line(builder: Builder, cloud: OciCloud) -> None:

@@ -57,7 +57,9 @@ def test_send_without_capacity_fails_after_one_call(builder: Builder, fake: Fake
 def test_send_over_quota_names_the_limit(builder: Builder, fake: FakeCloud) -> None:
     (request,) = builder.requests()
     fake.settings(quota={"VM.GPU.A10.2": 0})
-    with pytest.raises(Quota, match=r"gpu-a10-count.*Limits, Quotas and Usage") as caught:
+    with pytest.raises(
+        Quota, match=r"gpu-a10-count.*Limits, Quotas and Usage.*Stopped machines count"
+    ) as caught:
         builder.cloud.send(request)
     assert caught.value.code == "LimitExceeded"
     assert operations(fake).count("LaunchInstance") == 1
