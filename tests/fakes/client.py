@@ -85,6 +85,10 @@ class FakeCloud:
         tagged = [entry for entry in state["resources"] if "gpuctl" in (entry.get("tags") or {})]
         return instances + [entry for entry in tagged if _state(entry) not in GONE]
 
+    def advance(self, seconds: float) -> None:
+        """Move the calendar of schedules forward; delays of the cloud stay as they are."""
+        self._ask("POST", "advance", {"seconds": seconds})
+
     def reset(self) -> None:
         """All as in the beginning."""
         self._ask("POST", "reset")

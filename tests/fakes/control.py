@@ -77,12 +77,15 @@ Snapshot = Callable[[], dict[str, Any]]
 class Control:
     """Thread-safe. `snapshot` gives the fake's part of /_fake/state, `on_reset` empties the fake.
 
-    Both may be set after the construction, and are called without any lock of ours being held.
+    `on_advance` follows a calendar that was advanced. All may be set after the construction, and are called
+    without any lock of ours being held.
     """
 
     def __init__(self, snapshot: Snapshot | None = None, on_reset: Callable[[], None] | None = None) -> None:
         self.snapshot = snapshot
         self.on_reset = on_reset
+        self.on_advance: Callable[[], None] | None = None
+        self._calendar_offset_s = 0.0
         self._changed = threading.Condition()
         self._settings = Settings()
         self._faults: list[_Posted] = []
@@ -106,6 +109,20 @@ class Control:
     def real_s(self, simulated_s: float) -> float:
         """Real seconds that so many simulated ones last."""
         return simulated_s / self._settings.speed
+
+    def calendar_s(self) -> float:
+        """Return the Unix time by which schedules act."""
+        return time.time() + self._calendar_offset_s
+
+    def advance(self, seconds: float) -> dict[str, Any]:
+        """Move the calendar of schedules forward, and nothing else. Returns the offset since the reset."""
+        if seconds < 0:
+            raise ValueError("seconds must be at least 0")
+        with self._changed:
+            self._calendar_offset_s += seconds
+        if self.on_advance:
+            self.on_advance()
+        return {"offset_s": self._calendar_offset_s}
 
     # A call's way through.
 
@@ -203,6 +220,7 @@ class Control:
             "GET state": lambda *_: self.state(),
             "GET settings": lambda *_: asdict(self._settings),
             "PATCH settings": lambda body, _: self.change_settings(body),
+            "POST advance": lambda body, _: self.advance(float(body["seconds"])),
             "POST reset": lambda *_: self.reset(),
         }
 
@@ -272,6 +290,7 @@ class Control:
             self.on_reset()
         with self._changed:
             self._calls = []
+            self._calendar_offset_s = 0.0
             self._live.clear()
             self._most_instances = 0
             self._most_by_cluster = {}

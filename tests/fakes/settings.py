@@ -7,6 +7,12 @@ from typing import Any, Literal
 Kind = Literal["error", "drop_before", "drop_after", "hold_before", "hold_after", "duplicate"]
 KINDS = ("error", "drop_before", "drop_after", "hold_before", "hold_after", "duplicate")
 
+_ATTACH_REFUSED = {
+    "preemptible": "preemptible instances are not supported in instance pools.",
+    "compute-cluster": "members of compute clusters are not supported in instance pools.",
+}
+"""Whether OCI attaches such machines is not known; tests assume the worse."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -34,6 +40,10 @@ class Settings:
     """Globs of operations that the caller has no permission for."""
     absent_images: list[str] = field(default_factory=list)
     """Globs of the names of images that the region does not have."""
+    scaling_s: float = 0.1
+    """OCI: from a change of an instance pool until it takes the next change."""
+    attach_refused: dict[str, str] = field(default_factory=lambda: dict(_ATTACH_REFUSED))
+    """OCI: why an instance pool takes no such machine: by `preemptible`, `compute-cluster` or a shape."""
     ssh_port: int = 2222
     oke_endpoint: str = ""
     """OKE: where the API server of every cluster is; empty: nowhere."""
@@ -71,6 +81,10 @@ class Settings:
     def place_quota_at(self, shape: str, place: str) -> int | None:
         """Instances of a shape that the account may have at a place at once; the most exact entry holds."""
         return _at(self.place_quota, shape, place)
+
+    def attach_refusal(self, *traits: str) -> str | None:
+        """Return why a machine with these traits can't be attached to an instance pool, or None."""
+        return next((self.attach_refused[trait] for trait in traits if trait in self.attach_refused), None)
 
     def late_failure_at(self, place: str) -> str | None:
         """Why launches at a place fail after they were accepted."""

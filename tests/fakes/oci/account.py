@@ -51,7 +51,12 @@ class Account:
         return name in DOMAINS
 
 
-def new_account() -> Account:
+def is_government(region: str) -> bool:
+    """Return whether a region is one of the US Government."""
+    return region.startswith("us-gov-") or region in ("us-langley-1", "us-luke-1")
+
+
+def new_account(region: str = REGION) -> Account:
     """An account with a key that nobody else has."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = key.public_key().public_bytes(
@@ -66,6 +71,7 @@ def new_account() -> Account:
         user=user,
         token=_session_token(key, tenancy, user),
         compartments={"gpu": _ocid("compartment"), "network": _ocid("compartment")},
+        region=region,
     )
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import oci
 from oci._vendor import requests
-from oci.core import BlockstorageClient, ComputeClient, VirtualNetworkClient
+from oci.autoscaling import AutoScalingClient
+from oci.core import BlockstorageClient, ComputeClient, ComputeManagementClient, VirtualNetworkClient
 from oci.core.models import (
     CreateInternetGatewayDetails,
     CreateNetworkSecurityGroupDetails,
@@ -59,6 +60,14 @@ class World:
     @cached_property
     def compute(self) -> ComputeClient:
         return self.client(ComputeClient)
+
+    @cached_property
+    def management(self) -> ComputeManagementClient:
+        return self.client(ComputeManagementClient)
+
+    @cached_property
+    def autoscaling(self) -> AutoScalingClient:
+        return self.client(AutoScalingClient)
 
     @cached_property
     def network(self) -> VirtualNetworkClient:

@@ -219,6 +219,8 @@ def _end(cloud: Cloud, instance: Resource, *, preserve: bool) -> None:
     cloud.become(instance, "TERMINATED")
     cloud.control.terminated(instance.id)
     instance.own["ended_at"] = time.time()
+    if on_end := instance.own.pop("on_end", None):
+        on_end()
     cloud.become(instance.own["volume_attachment"], "DETACHED")
     if not preserve:
         cloud.fall(instance.own["volume"])

@@ -6,7 +6,17 @@ Only operations that are here and in the SDK exist; the SDK's other ones are ans
 from dataclasses import dataclass
 from functools import cache
 
-from tests.fakes.oci import compute, identity, kubernetes, limits, network, storage, works
+from tests.fakes.oci import (
+    autoscaling,
+    compute,
+    identity,
+    kubernetes,
+    limits,
+    network,
+    pools,
+    storage,
+    works,
+)
 from tests.fakes.oci.api import Handler
 from tests.fakes.oci.operations import Operation, operations
 
@@ -15,6 +25,8 @@ _CLIENTS: tuple[tuple[str, str, str, dict[str, Handler]], ...] = (
     ("core", "core/compute_client", _CORE, compute.HANDLERS),
     ("core", "core/virtual_network_client", _CORE, network.HANDLERS),
     ("core", "core/blockstorage_client", _CORE, storage.HANDLERS | kubernetes.VOLUMES),
+    ("core", "core/compute_management_client", _CORE, pools.HANDLERS),
+    ("autoscaling", "autoscaling/auto_scaling_client", "/20181001", autoscaling.HANDLERS),
     (
         "container_engine",
         "container_engine/container_engine_client",

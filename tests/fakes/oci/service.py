@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.fakes.control import Call, Control, Injected
 from tests.fakes.oci import signature
 from tests.fakes.oci.api import Reply, Request
+from tests.fakes.oci.autoscaling import advance
 from tests.fakes.oci.common import check_tags
 from tests.fakes.oci.errors import ApiError, missing, not_found, unparsable
 from tests.fakes.oci.models import check, conform
@@ -42,6 +43,7 @@ class Service:
         self._cloud = cloud
         self._control = control
         self._tokens = Tokens(cloud)
+        control.on_advance = lambda: advance(cloud)
         self._keys = cloud.account.key_ids
 
     def forget(self) -> None:

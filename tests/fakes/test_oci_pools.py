@@ -1,0 +1,477 @@
+"""Instance pools through the SDK: how machines join and leave them, and what pools launch and terminate."""
+
+import time
+
+import pytest
+from oci.core import models
+from oci.pagination import list_call_get_all_results as every
+
+from tests.fakes.oci.account import DOMAINS
+
+pytest_plugins = ["tests.fakes.oci.fixtures"]
+AD = DOMAINS[0]
+SHAPE = "VM.GPU.A10.1"
+H100 = "BM.GPU.H100.8"
+SPOT = models.PreemptibleInstanceConfigDetails(
+    preemption_action=models.TerminatePreemptionAction(preserve_boot_volume=False)
+)
+
+
+class Pools:
+    """Shorthands for pools in one subnet."""
+
+    def __init__(self, world):
+        self.world = world
+        self.api = world.management
+        self.subnet = world.subnet(world.vcn())
+
+    def configuration(self, **fields):
+        launch = {
+            "compartment_id": self.world.compartment,
+            "shape": SHAPE,
+            "freeform_tags": {"gpuctl": "1"},
+            "source_details": models.InstanceConfigurationInstanceSourceViaImageDetails(
+                image_id=self.world.image()
+            ),
+        }
+        launch_details = models.InstanceConfigurationLaunchInstanceDetails(**launch | fields)
+        details = models.CreateInstanceConfigurationDetails(
+            compartment_id=self.world.compartment,
+            display_name="c",
+            freeform_tags={"a": "b"},
+            instance_details=models.ComputeInstanceDetails(launch_details=launch_details),
+        )
+        return self.api.create_instance_configuration(details).data
+
+    def placement(self, **fields):
+        place = {"availability_domain": AD, "primary_subnet_id": self.subnet.id}
+        return models.CreateInstancePoolPlacementConfigurationDetails(**place | fields)
+
+    def details(self, size=0, **fields):
+        pool = {
+            "compartment_id": self.world.compartment,
+            "display_name": "p",
+            "freeform_tags": {"gpuctl": "1"},
+            "placement_configurations": [self.placement()],
+            "size": size,
+        }
+        if "instance_configuration_id" not in fields:
+            fields["instance_configuration_id"] = self.configuration().id
+        return models.CreateInstancePoolDetails(**pool | fields)
+
+    def create(self, size=0, **fields):
+        """A pool that runs."""
+        return self.settled(self.api.create_instance_pool(self.details(size, **fields)).data.id)
+
+    def get(self, pool):
+        return self.api.get_instance_pool(pool).data
+
+    def settled(self, pool, state="RUNNING"):
+        return self.world.until(lambda: self.get(pool), state)
+
+    def members(self, pool):
+        return every(self.api.list_instance_pool_instances, self.world.compartment, pool).data
+
+    def attach(self, pool, instance):
+        return self.api.attach_instance_pool_instance(
+            pool, models.AttachInstancePoolInstanceDetails(instance_id=instance)
+        )
+
+    def detach(self, pool, instance, **fields):
+        return self.api.detach_instance_pool_instance(
+            pool, models.DetachInstancePoolInstanceDetails(instance_id=instance, **fields)
+        )
+
+    def resize(self, pool, size):
+        return self.api.update_instance_pool(pool, models.UpdateInstancePoolDetails(size=size)).data
+
+    def with_member(self):
+        """A pool and a machine that was attached to it."""
+        pool, machine = self.create(), self.world.running(self.subnet)
+        self.attach(pool.id, machine.id)
+        self.settled(pool.id)
+        return pool.id, machine.id
+
+    def state_of(self, instance):
+        return self.world.compute.get_instance(instance).data.lifecycle_state
+
+    def live(self):
+        """The OCIDs of the machines that are neither ended nor ending."""
+        entries = self.world.control.state()["instances"]
+        return {entry["id"] for entry in entries if entry["state"] not in ("TERMINATED", "TERMINATING")}
+
+
+@pytest.fixture
+def pools(world):
+    return Pools(world)
+
+
+def eventually(look):
+    """Return the first true result of `look`."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if result := look():
+            return result
+        time.sleep(0.005)
+    raise AssertionError("never true")
+
+
+class TestConfigurations:
+    def test_configuration_is_created_listed_updated_and_deleted(self, pools, world, refused):
+        made = pools.configuration()
+        shown = pools.api.get_instance_configuration(made.id).data
+        assert shown.instance_details.launch_details.shape == SHAPE
+        details = models.UpdateInstanceConfigurationDetails(display_name="d")
+        assert pools.api.update_instance_configuration(made.id, details).data.display_name == "d"
+        for _ in range(3):
+            pools.configuration()
+        listed = every(pools.api.list_instance_configurations, world.compartment).data
+        assert (len(listed), listed[0].display_name, listed[0].freeform_tags) == (4, "d", {"a": "b"})
+        assert sum(r["kind"] == "instanceconfiguration" for r in world.control.state()["resources"]) == 4
+        pools.api.delete_instance_configuration(made.id)
+        refused(404, "NotAuthorizedOrNotFound", pools.api.get_instance_configuration, made.id)
+
+    def test_configuration_of_an_instance_has_its_launch_details(self, pools, world):
+        machine = world.running(pools.subnet, freeform_tags={"k": "v"})
+        details = models.CreateInstanceConfigurationFromInstanceDetails(
+            compartment_id=world.compartment, instance_id=machine.id
+        )
+        launch = pools.api.create_instance_configuration(details).data.instance_details.launch_details
+        assert (launch.shape, launch.availability_domain, launch.freeform_tags) == (SHAPE, AD, {"k": "v"})
+
+    def test_configuration_of_a_pool_stays_until_the_pool_is_gone(self, pools, refused):
+        pool = pools.create()
+        delete = pools.api.delete_instance_configuration
+        message = refused(409, "Conflict", delete, pool.instance_configuration_id)
+        assert "is associated to one or more Instance Pools" in message
+        pools.api.terminate_instance_pool(pool.id)
+        refused(409, "Conflict", delete, pool.instance_configuration_id)
+        pools.settled(pool.id, "TERMINATED")
+        delete(pool.instance_configuration_id)
+
+    def test_retry_token_makes_no_second_resource(self, pools, world):
+        details = pools.details()
+        ids = {pools.api.create_instance_pool(details, opc_retry_token="t").data.id for _ in range(2)}
+        assert len(ids) == 1
+        assert len(every(pools.api.list_instance_pools, world.compartment).data) == 1
+
+
+class TestCreation:
+    def test_pool_without_machines_is_provisioning_then_running(self, pools, world):
+        world.settings(scaling_s=2)
+        made = pools.api.create_instance_pool(pools.details()).data
+        assert (made.lifecycle_state, made.size) == ("PROVISIONING", 0)
+        pools.settled(made.id)
+        assert pools.members(made.id) == []
+        listed = every(pools.api.list_instance_pools, world.compartment, display_name="p").data
+        assert [(pool.id, pool.availability_domains, pool.size) for pool in listed] == [(made.id, [AD], 0)]
+        assert every(pools.api.list_instance_pools, world.compartment, lifecycle_state="SCALING").data == []
+
+    def test_pool_launches_its_size_from_the_configuration(self, pools, world):
+        made = pools.create(4)
+        members = pools.members(made.id)
+        assert len(members) == len(pools.live()) == 4
+        assert {member.state for member in members} == {"Running"}
+        machine = world.compute.get_instance(members[0].id).data
+        assert machine.display_name.startswith("inst-") and machine.display_name.endswith("-p")
+        assert machine.freeform_tags == {"gpuctl": "1"}
+        assert machine.shape == SHAPE
+        member = pools.api.get_instance_pool_instance(made.id, machine.id).data
+        assert (member.lifecycle_state, member.instance_pool_id) == ("ACTIVE", made.id)
+        assert {member.fault_domain for member in members} == {f"FAULT-DOMAIN-{n}" for n in (1, 2, 3)}
+
+    @pytest.mark.parametrize(
+        ("status", "code", "fields"),
+        [
+            (404, "NotAuthorizedOrNotFound", {"instance_configuration_id": "ocid1.instanceconfiguration.x"}),
+            (400, "InvalidParameter", {"size": -1}),
+            (400, "MissingParameter", {"placement_configurations": []}),
+        ],
+    )
+    def test_pool_is_refused(self, pools, refused, status, code, fields):
+        refused(status, code, pools.api.create_instance_pool, pools.details(**fields))
+
+    @pytest.mark.parametrize(
+        ("status", "code", "place"),
+        [
+            (400, "InvalidParameter", {"availability_domain": "AD-9"}),
+            (400, "InvalidParameter", {"fault_domains": ["FAULT-DOMAIN-9"]}),
+            (400, "MissingParameter", {"primary_subnet_id": None}),
+            (404, "NotAuthorizedOrNotFound", {"primary_subnet_id": "ocid1.subnet.x"}),
+        ],
+    )
+    def test_placement_is_refused(self, pools, refused, status, code, place):
+        details = pools.details(placement_configurations=[pools.placement(**place)])
+        refused(status, code, pools.api.create_instance_pool, details)
+
+    def test_configuration_that_no_machine_can_have_is_refused(self, pools, refused):
+        configuration = pools.configuration(shape="VM.GPU.X.1")
+        details = pools.details(instance_configuration_id=configuration.id)
+        refused(404, "NotAuthorizedOrNotFound", pools.api.create_instance_pool, details)
+
+    def test_pool_without_capacity_retries_until_its_size_is_reached(self, pools, world):
+        world.settings(capacity={SHAPE: {AD: 1}})
+        pool = pools.create(1)
+        pools.resize(pool.id, 2)
+        (work, *_) = eventually(lambda: self._failed(world, pool.id))
+        errors = every(world.works.list_work_request_errors, work.id).data
+        assert errors[0].message == "Out of host capacity."
+        assert (pools.get(pool.id).lifecycle_state, len(pools.members(pool.id))) == ("SCALING", 1)
+        world.settings(capacity={})
+        pools.settled(pool.id)
+        assert len(pools.members(pool.id)) == 2
+
+    def test_pool_without_capacity_can_shrink_and_be_terminated(self, pools, world):
+        world.settings(capacity={SHAPE: {AD: 0}})
+        pool = pools.api.create_instance_pool(pools.details(2)).data
+        before = eventually(lambda: self._failed(world, pool.id))
+        pools.resize(pool.id, 0)
+        pools.settled(pool.id)
+        pools.resize(pool.id, 1)
+        eventually(lambda: len(self._failed(world, pool.id)) > len(before))
+        pools.api.terminate_instance_pool(pool.id)
+        pools.settled(pool.id, "TERMINATED")
+
+    @staticmethod
+    def _failed(world, pool):
+        works = every(world.works.list_work_requests, world.compartment, resource_id=pool).data
+        failed = [work for work in works if work.status == "FAILED"]
+        assert all(work.operation_type == "LaunchInstancesInPool" for work in failed)
+        return failed
+
+
+class TestAttaching:
+    def test_attached_machine_is_attaching_then_active(self, pools, world, refused):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        world.settings(scaling_s=3)
+        response = pools.attach(pool.id, machine.id)
+        assert (response.status, response.data.lifecycle_state, response.data.state) == (
+            201,
+            "ATTACHING",
+            "Running",
+        )
+        assert (pools.get(pool.id).lifecycle_state, pools.get(pool.id).size) == ("SCALING", 1)
+        other = models.AttachInstancePoolInstanceDetails(instance_id=machine.id)
+        busy = (409, "IncorrectState")
+        refused(*busy, pools.api.attach_instance_pool_instance, pool.id, other)
+        refused(*busy, pools.detach, pool.id, machine.id)
+        refused(*busy, pools.resize, pool.id, 2)
+        refused(*busy, pools.api.terminate_instance_pool, pool.id)
+        pools.settled(pool.id)
+        member = pools.api.get_instance_pool_instance(pool.id, machine.id).data
+        assert (member.lifecycle_state, member.id) == ("ACTIVE", machine.id)
+        assert [member.id for member in pools.members(pool.id)] == [machine.id]
+        assert pools.live() == {machine.id}
+
+    def test_retry_token_attaches_once(self, pools, world):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        details = models.AttachInstancePoolInstanceDetails(instance_id=machine.id)
+        for _ in range(2):
+            pools.api.attach_instance_pool_instance(pool.id, details, opc_retry_token="t")
+        assert pools.settled(pool.id).size == 1
+
+    def test_machine_that_does_not_run_is_refused(self, pools, world, refused):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        refused(404, "NotAuthorizedOrNotFound", pools.attach, pool.id, "ocid1.instance.x")
+        world.compute.instance_action(machine.id, "STOP")
+        assert "not RUNNING" in refused(409, "IncorrectState", pools.attach, pool.id, machine.id)
+
+    def test_machine_that_differs_from_the_pool_is_refused(self, pools, world, refused):
+        pool = pools.create(placement_configurations=[pools.placement(fault_domains=["FAULT-DOMAIN-1"])])
+        wrong = (400, "InvalidParameter", pools.attach, pool.id)
+        shape = world.running(pools.subnet, shape="VM.GPU.A10.2")
+        assert "has not the shape" in refused(*wrong, shape.id)
+        other_subnet = world.subnet(world.vcn())
+        for fields in (
+            {"subnet": other_subnet},
+            {"availability_domain": DOMAINS[1]},
+            {"fault_domain": "FAULT-DOMAIN-2"},
+        ):
+            machine = world.running(**{"subnet": pools.subnet} | fields)
+            assert "in no placement" in refused(*wrong, machine.id)
+        compartment = world.cloud.account.compartments["network"]
+        machine = world.running(pools.subnet, compartment_id=compartment, fault_domain="FAULT-DOMAIN-1")
+        assert "compartment" in refused(*wrong, machine.id)
+
+    def test_member_of_a_pool_is_refused(self, pools, refused):
+        pool, machine = pools.with_member()
+        assert pool in refused(409, "Conflict", pools.attach, pool, machine)
+        assert pool in refused(409, "Conflict", pools.attach, pools.create().id, machine)
+
+    def test_preemptible_machine_is_refused_unless_a_setting_allows(self, pools, world, refused):
+        pool, machine = pools.create(), world.running(pools.subnet, preemptible_instance_config=SPOT)
+        assert "preemptible" in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
+        world.settings(attach_refused={})
+        pools.attach(pool.id, machine.id)
+        assert pools.settled(pool.id).size == 1
+
+    def test_member_of_a_compute_cluster_is_refused_unless_a_setting_allows(self, pools, world, refused):
+        details = models.CreateComputeClusterDetails(compartment_id=world.compartment, availability_domain=AD)
+        cluster = world.compute.create_compute_cluster(details).data
+        machine = world.running(pools.subnet, shape=H100, compute_cluster_id=cluster.id)
+        pool = pools.create(instance_configuration_id=pools.configuration(shape=H100).id)
+        assert "compute clusters" in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
+        world.settings(attach_refused={})
+        pools.attach(pool.id, machine.id)
+
+    def test_setting_refuses_a_shape(self, pools, world, refused):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        world.settings(attach_refused={SHAPE: "no such shape here."})
+        assert "no such shape here." in refused(400, "InvalidParameter", pools.attach, pool.id, machine.id)
+
+
+class TestDetaching:
+    def test_detached_machine_runs_and_the_pool_shrinks(self, pools, world, refused):
+        pool, machine = pools.with_member()
+        world.settings(scaling_s=2)
+        assert pools.detach(pool, machine).status == 202
+        assert pools.api.get_instance_pool_instance(pool, machine).data.lifecycle_state == "DETACHING"
+        assert pools.settled(pool).size == 0
+        assert pools.members(pool) == []
+        assert pools.state_of(machine) == "RUNNING"
+        refused(404, "NotAuthorizedOrNotFound", pools.detach, pool, machine)
+        pools.attach(pools.create().id, machine)
+
+    def test_detached_machine_is_terminated_if_the_call_says_so(self, pools, world):
+        pool, machine = pools.with_member()
+        pools.detach(pool, machine, is_auto_terminate=True)
+        world.until(lambda: world.compute.get_instance(machine).data, "TERMINATED")
+        assert pools.settled(pool).size == 0
+        volumes = [r for r in world.control.state()["resources"] if r["kind"] == "bootvolume"]
+        assert all(volume["state"] == "TERMINATING" for volume in volumes)
+
+    def test_pool_replaces_a_detached_machine_unless_its_size_shrinks(self, pools):
+        pool, machine = pools.with_member()
+        pools.detach(pool, machine, is_decrement_size=False)
+        assert pools.settled(pool).size == 1
+        (member,) = pools.members(pool)
+        assert member.id != machine
+        assert pools.live() == {machine, member.id}
+
+
+class TestReplacing:
+    def test_pool_replaces_a_machine_that_somebody_terminates(self, pools, world):
+        pool, machine = pools.with_member()
+        world.compute.terminate_instance(machine)
+        world.until(lambda: world.compute.get_instance(machine).data, "TERMINATED")
+        (replacement,) = eventually(lambda: pools.live())
+        assert pools.get(pool).lifecycle_state == "SCALING"
+        assert pools.settled(pool).size == 1
+        assert [member.id for member in pools.members(pool)] == [replacement]
+        assert world.compute.get_instance(replacement).data.display_name.startswith("inst-")
+
+    def test_pool_replaces_a_machine_whose_launch_fails(self, pools, world):
+        world.settings(late_failure={AD: "Host failed to boot."})
+        pool = pools.api.create_instance_pool(pools.details(1)).data
+        eventually(lambda: len(world.control.state()["instances"]) > 1)
+        world.settings(late_failure={})
+        pools.settled(pool.id)
+        assert [member.id for member in pools.members(pool.id)] == list(pools.live())
+
+    def test_machine_that_stops_stays_a_member(self, pools, world):
+        pool, machine = pools.with_member()
+        world.compute.instance_action(machine, "STOP")
+        world.until(lambda: world.compute.get_instance(machine).data, "STOPPED")
+        time.sleep(0.05)
+        assert [(member.id, member.state) for member in pools.members(pool)] == [(machine, "Stopped")]
+        assert pools.live() == {machine}
+
+    def test_detached_machine_is_not_replaced_when_it_is_terminated(self, pools, world):
+        pool, machine = pools.with_member()
+        pools.detach(pool, machine)
+        pools.settled(pool)
+        world.compute.terminate_instance(machine)
+        world.until(lambda: world.compute.get_instance(machine).data, "TERMINATED")
+        time.sleep(0.05)
+        assert pools.live() == set()
+
+
+class TestResizing:
+    def test_pool_scales_out_and_terminates_the_oldest_first(self, pools, world):
+        placement = pools.placement(fault_domains=["FAULT-DOMAIN-1"])
+        pool = pools.create(1, placement_configurations=[placement])
+        (oldest,) = pools.members(pool.id)
+        assert pools.resize(pool.id, 3).lifecycle_state == "SCALING"
+        pools.settled(pool.id)
+        assert len(pools.members(pool.id)) == 3
+        pools.resize(pool.id, 2)
+        pools.settled(pool.id)
+        assert oldest.id not in pools.live()
+        assert {member.id for member in pools.members(pool.id)} == pools.live()
+
+    def test_pool_terminates_machines_of_the_fullest_fault_domain(self, pools, world):
+        pool = pools.create()
+        faults = ("FAULT-DOMAIN-1", "FAULT-DOMAIN-2", "FAULT-DOMAIN-2")
+        machines = [world.running(pools.subnet, fault_domain=fault).id for fault in faults]
+        for machine in machines:
+            pools.attach(pool.id, machine)
+            pools.settled(pool.id)
+        pools.resize(pool.id, 2)
+        pools.settled(pool.id)
+        assert pools.live() == {machines[0], machines[2]}
+
+    def test_new_configuration_holds_for_new_machines_only(self, pools, world):
+        pool = pools.create(1)
+        configuration = pools.configuration(freeform_tags={"new": "1"})
+        details = models.UpdateInstancePoolDetails(
+            instance_configuration_id=configuration.id, size=2, display_name="q"
+        )
+        pools.api.update_instance_pool(pool.id, details)
+        pools.settled(pool.id)
+        machines = [world.compute.get_instance(member.id).data for member in pools.members(pool.id)]
+        assert [machine.freeform_tags for machine in machines] == [{"gpuctl": "1"}, {"new": "1"}]
+        assert machines[1].display_name.endswith("-q")
+
+    def test_update_refuses_an_impossible_pool(self, pools, refused):
+        pool = pools.create().id
+        refused(400, "InvalidParameter", pools.resize, pool, -1)
+        details = models.UpdateInstancePoolDetails(instance_configuration_id="ocid1.x")
+        refused(404, "NotAuthorizedOrNotFound", pools.api.update_instance_pool, pool, details)
+
+
+class TestTerminating:
+    def test_pool_ends_its_machines_with_their_boot_volumes(self, pools, world, refused):
+        pool, attached = pools.with_member()
+        pools.resize(pool, 2)
+        pools.settled(pool)
+        pools.api.terminate_instance_pool(pool)
+        assert pools.get(pool).lifecycle_state == "TERMINATING"
+        assert pools.state_of(attached) == "TERMINATING"
+        refused(409, "IncorrectState", pools.api.terminate_instance_pool, pool)
+        refused(409, "IncorrectState", pools.attach, pool, attached)
+        pools.settled(pool, "TERMINATED")
+        refused(404, "NotAuthorizedOrNotFound", pools.api.terminate_instance_pool, pool)
+        assert {entry["state"] for entry in world.control.state()["instances"]} == {"TERMINATED"}
+        world.until_gone(lambda: pools.get(pool))
+        kinds = {entry["kind"] for entry in world.control.state()["resources"]}
+        assert not kinds & {"bootvolume", "instancepool", "vnic"}
+
+    def test_pool_without_machines_ends(self, pools, world):
+        pool = pools.create().id
+        pools.api.terminate_instance_pool(pool)
+        pools.settled(pool, "TERMINATED")
+        world.until_gone(lambda: pools.get(pool))
+
+
+class TestFaults:
+    @pytest.mark.parametrize("operation", ["ListInstancePools", "CreateInstancePool", "AttachInstance*"])
+    def test_policy_refuses_operations_by_name(self, pools, world, refused, operation):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        details = pools.details()
+        world.settings(refused_by_policy=[operation])
+        calls = {
+            "ListInstancePools": lambda: pools.api.list_instance_pools(world.compartment),
+            "CreateInstancePool": lambda: pools.api.create_instance_pool(details),
+            "AttachInstance*": lambda: pools.attach(pool.id, machine.id),
+        }
+        refused(404, "NotAuthorizedOrNotFound", calls[operation])
+
+    def test_fault_hits_the_nth_mutating_call(self, pools, world, refused):
+        pool, machine = pools.create(), world.running(pools.subnet)
+        world.control.add_faults([{"mutating": True, "nth": 2, "status": 500, "code": "Boom"}])
+        pools.attach(pool.id, machine.id)
+        pools.settled(pool.id)
+        refused(500, "Boom", pools.detach, pool.id, machine.id)
+        pools.detach(pool.id, machine.id)
+        names = [call["operation"] for call in world.control.calls()["calls"] if call["mutating"]]
+        assert names[-3:] == ["AttachInstancePoolInstance", *["DetachInstancePoolInstance"] * 2]
