@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.fakes.control import Control
 from tests.fakes.host_options import add_host_options, hosts_of
-from tests.fakes.oci.account import new_account, write_config
+from tests.fakes.oci.account import REGION, new_account, write_config
 from tests.fakes.oci.router import warm_up
 from tests.fakes.oci.server import Server
 from tests.fakes.oci.service import Service
@@ -30,13 +30,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fakes.oci", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0: chosen by the system")
     parser.add_argument("--home", type=Path, help="where keys, configuration and hosts are kept")
+    parser.add_argument("--region", default=REGION, help="of the account; its domains keep their names")
     add_host_options(parser)
     parser.add_argument("--die-with-stdin", action="store_true", help="end when standard input ends")
     return parser.parse_args()
 
 
 def _serve(options: argparse.Namespace, home: Path) -> None:
-    account = new_account()
+    account = new_account(options.region)
     config = write_config(account, home)
     control = Control()
     hosts = hosts_of(options, home, control.settings.ssh_port)

@@ -3,12 +3,14 @@
 A schedule acts by the fake's calendar: the clock of this machine, and what tests have advanced it.
 
 Sources: https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm (one configuration a
-pool, at most 50 scheduled policies), the SDK's models (`initial` is the size of a scheduled policy, seconds are 0).
+pool, at most 50 scheduled policies), the SDK's models (`initial` is the size of a scheduled policy, seconds are 0),
+https://docs.oracle.com/en-us/iaas/compute-cloud-at-customer/topics/compute/multiple-schedule-management.htm (policies
+at the same time; OCI's software at a customer's site),
+https://docs.oracle.com/iaas/tools/oci-cli/3.6.1/oci_cli_docs/cmdref/autoscaling.html (US Government).
 """
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from tests.fakes.oci import cron
 from tests.fakes.oci.account import is_government
@@ -205,13 +207,27 @@ def _wake(cloud: Cloud, policy: Resource) -> None:
 
 
 def run_schedules(cloud: Cloud) -> None:
-    """Have the policies act whose time has come, in the order of their times."""
+    """Have the policies act whose time has come, in the order of their times.
+
+    Of policies with the same time only the one with the largest size acts.
+    """
     with cloud.lock:
         now = _now(cloud)
         due = [policy for policy in cloud.all(POLICY) if policy.own["next"] and policy.own["next"] <= now]
-        for policy in sorted(due, key=lambda policy: policy.own["next"]):
-            _act(cloud, policy)
+        acting: dict[tuple[datetime, str], Resource] = {}
+        for policy in sorted(due, key=_size):
+            configuration: Resource = policy.own["configuration"]
+            if configuration.view["isEnabled"] and policy.view["isEnabled"]:
+                acting[policy.own["next"], configuration.view["resource"]["id"]] = policy
             _plan(cloud, policy)
+        for (_, pool_id), policy in sorted(acting.items(), key=lambda entry: entry[0]):
+            if (pool := cloud.any(pool_id)) is not None:
+                resize_by_schedule(cloud, pool, _size(policy))
+
+
+def _size(policy: Resource) -> int:
+    size: int = policy.view["capacity"]["initial"]
+    return size
 
 
 def advance(cloud: Cloud) -> None:
@@ -220,14 +236,6 @@ def advance(cloud: Cloud) -> None:
         run_schedules(cloud)
         for policy in cloud.all(POLICY):
             _wake(cloud, policy)
-
-
-def _act(cloud: Cloud, policy: Resource) -> None:
-    configuration: Resource = policy.own["configuration"]
-    pool = cloud.any(configuration.view["resource"]["id"])
-    if pool is not None and configuration.view["isEnabled"] and policy.view["isEnabled"]:
-        size: Any = policy.view["capacity"]["initial"]
-        resize_by_schedule(cloud, pool, size)
 
 
 def _outside_government(handler: Handler) -> Handler:

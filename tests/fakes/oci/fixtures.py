@@ -26,6 +26,7 @@ from oci.core.models import (
 from oci.exceptions import ServiceError
 from oci.identity import IdentityClient
 from oci.limits import LimitsClient
+from oci.retry import NoneRetryStrategy
 from oci.signer import Signer
 from oci.work_requests import WorkRequestClient
 from tests.fakes.control import Control
@@ -67,7 +68,8 @@ class World:
 
     @cached_property
     def autoscaling(self) -> AutoScalingClient:
-        return self.client(AutoScalingClient)
+        # Unlike the other clients this one retries by default.
+        return self.client(AutoScalingClient, retry_strategy=NoneRetryStrategy())
 
     @cached_property
     def network(self) -> VirtualNetworkClient:
