@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.aws import instances, quotas, requests, shapes
+from provision.aws import disk_key, instances, quotas, requests, shapes
 from provision.aws.api import Api, versions
 from provision.aws.requests import filters, tags_in
 from provision.aws.resources.listing import listed
@@ -36,6 +36,7 @@ def check(
         "clock": lambda: _clock(api),
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster, offered),
+        "key of disks": lambda: disk_key.finding(api),
     }
     if cluster.subnet_id is None:
         checks["VPCs"] = lambda: _vpcs(api)

@@ -118,6 +118,9 @@ CODE_HINTS: Mapping[str, str] = {
 }
 """Where more can be said than `HINTS` does."""
 
+KEY_REFUSED = "Client.InternalError"
+"""Code with which AWS ends a machine at its start, mostly as the key of its disk may not be used."""
+SCALING_ROLE = "the role AWSServiceRoleForAutoScaling"
 
 _INSTANCES = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 
@@ -162,7 +165,29 @@ def of_state_reason(reason: str, *, zone: str) -> CloudError | None:
     text = f"AWS ended the machine in {zone}: {(message or word).rstrip('.')} ({code})."
     if word in ("SpotInstanceTermination", "SpotInstanceShutdown"):
         return Capacity(text, operation="RunInstances", code=code)
+    if code == KEY_REFUSED:
+        text = f"{text} {key_hint()}"
     kind = kind_of(word, 400)
     if kind not in (Capacity, Quota):
         kind = CloudError
     return kind(text, operation="RunInstances", code=code)
+
+
+def key_hint(*, scaling: bool = False) -> str:
+    """Return which rights a customer-managed key of disks has to grant. `scaling`: Auto Scaling launches."""
+    # https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+    user = (
+        "you",
+        (
+            "kms:CreateGrant, kms:Decrypt, kms:DescribeKey, kms:GenerateDataKeyWithoutPlaintext and kms:ReEncrypt*"
+        ),
+    )
+    # https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
+    role = (
+        SCALING_ROLE,
+        (
+            "kms:CreateGrant, kms:Decrypt, kms:DescribeKey, kms:Encrypt, kms:GenerateDataKey* and kms:ReEncrypt*"
+        ),
+    )
+    principal, actions = role if scaling else user
+    return f"If EBS's default key in the region is customer-managed, its policy has to allow {principal} {actions}."

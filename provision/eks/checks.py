@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from inventories.errors import InvalidInput
-from provision.aws import checks, quotas
+from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
 from provision.cloud.records import CloudCluster, Finding
 from provision.eks import offers
@@ -87,6 +87,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
         "permissions to change": lambda: _changing(api, cluster),
+        "key of disks": lambda: disk_key.finding(api, scaling=True),
         f"shape and quota for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
     outcomes = run_all(lambda one: one(), list(todo.values()))

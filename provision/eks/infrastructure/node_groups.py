@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provision.aws.api import Api
+from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import filters, tagged
 from provision.clock import Clock
@@ -301,7 +302,7 @@ def wait_group(
         if final is not None:
             raise failure(f"AWS could not start a machine of the node group {group}: {final}")
         there = f"{running} of {count} machines run" if made else f"its status is {status}"
-        return None, "; ".join([there, *refused[:1]])
+        return None, "; ".join([there, *map(_with_hint, refused[:1])])
 
     wait_until(f"the node group {group}", look, timeout_s=GROUP_WITHIN_S, clock=clock, say=say)
 
@@ -310,7 +311,12 @@ def failure(text: str) -> CloudError | CreateFailed:
     """What a sentence of EKS or of a scaling group is, by the codes in it."""
     if any(word in text for word in NO_QUOTA):
         return Quota(text)
-    return Capacity(text) if any(word in text for word in NO_CAPACITY) else CreateFailed(text)
+    return Capacity(text) if any(word in text for word in NO_CAPACITY) else CreateFailed(_with_hint(text))
+
+
+def _with_hint(text: str) -> str:
+    """Add which rights a key has to grant, where AWS ended a machine as the key of its disk may not be used."""
+    return f"{text.rstrip('.')}. {key_hint(scaling=True)}" if KEY_REFUSED in text else text
 
 
 def earlier_failures(api: Api, cluster: CloudCluster, group: str) -> Collection[str]:

@@ -274,6 +274,7 @@ OWN: dict[str, Callable[[World, str, Params], dict[str, Any]]] = {
     "DescribeVpcEndpoints": endpoints.describe,
     "DisassociateAddress": addresses.disassociate,
     "GetConsoleOutput": instance_calls.console_output,
+    "GetEbsDefaultKmsKeyId": volumes.default_key,
     "ModifyInstanceAttribute": instance_calls.modify_attribute,
     "ModifyInstanceMetadataOptions": instance_calls.modify_metadata,
     "ModifyVpcEndpoint": endpoints.modify,

@@ -160,7 +160,7 @@ def _fails(world: World, instance: Instance, message: str) -> None:
     if instance.state != "pending":
         return
     code, _, text = message.partition(":")
-    if not code.startswith("Server."):
+    if not code.startswith(("Server.", "Client.")):
         code, text = "Server.InternalError", message
     instance.reason = code
     instance.state_reason = {"Code": code, "Message": f"{code}: {text.strip() or 'Failed on launch'}"}

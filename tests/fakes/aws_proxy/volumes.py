@@ -30,6 +30,11 @@ class VolumePlan:
     dies_with_instance: bool
 
 
+def default_key(world: World, region: str, params: Params) -> dict[str, Any]:
+    """GetEbsDefaultKmsKeyId."""
+    return {"KmsKeyId": world.extra.ebs_key}
+
+
 def plan(params: Params, image: Mapping[str, Any]) -> tuple[VolumePlan, ...]:
     """The image's volumes, changed by the request's, and the request's own."""
     of_image = {entry["DeviceName"]: entry["Ebs"] for entry in image["BlockDeviceMappings"] if "Ebs" in entry}

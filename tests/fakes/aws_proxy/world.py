@@ -56,6 +56,8 @@ class Extra:
     """Of all API servers."""
     eks_authority: str = ""
     """Their certificate authority, PEM."""
+    ebs_key: str = "alias/aws/ebs"
+    """The default key of EBS, in all regions."""
     forget_s: float = 3600.0
     """How long an instance that is gone is still listed."""
 

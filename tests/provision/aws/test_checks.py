@@ -6,7 +6,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from provision.aws import checks, quotas
+from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
 from provision.cloud.records import CloudCluster, Finding
@@ -30,6 +30,7 @@ def test_check_of_a_working_account_finds_no_problem(account: AwsCloud, fake: Fa
         "shape and image",
         "clock",
         "permissions to read",
+        "key of disks",
         "VPCs",
         QUOTA,
     ]
@@ -77,6 +78,29 @@ def test_check_counts_all_families_of_an_on_demand_quota(account: AwsCloud, fake
     boto3.client("ec2").run_instances(ImageId=image, InstanceType="p3.2xlarge", MinCount=1, MaxCount=1)
     finding = checks._quota(account.api, a_cluster("p5.48xlarge"), 1)
     assert "of which 8 are used; 192 are needed" in finding.detail
+
+
+def test_check_names_the_rights_that_a_customer_managed_key_has_to_grant(
+    account: AwsCloud, fake: FakeCloud
+) -> None:
+    kms = boto3.client("kms")
+    key = kms.create_key()["KeyMetadata"]
+    fake.settings(ebs_key=key["Arn"])
+    finding = disk_key.finding(account.api)
+    assert finding.ok is None
+    assert key["Arn"] in finding.detail
+    assert "allow you kms:CreateGrant" in finding.fix
+    assert (
+        "allow the role AWSServiceRoleForAutoScaling kms:CreateGrant"
+        in disk_key.finding(account.api, scaling=True).fix
+    )
+    fake.settings(denied=["DescribeKey"])
+    assert "may use it is not known. DescribeKey in" in disk_key.finding(account.api).detail
+    fake.settings(denied=[])
+    kms.disable_key(KeyId=key["KeyId"])
+    assert disk_key.finding(account.api).ok is False
+    fake.settings(denied=["GetEbsDefaultKmsKeyId"])
+    assert check(account)["key of disks"].ok is None
 
 
 def test_check_names_missing_permissions(account: AwsCloud, fake: FakeCloud) -> None:

@@ -93,6 +93,14 @@ def test_launch_into_a_removed_network_raises_gone(user: User) -> None:
         user.cloud.send(request)
 
 
+def test_failure_by_a_key_that_may_not_be_used_names_the_rights(user: User, fake: FakeCloud) -> None:
+    fake.settings(late_failure={"*": "Client.InternalError: Client error on launch"})
+    user.launch(a_cluster(), 1)
+    user.wait(lambda: all(machine.state == "ended" for machine in user.cloud.instances()))
+    (machine,) = user.cloud.instances()
+    assert "its policy has to allow you kms:CreateGrant" in str(user.cloud.failure(machine))
+
+
 def test_failure_reports_why_a_machine_ended_before_running(user: User, fake: FakeCloud) -> None:
     fake.settings(late_failure={"us-east-1a": "Server.InsufficientInstanceCapacity"})
     user.launch(a_cluster(), 1)

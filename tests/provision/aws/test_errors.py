@@ -84,5 +84,15 @@ def test_of_state_reason_maps_aws_reasons_to_error_classes(
     assert "us-east-1b" in str(error)
 
 
+def test_of_state_reason_of_a_key_that_may_not_be_used_names_the_rights() -> None:
+    error = of_state_reason("Client.InternalError: Client error on launch", zone="us-east-1b")
+    assert type(error) is errors.CloudError
+    assert "Client error on launch (Client.InternalError). If EBS's default key" in str(error)
+    assert "allow you kms:CreateGrant, kms:Decrypt, kms:DescribeKey, kms:GenerateDataKeyWithoutPl" in str(
+        error
+    )
+    assert "kms:" not in str(of_state_reason("Server.InternalError", zone="us-east-1b"))
+
+
 def test_of_state_reason_returns_none_without_a_reason() -> None:
     assert of_state_reason("pending", zone="us-east-1b") is None

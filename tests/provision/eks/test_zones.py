@@ -75,6 +75,16 @@ def test_no_zone_with_machines_is_told_with_the_reason_of_each(user: User, fake:
 
 
 @pytest.mark.slow
+def test_key_of_disks_that_auto_scaling_may_not_use_is_named(user: User, fake: FakeCloud) -> None:
+    reason = "Instance became unhealthy. Termination Reason: Client.InternalError: Client error on launch"
+    fake.settings(eks_group_failure=f"AsgInstanceLaunchFailures: {reason}")
+    with pytest.raises(CreateFailed, match=r"allow the role AWSServiceRoleForAutoScaling kms:CreateGrant"):
+        user.up(1)
+    assert user.down() == ()
+    assert fake.owned() == []
+
+
+@pytest.mark.slow
 def test_control_plane_that_fails_is_told_with_its_reason(user: User, fake: FakeCloud) -> None:
     fake.settings(eks_cluster_failure="InsufficientFreeAddresses: no address is free")
     with pytest.raises(CreateFailed, match="InsufficientFreeAddresses: no address is free"):
