@@ -106,11 +106,11 @@ def pools(world):
     return Pools(world)
 
 
-def eventually(look):
-    """Return the first true result of `look`."""
+def eventually(condition):
+    """Return the first true result of a condition."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        if result := look():
+        if result := condition():
             return result
         time.sleep(0.005)
     raise AssertionError("never true")

@@ -97,7 +97,7 @@ def delete_configuration(cloud: Cloud, request: Request) -> Reply:
 
 
 def create_policy(cloud: Cloud, request: Request) -> Reply:
-    """CreateAutoScalingPolicy."""
+    """CreateAutoScalingPolicy: one more schedule of a configuration."""
     configuration = cloud.get(KIND, request.target)
     if len(_policies(cloud, configuration)) >= MAX_POLICIES:
         raise invalid(f"The autoscaling configuration {configuration.id} has {MAX_POLICIES} policies.")
@@ -106,7 +106,7 @@ def create_policy(cloud: Cloud, request: Request) -> Reply:
 
 
 def get_policy(cloud: Cloud, request: Request) -> Reply:
-    """GetAutoScalingPolicy."""
+    """GetAutoScalingPolicy: with its schedule."""
     return shown(_policy(cloud, request))
 
 
@@ -136,7 +136,7 @@ def update_policy(cloud: Cloud, request: Request) -> Reply:
 
 
 def delete_policy(cloud: Cloud, request: Request) -> Reply:
-    """DeleteAutoScalingPolicy."""
+    """DeleteAutoScalingPolicy: the configuration keeps its other policies."""
     policy = _policy(cloud, request)
     cloud.forget(policy)
     _show_policies(cloud, cloud.get(KIND, request.path["autoScalingConfigurationId"]))

@@ -54,7 +54,7 @@ def members_of(pool: Resource) -> dict[str, Member]:
 
 
 def pool_of(cloud: Cloud, instance: Resource) -> Resource | None:
-    """Return the pool that a machine is a member of, or None."""
+    """Return the pool that a machine is a member of, if any."""
     pools = cloud.where(KIND)
     return next((pool for pool in pools if instance.id in members_of(pool)), None)
 
@@ -268,7 +268,7 @@ def launch_body(configuration: Resource, pool: View, placement: View) -> View:
 
 
 def subnet_of(placement: View) -> str | None:
-    """Return the OCID of the primary subnet of a placement, or None."""
+    """Return the OCID of a placement's primary subnet, if it has one."""
     subnets = placement.get("primaryVnicSubnets") or {}
     subnet: str | None = placement.get("primarySubnetId") or subnets.get("subnetId")
     return subnet

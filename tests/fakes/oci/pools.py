@@ -26,7 +26,7 @@ from tests.fakes.oci.vnics import check_vnic
 
 
 def create_configuration(cloud: Cloud, request: Request) -> Reply:
-    """CreateInstanceConfiguration: of given details, or of those of an instance."""
+    """CreateInstanceConfiguration: with given details, or with an instance's."""
     body = request.body
     in_compartment(cloud, body)
     if body["source"] == "INSTANCE":
@@ -41,7 +41,7 @@ def create_configuration(cloud: Cloud, request: Request) -> Reply:
         CONFIGURATION,
         {
             **named(body, CONFIGURATION, len(cloud.all(CONFIGURATION)) + 1),
-            # Of what has no source, the model of the answer shows none.
+            # The SDK's model of the answer has no value NONE.
             "source": body["source"] if body["source"] == "INSTANCE" else None,
             "instanceDetails": details,
         },
@@ -180,7 +180,7 @@ def update_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def terminate_pool(cloud: Cloud, request: Request) -> Reply:
-    """TerminateInstancePool."""
+    """TerminateInstancePool: with all its machines."""
     pool = cloud.get(KIND, request.target)
     must_be_idle(pool)
     terminate(cloud, pool)
@@ -188,7 +188,7 @@ def terminate_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def list_members(cloud: Cloud, request: Request) -> Reply:
-    """ListInstancePoolInstances."""
+    """ListInstancePoolInstances: without the states of their membership."""
     pool = cloud.get(KIND, request.target)
     hidden = {"instancePoolId", "lifecycleState"}
     rows = [
@@ -202,7 +202,7 @@ def list_members(cloud: Cloud, request: Request) -> Reply:
 
 
 def get_member(cloud: Cloud, request: Request) -> Reply:
-    """GetInstancePoolInstance."""
+    """GetInstancePoolInstance: with the state of its membership."""
     pool = cloud.get(KIND, request.path["instancePoolId"])
     return Reply(body=_shown_member(pool, _member(pool, request.path["instanceId"])))
 
@@ -239,7 +239,7 @@ def _shown_member(pool: Resource, member: Member) -> View:
 
 
 def attach_instance(cloud: Cloud, request: Request) -> Reply:
-    """AttachInstancePoolInstance: a machine that is like those which the pool would launch."""
+    """AttachInstancePoolInstance: a machine like the ones that the pool would launch."""
     pool = cloud.get(KIND, request.target)
     must_be_idle(pool)
     instance = cloud.get("instance", request.body["instanceId"])
@@ -282,7 +282,7 @@ def _is_in(instance: Resource, placement: View) -> bool:
 
 
 def _traits(instance: Resource) -> list[str]:
-    """Return what a setting can name to refuse a machine."""
+    """Return the traits of a machine by which a setting can refuse it."""
     traits = [instance.view["shape"]]
     if instance.view.get("preemptibleInstanceConfig"):
         traits.append("preemptible")
@@ -292,7 +292,7 @@ def _traits(instance: Resource) -> list[str]:
 
 
 def detach_instance(cloud: Cloud, request: Request) -> Reply:
-    """DetachInstancePoolInstance: by default the pool shrinks, and the machine goes on."""
+    """DetachInstancePoolInstance: by default the pool shrinks, and the machine runs on."""
     pool = cloud.get(KIND, request.target)
     must_be_idle(pool)
     body = given(request.body)
