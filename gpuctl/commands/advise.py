@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens",
     metavar="N",
-    help="Tokens to train on in all, such as 20B: the total cost. Or give --epochs after --.",
+    help="Tokens to train on in all, such as 20B, in whole epochs (default: the --epochs after --, else 10).",
 )
 @click.option(
     "--shape",
@@ -68,19 +68,22 @@ def command(
 
     \b
     gpuctl advise -- --model gpt-1b                                 all shapes, 1 to 8 machines
-    gpuctl advise --batch-tokens 0.5M --tokens 20B -- --model gpt-1b --precision bf16
+    gpuctl advise --batch-tokens 0.5M --tokens 20B -- --model gpt-1b --data-dir books
     gpuctl advise --shape A10,A100 --count 1,2 -- --model gpt-7b    these alone, with why a strategy does not fit
     gpuctl advise -- --model gpt-1b --strategy fsdp                 one strategy alone
     gpuctl advise --shape A10 -- --model resnet50 --dataset folder --epochs 90
 
     After -- are the built-in job's options: the model, --seq-len, --precision, --optimizer, a batch size, a strategy.
-    Without them it is 1,024 tokens a sequence, fp32 and Adam, as in the job itself. What a network for images needs
-    is measured here, by torch and torchvision, on tensors that take no memory.
+    Without them it is 1,024 tokens a sequence and Adam, as in the job itself. Without --precision, rows have bf16 on
+    GPUs that have it, else fp16 or fp32. Networks for images are measured here, by torch and torchvision, on tensors
+    that take no memory.
 
-    The first line is the cheapest: commands to copy, which rent the machines and train on them. The table has what
-    fits, by dollars for each sample. MEMORY is that of the fullest rank, with the largest micro-batch that fits; what
-    is left of the batch is accumulated. A step is a range: GPUs attain 30 to 48 % of their peak in large
-    transformers, links 50 to 80 % of their figure. Prices are list prices of the machines, without disks.
+    The first line is the cheapest: commands to copy, which rent the machines with --ttl and --max-cost, copy the text
+    to them, train, and remove them after a question. The table has what fits, by dollars for the whole training, with
+    boot and set-up: 15 minutes, on bare metal 35. No row costs less than the shortest time that its cloud bills.
+    MEMORY is that of the fullest rank, with the largest micro-batch that fits; the rest of the batch is accumulated.
+    A step is a range: GPUs attain 30 to 48 % of their peak in large transformers, links 50 to 80 % of their figure.
+    Prices are list prices of the machines, without disks.
 
     It is arithmetic. Where a run on this computer's records was the same job on the same machines, its median step
     counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. Where torch is installed here, it

@@ -24,9 +24,14 @@ def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableTy
     parts: list[RenderableType] = []
     if fitting:
         # In one line however narrow the terminal is: it is to be copied.
-        command = Text(fitting[0].command or "", "bold", no_wrap=True, overflow="ignore")
-        parts += [command, "", _table(shown)]
-        parts += [Text(said, "dim") for said in dict.fromkeys(map(_said, shown)) if said]
+        command = fitting[0].command
+        if command is None:
+            parts.append(Text(fitting[0].reason or "", "bold"))
+        else:
+            parts.append(Text(command, "bold", no_wrap=True, overflow="ignore"))
+        parts += ["", _table(shown)]
+        notes = dict.fromkeys(map(_said, shown))
+        parts += [Text(note, "dim") for note in notes if note and (command or note != fitting[0].reason)]
         if hidden := len(fitting) - len(shown):
             parts.append(Text(f"{plural(hidden, 'more row')} that fit: --all shows them", "dim"))
     else:
@@ -67,7 +72,7 @@ def _said(row: AdviceRow) -> str | None:
 
 
 def _name(row: AdviceRow) -> str:
-    return f"{row.count} x {row.shape}, {row.strategy}"
+    return f"{row.count} x {row.shape}, {row.strategy}, {row.precision}"
 
 
 def _table(rows: Sequence[AdviceRow]) -> RenderableType:
@@ -76,6 +81,7 @@ def _table(rows: Sequence[AdviceRow]) -> RenderableType:
     columns: dict[str, Callable[[AdviceRow], str]] = {
         "machines": lambda row: f"{row.count} x {row.shape}",
         "strategy": lambda row: row.strategy,
+        "precision": lambda row: row.precision,
         "memory": _memory,
         "at once": lambda row: str(row.micro_batch),
         "step": _step,
@@ -89,12 +95,12 @@ def _table(rows: Sequence[AdviceRow]) -> RenderableType:
     table = FittedTable(
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
-        right=[name for name in columns if name not in ("machines", "strategy")],
+        right=[name for name in columns if name not in ("machines", "strategy", "precision")],
         least=("at once", "$/h", "MFU", "memory", speed, "$/epoch"),
     )
     note = (
         f"memory: of the fullest rank; at once: {samples} of a rank; step: from the best case to the worst; "
-        "list prices, without disks"
+        "time and $ in all: with boot and set-up; list prices, without disks"
     )
     return Group(table, Text(note, "dim"))
 
@@ -104,10 +110,8 @@ def _memory(row: AdviceRow) -> str:
 
 
 def _time(row: AdviceRow) -> str:
-    """Return how long all of the tokens take."""
-    if row.usd_total is None or not row.hourly_usd:
-        return text.UNKNOWN
-    return text.duration(row.usd_total / row.hourly_usd * 3600)
+    """Return how long boot, set-up and the whole training take, in the middle of the range."""
+    return text.UNKNOWN if row.total_s is None else text.duration(sum(row.total_s) / 2)
 
 
 def _step(row: AdviceRow) -> str:

@@ -148,7 +148,7 @@ def test_advice_is_what_json_prints(store: Store, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out) == {"rows": [plain(row) for row in found]}
     assert isinstance(found[0], gpuctl.AdviceRow)
     assert found[0].fits
-    assert told[-1].startswith("note: an epoch is ")
+    assert told[-2].startswith("note: no text is named")
     with pytest.raises(gpuctl.Usage, match="'many' is no number of tokens"):
         gpuctl.advise(args, batch_tokens="many")
     with pytest.raises(gpuctl.Usage, match="--provider gcp is not possible: give "):

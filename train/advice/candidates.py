@@ -112,6 +112,12 @@ def _layout(question: Question, options: Options, network: Network, machines: Ma
             f"--global-batch-size {options.global_batch_size} can't be divided among {sizes.replicas} ranks. Give a "
             f"multiple of {sizes.replicas}."
         )
+    rank_batch, rank_samples = batch // sizes.replicas, question.rank_samples(sizes.replicas)
+    if rank_samples is not None and rank_batch > rank_samples:
+        raise BadOptions(
+            f"The batch has {rank_batch:,} {options.samples_name} a rank, and an epoch has {rank_samples:,}: give a "
+            "smaller batch, or more data."
+        )
     found = _largest(options, network, sizes, batch // sizes.replicas, machines.gpu_memory_gb)
     memory = fullest_rank(network, options, sizes, found)
     return Layout(

@@ -21,6 +21,10 @@ class Machines:
     """The vendor's figure for the network between them. None: not known."""
     hourly_usd: float | None
     """Of all of them together. None: not known."""
+    setup_s: float = 0.0
+    """From the order of a machine to the first step of a job on it."""
+    min_billed_s: float = 0.0
+    """The shortest time that a machine is billed for."""
     peaks: Peaks | None = None
     """The GPU's rates. None: those of its data sheet."""
     backend: Literal["nccl", "gloo"] = "nccl"
@@ -39,6 +43,18 @@ class Machines:
         """Return the operations a second of one GPU by its data sheet. None: not known, or it can't."""
         tflops = self._peaks.tflops.get(precision) if self._peaks else None
         return None if tflops is None else tflops * 1e12
+
+    @property
+    def usual_precisions(self) -> tuple[Precision, ...]:
+        """The precisions to compare for a job that names none.
+
+        Ampere and newer GPUs have bf16. V100 and T4 have fp16 only, which not every strategy can have. Of a GPU
+        without a data sheet nothing is known.
+        """
+        known = self._peaks.tflops if self._peaks else {}
+        if known.get("bf16"):
+            return ("bf16",)
+        return ("fp16", "fp32") if known.get("fp16") else ("fp32",)
 
     @property
     def memory_bytes_s(self) -> float | None:

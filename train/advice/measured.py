@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from train.advice.candidates import Layout
 from train.advice.machines import Machines
@@ -21,6 +22,8 @@ BESIDE_STEPS = frozenset({
 })  # fmt: skip
 """Options that can't make a step longer. Every other one counts, so that an option nobody thought of here does."""
 DECIDE = tuple(one.name for one in fields(Options) if one.name not in SIZES | BESIDE_STEPS)
+FILES = ("data_dir", "tokenizer")
+"""Options for files, which have other paths on the nodes. Their names are compared."""
 SPREAD = 0.10
 """How far the next run's median may be from an earlier one's."""
 
@@ -58,7 +61,7 @@ def range_of(run: MeasuredRun) -> tuple[float, float]:
 
 def _is_same(run: MeasuredRun, layout: Layout, env: DistributedEnvironment) -> bool:
     options = _options(run.words)
-    if options is None or any(getattr(options, name) != getattr(layout.options, name) for name in DECIDE):
+    if options is None or any(_value(options, name) != _value(layout.options, name) for name in DECIDE):
         return False
     try:
         sizes = degrees(options, env)
@@ -68,6 +71,12 @@ def _is_same(run: MeasuredRun, layout: Layout, env: DistributedEnvironment) -> b
     except BadOptions:
         return False
     return (sizes, batch, number) == (layout.sizes, layout.global_batch, layout.batch.number)
+
+
+def _value(options: Options, name: str) -> object:
+    """Return an option's value as it is compared."""
+    value: object = getattr(options, name)
+    return Path(str(value)).name if name in FILES and value is not None else value
 
 
 def _options(words: Sequence[str]) -> Options | None:

@@ -1,12 +1,14 @@
-"""What is asked: a job by its options, how large its steps are, and on how many tokens it is trained. Pure."""
+"""The question: a job by its options, how large its steps are, and on how many tokens it is trained. Pure."""
 
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from train.advice.data import Data, data_of
+from train.advice.length import NO_TEXT, length_of
 from train.command_line import parse
 from train.errors import BadOptions
-from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Options
+from train.options import DEFAULT_BATCH, DEFAULT_BATCH_OF_TEXT, Options, Precision
 
 DECIDED = (
     "--strategy",
@@ -20,6 +22,7 @@ DECIDED = (
 OF_PARTS = {"--cpu-offload", "--prefetch"}
 """Options that only strategies with parts of the weights have."""
 AUTO = "auto"
+PRECISIONS = ("no --precision is named: rows have bf16 if the GPU has it, else fp16 or fp32",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,22 @@ class Question:
     """Tokens of a step of all ranks, about. None: the options say how many samples."""
     data: Data
     samples: float | None
-    """To train on in all: tokens, or epochs that were typed. None: not said, or not known."""
+    """To train on in all. None: not known."""
+    spelled_out: bool = False
+    """Whether the answer's options are to say all that is priced: the precision and the epochs, too."""
+    precision_given: bool = False
+    without_command: str | None = None
+    """Why no options train on these samples. None: the answer's options do."""
+    notes: tuple[str, ...] = ()
+    """How long the training is, in clauses."""
+
+    def in_precision(self, precision: Precision) -> "Question":
+        """Return the question for a precision that the options do not name."""
+        return replace(
+            self,
+            words=(*self.words, "--precision", precision),
+            options=replace(self.options, precision=precision),
+        )
 
     def global_batch(self, replicas: int) -> int | None:
         """Return the samples of a step of so many data-parallel ranks. None: they can't be divided so."""
@@ -44,10 +62,20 @@ class Question:
         if self.batch_tokens is not None:
             return max(1, round(self.batch_tokens / self.options.seq_len / replicas)) * replicas
         default = DEFAULT_BATCH_OF_TEXT if self.options.is_text else DEFAULT_BATCH
+        if (rank_samples := self.rank_samples(replicas)) is not None:
+            default = min(default, rank_samples)  # as in the job
         return (self.options.batch_size or default) * replicas
 
+    def rank_samples(self, replicas: int) -> int | None:
+        """Return the samples of an epoch of each data-parallel rank. None: not known."""
+        if not self.spelled_out or self.data.training is None:
+            return None
+        return math.ceil(self.data.training / replicas)
 
-def question_of(words: Sequence[str], *, batch_tokens: float | None, tokens: float | None) -> Question:
+
+def question_of(
+    words: Sequence[str], *, batch_tokens: float | None, tokens: float | None, spelled_out: bool = False
+) -> Question:
     """Read a job's options. Exits as the job does where they are wrong; raises BadOptions for what has no answer."""
     words = tuple(without_auto(words))
     names = set(_names(words))
@@ -66,16 +94,28 @@ def question_of(words: Sequence[str], *, batch_tokens: float | None, tokens: flo
             "--batch-tokens and a batch size after -- both say how large a step is: leave one out."
         )
     data = data_of(options)
-    samples = None if tokens is None else tokens / options.seq_len
-    if "--epochs" in names and tokens is None and data.training is not None:
-        samples = float(options.epochs * data.training)
+    if options.is_text and options.data_dir is None and (batch_tokens, tokens) != (None, None):
+        data = replace(data, training=None, epoch=NO_TEXT)
+    length = length_of(data, options, tokens=tokens, epochs_given="--epochs" in names)
+    job_words = tuple(_without(words, DECIDED))
+    if spelled_out and length.epochs is not None:
+        job_words = (*_without(job_words, ("--epochs",)), "--epochs", str(length.epochs))
+        options = replace(options, epochs=length.epochs)
     return Question(
-        words=tuple(_without(words, DECIDED)),
+        words=job_words,
         options=options,
         strategy_given=strategy_given,
         batch_tokens=batch_tokens,
         data=data,
-        samples=samples,
+        samples=length.samples,
+        spelled_out=spelled_out,
+        precision_given="--precision" in names,
+        without_command=length.without_command,
+        notes=(
+            data.epoch,
+            *length.notes,
+            *(PRECISIONS if spelled_out and "--precision" not in names else ()),
+        ),
     )
 
 

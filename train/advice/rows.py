@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from train.advice.candidates import Layout, Refused, layouts, strategies
+from train.advice.cost import training_cost
 from train.advice.data import ImageShape
 from train.advice.machines import Machines
 from train.advice.measured import MeasuredRun, measured, range_of
@@ -15,7 +16,7 @@ from train.advice.question import Question
 from train.advice.speed import step_s
 from train.errors import BadEnvironment
 from train.models.gpt_sizes import GPT_SIZES
-from train.options import Options
+from train.options import Options, Precision
 from train.strategies.degrees import strategy_name
 
 HARDLY_FASTER = 1.03
@@ -32,6 +33,7 @@ class Row:
     gpu: str
     gpu_memory_gb: float
     strategy: str
+    precision: Precision
     fits: bool
     memory_gb: float | None
     """Of the fullest rank."""
@@ -52,11 +54,18 @@ class Row:
     hourly_usd: float | None
     usd_per_sample: float | None
     compared_usd: float | None
-    """What the rows are sorted by: the price of a sample, or that of a simpler strategy that is about as fast."""
+    """The price by which rows are sorted: of the whole training, else of a sample. A strategy that is hardly faster
+    than a simpler one has the simpler one's price, if that is higher."""
     usd_per_epoch: float | None
+    """Of its samples alone, on machines that run already."""
+    total_s: tuple[float, float] | None
+    """From the order of the machines to the last step: the best case and the worst."""
     usd_total: float | None
+    """Of that time, in the middle of the range, and at least of the shortest time that is billed."""
     reason: str | None
     """Why it is not possible, what is not known of it, or the run that measured it."""
+    without_command: str | None
+    """Why `words` do not train on all that is priced. None: they do."""
     words: tuple[str, ...]
     """The job's options for it."""
 
@@ -99,11 +108,39 @@ def rows(question: Question, machines: Sequence[Machines], runs: Sequence[Measur
 
     `runs`: earlier ones, the latest last; where one was the same, its steps count.
     """
+    all_rows = [
+        row
+        for precision in _precisions(question, machines)
+        for row in _rows_in(precision, question, machines, runs)
+    ]
+    return sorted(all_rows, key=_order)
+
+
+def _precisions(question: Question, machines: Sequence[Machines]) -> Sequence[Precision]:
+    """Return the precisions of the answer's rows: the named precision, else all that suit the GPUs."""
+    if question.precision_given or not question.spelled_out:
+        return [question.options.precision]
+    return list(dict.fromkeys(precision for group in machines for precision in group.usual_precisions))
+
+
+def _rows_in(
+    precision: Precision, question: Question, machines: Sequence[Machines], runs: Sequence[MeasuredRun]
+) -> list[Row]:
+    """Return the rows of one precision, of the machines that it suits."""
+    chosen = question.spelled_out and not question.precision_given
+    if chosen:
+        question = question.in_precision(precision)
+        machines = [group for group in machines if precision in group.usual_precisions]
     stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
     pipelines = stages or (not question.strategy_given and any(one.world_size > 1 for one in machines))
     network = network_of(question, pipelines=pipelines)
-    found = [row for one in machines for row in _rows_of(question, network, one, runs)]
-    return sorted(found, key=_order)
+    return [
+        row
+        for group in machines
+        for row in _rows_of(question, network, group, runs)
+        # A reason against all precisions of a GPU is shown once.
+        if row.fits or not chosen or precision == group.usual_precisions[-1]
+    ]
 
 
 def _order(row: Row) -> tuple[float, ...]:
@@ -151,6 +188,7 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
     return Row(
         **_facts(machines),
         strategy=refused.options.strategy,
+        precision=refused.options.precision,
         fits=False,
         memory_gb=None,
         memory=None,
@@ -165,8 +203,10 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
         usd_per_sample=None,
         compared_usd=None,
         usd_per_epoch=None,
+        total_s=None,
         usd_total=None,
         reason=refused.reason,
+        without_command=None,
         words=question.words,
     )
 
@@ -180,7 +220,7 @@ def _row(
         seconds = range_of(run)
     elif layout.fits:
         seconds = step_s(network, options, layout.sizes, layout.batch, machines)
-    speed = usd_per_sample = mfu = None
+    speed = usd_per_sample = mfu = cost = None
     if seconds is not None:
         speed = layout.global_batch / (sum(seconds) / 2)
         mfu = (
@@ -190,10 +230,14 @@ def _row(
         )
         # To three figures: rows that differ less cost the same.
         usd_per_sample = figures(machines.hourly_usd and machines.hourly_usd / 3600 / speed, 3)
+        if question.samples is not None:
+            best, worst = (step / layout.global_batch for step in seconds)
+            cost = training_cost(machines, question.samples, (best, worst))
     of_text = None if network.of_images else network.tokens
     return Row(
         **_facts(machines),
         strategy=strategy_name(options, layout.sizes),
+        precision=options.precision,
         # A run that succeeded has proved it, whatever the arithmetic says.
         fits=layout.fits or run is not None,
         memory_gb=round(layout.memory.total / 1e9, 2),
@@ -207,9 +251,11 @@ def _row(
         tokens_per_s=figures(speed and of_text and speed * of_text),
         mfu=figures(mfu),
         usd_per_sample=usd_per_sample,
-        compared_usd=usd_per_sample,
+        compared_usd=cost.usd if cost is not None else usd_per_sample,
         usd_per_epoch=_product(usd_per_sample, question.data.training),
-        usd_total=_product(usd_per_sample, question.samples),
+        total_s=None if cost is None else (figures(cost.total_s[0]), figures(cost.total_s[1])),
+        usd_total=None if cost is None else figures(cost.usd),
+        without_command=question.without_command,
         reason=_reason(options, layout, machines, seconds, run),
         words=(*question.words, *_decided(question, layout)),
     )

@@ -1,6 +1,5 @@
 """`advise`: a row for each shape, count and strategy, of list prices. Nothing is rented, and no cloud is asked."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from gpuctl.options import App
 from gpuctl.shape_names import find
 from gpuctl.workflow.advice.ask import ask, machines_of_shape
 from gpuctl.workflow.advice.check import compared
+from gpuctl.workflow.advice.command import Account, command_of, with_absolute_paths
 from gpuctl.workflow.advice.measured import measured_runs
 from gpuctl.workflow.training.request import value_of
 from provision.pricing.catalog import SHAPES
@@ -48,6 +48,7 @@ class AdviceRow:
     shape: str
     count: int
     strategy: str
+    precision: str
     fits: bool
     memory_gb: float | None
     """Of the fullest rank."""
@@ -62,7 +63,11 @@ class AdviceRow:
     mfu: float | None
     hourly_usd: float | None
     usd_per_epoch: float | None
+    """Of its steps alone."""
+    total_s: tuple[float, float] | None
+    """Boot, set-up and training, at best and at worst."""
     usd_total: float | None
+    """Of that time, in the middle, and at least of the shortest time that the cloud bills."""
     batch_samples: int | None
     batch_tokens: int | None
     micro_batch: int | None
@@ -71,7 +76,8 @@ class AdviceRow:
     reason: str | None
     """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
     command: str | None
-    """What rents the machines, and trains on them. None: it does not fit."""
+    """Commands that rent the machines, train on them and remove them. None: the job does not fit, or no command
+    does what is priced: `reason` has why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +103,19 @@ def advise(app: App, request: AdviseRequest) -> Advice:
         machines_of_shape(shape, count, usd) for shape, usd in known for count in request.counts or COUNTS
     ]
     answer = ask(
-        request.words,
+        with_absolute_paths(request.words),
         machines,
         batch_tokens=request.batch_tokens,
         tokens=request.tokens,
         runs=measured_runs(app.store),
+        spelled_out=True,
     )
     for note in answer.notes:
         app.output.say(f"note: {note}")
     if request.check and answer.rows[0]["fits"] and answer.vocabulary is not None:
         app.output.say(compared(answer.rows[0], answer.vocabulary))
-    return Advice(rows=tuple(_row(row) for row in answer.rows))
+    account = Account(prices=prices, region=request.region)
+    return Advice(rows=tuple(_row(row, account) for row in answer.rows))
 
 
 def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
@@ -125,13 +133,12 @@ def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
     return found
 
 
-def _row(row: dict[str, object]) -> AdviceRow:
+def _row(row: dict[str, object], account: Account) -> AdviceRow:
+    """Return a row of the document from a row of the job's arithmetic."""
     kept = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
-    command = command_of(str(row["shape"]), row["count"], row["words"]) if row["fits"] else None
-    return AdviceRow(**kept, command=command)  # type: ignore[arg-type]  # as the job has them
-
-
-def command_of(shape: str, count: object, words: object) -> str:
-    """Return the commands that rent the machines and train on them, to copy."""
-    assert isinstance(words, list)
-    return f"gpuctl up --shape {shape} --count {count} && gpuctl train -- {shlex.join(words)}"
+    if not row["fits"]:
+        return AdviceRow(**kept, command=None)  # type: ignore[arg-type]  # as the job has them
+    if (without_command := row["without_command"]) is not None:
+        reason = " ".join(str(part) for part in (row["reason"], without_command) if part)
+        return AdviceRow(**kept | {"reason": reason}, command=None)  # type: ignore[arg-type]
+    return AdviceRow(**kept, command=command_of(row, account))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.scaling.network_links import nominal_gb_s
+from gpuctl.workflow.advice.billing import min_billed_s, setup_s
 from gpuctl.workflow.training.ask_built_in import answer_in, ask_built_in, refusal_of
 from provision.pricing.shape import Shape
 
@@ -37,6 +38,8 @@ def machines_of_shape(
         "gpu_memory_gb": shape.gpu_memory_gb,
         "between_gb_s": nominal_gb_s(shape.name, rdma=shape.compute_cluster and shape.bare_metal),
         "hourly_usd": None if usd_per_hour is None else usd_per_hour * count,
+        "setup_s": setup_s(shape),
+        "min_billed_s": min_billed_s(shape),
     }
 
 
@@ -47,13 +50,21 @@ def ask(
     batch_tokens: float | None = None,
     tokens: float | None = None,
     runs: Sequence[dict[str, Any]] = (),
+    spelled_out: bool = False,
 ) -> Answer:
     """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused.
 
-    `runs`: earlier ones, the latest last, whose steps count where they were the same.
+    `runs`: earlier ones, the latest last, whose steps count where they were the same. `spelled_out`: the options of
+    the answer have a precision and epochs, also if `words` name none.
     """
-    asked = {"machines": machines, "batch_tokens": batch_tokens, "tokens": tokens, "runs": runs}
-    done = ask_built_in(CODE, words, json.dumps(asked))
+    question = {
+        "machines": machines,
+        "batch_tokens": batch_tokens,
+        "tokens": tokens,
+        "runs": runs,
+        "spelled_out": spelled_out,
+    }
+    done = ask_built_in(CODE, words, json.dumps(question))
     if sentence := refusal_of(done):
         raise Usage(sentence)
     if done.returncode:

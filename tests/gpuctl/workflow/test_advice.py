@@ -52,39 +52,15 @@ def test_document_has_the_keys_of_the_contract_and_null_for_what_is_not_known(ad
     assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
     priced = [row["usd_per_epoch"] for row in rows if row["usd_per_epoch"] is not None]
     assert priced == pytest.approx(sorted(priced), rel=0.03)
-    assert rows[0]["usd_total"] is None, "nobody said how many tokens"
+    assert rows[0]["usd_total"] > rows[0]["usd_per_epoch"] * 10, "ten epochs, boot and set-up"
     unknown = next(row for row in rows if row["shape"] == "VM.GPU2.1")
     assert (unknown["fits"], unknown["step_s"], unknown["usd_per_epoch"]) == (True, None, None)
-
-
-def test_first_line_is_commands_that_gpuctl_takes(advise: Advise) -> None:
-    status, out, _ = advise(
-        "--shape",
-        "A10",
-        "--provider",
-        "oci",
-        "--batch-tokens",
-        "0.1M",
-        "--tokens",
-        "1B",
-        "--",
-        *MODEL,
-        "--lr",
-        "0.001",
-    )
-    assert status == 0
-    up, train = out.splitlines()[0].split(" && ")
-    assert up.startswith("gpuctl up --shape ")
-    words = shlex.split(train)
-    assert words[:5] == ["gpuctl", "train", "--", *MODEL]
-    check_built_in(words[3:])
-    assert "$ in all" in out
 
 
 def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advise, tmp_path: Path) -> None:
     asked = ("--shape", "VM.GPU.A10.2", "--count", "1", "--json", "--", *MODEL, "--strategy", "ddp")
     [before] = json.loads(advise(*asked)[1])["rows"]
-    words = tuple(shlex.split(before["command"].partition(" -- ")[2]))
+    words = tuple(shlex.split(before["command"].partition(" -- ")[2].partition(" && ")[0]))
     store = Store(tmp_path / "home")
     folder = store.new_run(datetime.now(UTC))
     node = RunNode(name="work-0", rank=0, nproc=2, first_rank=0, run_dir="/nowhere")
@@ -94,14 +70,14 @@ def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advi
     )
     [found] = json.loads(advise(*asked)[1])["rows"]
     assert (found["step_s"], found["reason"]) == ([1.8, 2.2], f"measured in {folder.id}")
-    assert f"1 x VM.GPU.A10.2, ddp: measured in {folder.id}" in advise(*asked[:4], *asked[5:])[1]
+    assert f"1 x VM.GPU.A10.2, ddp, bf16: measured in {folder.id}" in advise(*asked[:4], *asked[5:])[1]
 
 
 def test_model_that_fits_nowhere_ends_with_status_1_and_says_why(advise: Advise) -> None:
     status, out, _ = advise("--shape", "VM.GPU.A10.1", "--count", "1", "--", "--model", "gpt-7b")
     assert status == 1
     assert out.startswith("It fits on none of these machines.")
-    assert "1 x VM.GPU.A10.1, ddp: With one sequence at a time a rank needs 113.4 GB" in out
+    assert "1 x VM.GPU.A10.1, ddp, bf16: With one sequence at a time a rank needs 123.0 GB" in out
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_rows_of_images_have_samples_and_no_tokens():
         assert row.samples_per_s == pytest.approx(256 / middle, rel=1e-2)
         assert row.step_s[1] <= 1.602 * row.step_s[0]
         assert row.usd_per_epoch == pytest.approx(60_000 / row.samples_per_s * 4 / 3600, rel=1e-2)
-        assert row.usd_total == pytest.approx(2 * row.usd_per_epoch, rel=1e-3)
+        assert row.usd_total == pytest.approx(2 * row.usd_per_epoch, rel=1e-2)
 
 
 def test_strategy_that_images_can_not_have_says_why_where_it_is_named():

@@ -152,7 +152,7 @@ def test_epochs_that_are_typed_tell_the_cost_in_all():
     [row] = asked(*TEXT, "--epochs", "3")
     assert row.usd_total == pytest.approx(3 * row.usd_per_epoch, rel=1e-3)
     [row] = asked(*TEXT)
-    assert row.usd_total is None
+    assert row.usd_total == pytest.approx(10 * row.usd_per_epoch, rel=1e-3), "the job's default"
 
 
 def test_tokens_of_images_are_refused_with_what_to_do():
@@ -208,6 +208,17 @@ def test_every_option_but_a_few_makes_a_run_another_job():
         assert measured([measured_run([*row.words, *words])], layout, here) is None
 
 
+def test_text_of_a_measured_run_may_have_another_path():
+    two = [machines(count=2, gpus=4)]
+    words = [*TEXT, "--strategy", "fsdp", "--data-dir", "/home/me/books"]
+    question = question_of(words, batch_tokens=1e5, tokens=None)
+    [row] = rows(question, two)
+    same, other = (measured_run([*row.words, "--data-dir", path]) for path in ("~/books", "/home/me/letters"))
+    [measured_row] = rows(question, two, [same])
+    assert measured_row.reason == f"measured in {same.run}"
+    assert rows(question, two, [other]) == [row]
+
+
 def test_run_of_deepspeed_is_not_a_measured_one_of_ddp():
     here = [machines(count=2, gpus=4)]
     question = question_of([*TEXT, "--strategy", "ddp"], batch_tokens=1e5, tokens=None)
@@ -231,7 +242,7 @@ def test_run_that_succeeded_has_proved_that_it_fits():
 
 def test_images_without_torch_on_this_computer_say_what_to_install():
     code = "import sys; sys.modules['torch'] = None; from train.advice.__main__ import main; sys.exit(main())"
-    asked_of = {"machines": [], "batch_tokens": None, "tokens": None, "runs": []}
+    asked_of = {"machines": [], "batch_tokens": None, "tokens": None, "spelled_out": False, "runs": []}
     done = subprocess.run(
         [sys.executable, "-c", code, "--model", "resnet50"],
         input=json.dumps(asked_of), capture_output=True, text=True, check=False,
