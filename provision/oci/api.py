@@ -34,6 +34,8 @@ APPEAR_TIMEOUT_S = 15.0
 
 _CLIENTS = {
     "compute": ("oci.core.compute_client", "ComputeClient"),
+    "management": ("oci.core.compute_management_client", "ComputeManagementClient"),
+    "autoscaling": ("oci.autoscaling.auto_scaling_client", "AutoScalingClient"),
     "network": ("oci.core.virtual_network_client", "VirtualNetworkClient"),
     "storage": ("oci.core.blockstorage_client", "BlockstorageClient"),
     "identity": ("oci.identity.identity_client", "IdentityClient"),

@@ -16,9 +16,9 @@ import oci
 from inventories.errors import InvalidInput
 from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
-from provision.oci import offers
+from provision.oci import offers, rights
 from provision.oci.api import Api
-from provision.oci.errors import LAUNCH_POLICIES, STOPPED_COUNT, policy_for, statement
+from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
@@ -27,17 +27,6 @@ MOST_SKEW_S = 300.0
 """Requests that are signed with a time further off are refused."""
 WORRYING_SKEW_S = 60.0
 
-OWNER_POLICIES = (
-    "manage instance-family in compartment id {compartment}",
-    "manage volume-family in compartment id {compartment}",
-    "manage virtual-network-family in compartment id {compartment}",
-    "manage compute-clusters in compartment id {compartment}",
-    "inspect compartments in tenancy",
-)
-"""What a group needs that also makes the shared network."""
-GUEST_POLICIES = (*LAUNCH_POLICIES, "manage volume-family in compartment id {compartment}")
-"""What it needs for machines in somebody's subnet, and to find boot volumes that outlive them."""
-
 
 def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     """As `Cloud.check` says."""
@@ -45,7 +34,10 @@ def findings(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]
     found = [sdk(), *_files(api), *credentials]
     if known:
         found += _together(
-            partial(_region, api), partial(_permissions, api), partial(_plan, api, cluster, count)
+            partial(_region, api),
+            partial(_permissions, api, cluster),
+            partial(_time_limit, api, cluster),
+            partial(_plan, api, cluster, count),
         )
     return tuple(found)
 
@@ -155,8 +147,9 @@ def _region(api: Api) -> Iterator[Finding]:
         )
 
 
-def _permissions(api: Api) -> Iterator[Finding]:
+def _permissions(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
     operations = [kind.operation("list") for kind in KINDS.values()]
+    operations = [operation for operation in operations if operation not in rights.TIME_LIMIT_LISTS]
     operations += ["compute.list_instances", "compute.list_images", "compute.list_vnic_attachments"]
     outcomes = run_all(lambda one: api.listed(one), operations)
     fine = True
@@ -173,15 +166,67 @@ def _permissions(api: Api) -> Iterator[Finding]:
             )
     if fine:
         yield Finding(what="permission to read", ok=True, detail=f"{len(operations)} lists can be read")
-    yield Finding(
+    yield _creating(api, cluster)
+
+
+def _creating(api: Api, cluster: CloudCluster) -> Finding:
+    """Return the statements that creating and deleting need, as OCI can't be asked for them."""
+    subnet, vcn = _network_compartments(api, cluster)
+    needed = rights.GIVEN_SUBNET if cluster.subnet_id else rights.SHARED_NETWORK
+    network = "with --subnet-id" if cluster.subnet_id else "that also creates the network"
+    statements = _statements(api, needed, subnet=subnet, vcn=vcn)
+    return Finding(
         what="permission to create",
         ok=None,
-        detail=f"OCI can't be asked. A group that also makes the network needs\n{_told(api, OWNER_POLICIES)}\n"
-        f"and with --subnet-id\n{_told(api, GUEST_POLICIES)}\nWithout the one on volumes, boot volumes get no tags, "
-        "and `gpuctl down` does not find one that was kept when its machine was ended in the console. Images of the "
-        f"marketplace also need `{policy_for('app_catalog', api.compartment)}`; without it, another default image "
-        "is taken.",
+        detail=f"OCI can't be asked. A group {network} needs\n{statements}\nand for --ttl\n"
+        f"{_statements(api, rights.TIME_LIMIT)}\nWithout `manage volume-family`, boot volumes get no tags, and "
+        "`gpuctl down` does not find one that was preserved when its machine was terminated in the console. "
+        "`manage compute-clusters` is for shapes with RDMA. Without `inspect work-requests`, the reason of a "
+        "launch that fails late is missing. Useful, and not necessary, for limits, reports of capacity, images of "
+        f"the marketplace and --all-regions:\n{_statements(api, rights.HINTS)}",
     )
+
+
+def _network_compartments(api: Api, cluster: CloudCluster) -> tuple[str, str]:
+    """Return the compartments of the given subnet and of its VCN; the cluster's where they are not known."""
+    if cluster.subnet_id is None:
+        return api.compartment, api.compartment
+    try:
+        subnet = api.call("network.get_subnet", cluster.subnet_id)
+    except CloudError:
+        return api.compartment, api.compartment
+    try:
+        vcn = api.call("network.get_vcn", subnet["vcnId"])
+    except CloudError:
+        return str(subnet["compartmentId"]), str(subnet["compartmentId"])
+    return str(subnet["compartmentId"]), str(vcn["compartmentId"])
+
+
+def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
+    """Yield whether a right for `--ttl` is missing, as far as lists show it."""
+    check = "permission for --ttl"
+    outcomes = run_all(api.listed, rights.TIME_LIMIT_LISTS)
+    methods = [operation.partition(".")[2] for operation in rights.TIME_LIMIT_LISTS]
+    denied = [
+        method for method, outcome in zip(methods, outcomes, strict=True) if isinstance(outcome, Denied)
+    ]
+    failed = [
+        outcome for outcome in outcomes if isinstance(outcome, Exception) and not isinstance(outcome, Denied)
+    ]
+    if denied:
+        statements = list(dict.fromkeys(policy_for(method, api.compartment) for method in denied))
+        word = "statements" if len(statements) > 1 else "statement"
+        yield Finding(
+            what=check,
+            ok=False if cluster.ttl_s is not None else None,
+            detail="With --ttl, nothing in the cloud would end the machines: OCI refuses to "
+            f"{', '.join(method.replace('_', ' ') for method in denied)}.",
+            fix=f"Add the policy {word} {', '.join(f'`{text}`' for text in statements)}.",
+        )
+    elif failed:
+        yield Finding(what=check, ok=None, detail=str(failed[0]))
+    else:
+        yield Finding(what=check, ok=True, detail="instance pools and their schedules can be read")
 
 
 def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:
@@ -222,9 +267,11 @@ def _add(api: Api, method: str) -> str:
     return f"Add the policy statement `{policy_for(method, api.compartment)}`."
 
 
-def _told(api: Api, policies: Sequence[str]) -> str:
-    """One a line, as the console takes them."""
-    return "\n".join(f"    {statement(policy, api.compartment)}" for policy in policies)
+def _statements(api: Api, policies: Sequence[str], *, subnet: str = "", vcn: str = "") -> str:
+    """Return policies as statements, each on a line, as the console takes them."""
+    at = {"subnet": subnet, "vcn": vcn, "compartment": api.compartment}
+    lines = dict.fromkeys(statement(policy.format(**at), api.compartment) for policy in policies)
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _together(*checks: Callable[[], Iterator[Finding]]) -> list[Finding]:

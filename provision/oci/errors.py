@@ -66,6 +66,7 @@ _POLICIES = (
     ("resource_availability", "inspect resource-availability in tenancy"),
     ("availability_domain", "inspect compartments in tenancy"),
     ("fault_domain", "inspect compartments in tenancy"),
+    ("list_compartments", "inspect compartments in tenancy"),
     ("region_subscription", "inspect tenancies in tenancy"),
     ("app_catalog", "manage app-catalog-listing in tenancy"),
     ("compute_cluster", "manage compute-clusters in compartment id {compartment}"),
@@ -74,11 +75,15 @@ _POLICIES = (
     ("addon", "manage cluster-family in compartment id {compartment}"),
     ("kubeconfig", "use clusters in compartment id {compartment}"),
     ("load_balancer", "manage load-balancers in compartment id {compartment}"),
+    ("auto_scaling", "manage auto-scaling-configurations in compartment id {compartment}"),
+    ("instance_configuration", "manage compute-management-family in compartment id {compartment}"),
+    ("instance_pool", "manage compute-management-family in compartment id {compartment}"),
     ("network_security_group", "manage network-security-groups in compartment id {compartment}"),
     ("boot_volume", "manage volume-family in compartment id {compartment}"),
     ("vnic_attachments", "manage instance-family in compartment id {compartment}"),
     ("get_vnic", "use vnics in compartment id {compartment}"),
     ("get_subnet", "use subnets in compartment id {compartment}"),
+    ("list_work_requests", "inspect work-requests in compartment id {compartment}"),
     ("work_request", "manage instance-family in compartment id {compartment}"),
     ("instance", "manage instance-family in compartment id {compartment}"),
     ("image", "manage instance-family in compartment id {compartment}"),
@@ -95,6 +100,26 @@ LAUNCH_POLICIES = (
     "use network-security-groups in compartment id {compartment}",
 )
 """A launch needs all of them."""
+_GROUP_POLICIES = (
+    "manage network-security-groups in compartment id {compartment}",
+    "manage vcns in compartment id <compartment of the VCN>",
+)
+_POOL_POLICIES = ("manage compute-management-family in compartment id {compartment}", *LAUNCH_POLICIES)
+_SEVERAL = {
+    "launch_instance": LAUNCH_POLICIES,
+    "create_network_security_group": _GROUP_POLICIES,
+    "delete_network_security_group": _GROUP_POLICIES,
+    "create_instance_pool": _POOL_POLICIES,
+    "terminate_instance_pool": (*_POOL_POLICIES, "use volumes in compartment id {compartment}"),
+    "create_auto_scaling_configuration": (
+        "manage auto-scaling-configurations in compartment id {compartment}",
+        "manage compute-management-family in compartment id {compartment}",
+    ),
+}
+"""Operations that need several statements each.
+
+Source: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/corepolicyreference.htm
+"""
 
 
 def statement(policy: str, compartment: str) -> str:
@@ -168,8 +193,8 @@ def _kind(error: "oci.exceptions.ServiceError", operation: str) -> type[CloudErr
 
 
 def _needs(operation: str, compartment: str) -> str:
-    if operation == "launch_instance":
-        needed = "; ".join(f"`{statement(policy, compartment)}`" for policy in LAUNCH_POLICIES)
+    if operation in _SEVERAL:
+        needed = "; ".join(f"`{statement(policy, compartment)}`" for policy in _SEVERAL[operation])
         return (
             f"Something that it names is not there, or one of these policy statements is missing: {needed}."
         )

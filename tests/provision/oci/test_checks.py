@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from provision.oci.checks import GUEST_POLICIES, OWNER_POLICIES
-from provision.oci.cloud import OciCloud
+from provision.cloud.records import Finding
+from provision.oci import rights
+from provision.oci.cloud import OciCloud, connect
 from provision.oci.quotas import machine_limit
 from tests.fakes.client import FakeCloud
-from tests.provision.oci.building import Builder, operations
+from tests.provision.oci.building import Builder, FastClock, operations
 
 
 def test_check_of_a_working_account_finds_no_problem(
@@ -74,11 +75,61 @@ def test_machine_limit_is_the_one_of_gpus_or_ocpus(names: list[str], limit: str 
     assert machine_limit(names) == limit
 
 
+def statements_of(finding: Finding) -> list[str]:
+    return [line.strip() for line in finding.detail.splitlines() if line.startswith("    ")]
+
+
 def test_check_lists_one_policy_per_line(builder: Builder, cloud: OciCloud) -> None:
     (finding,) = [one for one in cloud.check(builder.cluster, 2) if one.what == "permission to create"]
-    statements = [line.strip() for line in finding.detail.splitlines() if line.startswith("    ")]
-    assert len(statements) == len(OWNER_POLICIES) + len(GUEST_POLICIES)
+    statements = statements_of(finding)
+    assert len(statements) == len((*rights.SHARED_NETWORK, *rights.TIME_LIMIT, *rights.HINTS))
     assert all(line.lower().startswith("allow group") for line in statements)
+
+
+def test_check_of_a_given_subnet_names_its_compartment(
+    builder: Builder, cloud: OciCloud, tmp_path: Path
+) -> None:
+    subnet = builder.infrastructure().ids["subnet"]
+    guest = Builder(cloud, tmp_path, name="guest", subnet_id=subnet)
+    (finding,) = [one for one in cloud.check(guest.cluster, 2) if one.what == "permission to create"]
+    root = cloud.api.compartment
+    for policy in (
+        "manage vcns",
+        "manage network-security-groups",
+        "use subnets",
+        "read virtual-network-family",
+    ):
+        assert f"Allow group <your group> to {policy} in compartment id {root}" in statements_of(finding)
+    elsewhere = cloud.api.listed("identity.list_compartments")[0]["id"]
+    other = connect(replace(cloud.target, compartment=elsewhere), clock=FastClock())
+    statements = statements_of(
+        next(one for one in other.check(guest.cluster, 2) if one.what == "permission to create")
+    )
+    assert f"Allow group <your group> to manage vcns in compartment id {root}" in statements
+    assert f"Allow group <your group> to use subnets in compartment id {root}" in statements
+    assert (
+        f"Allow group <your group> to manage network-security-groups in compartment id {elsewhere}"
+        in statements
+    )
+
+
+@pytest.mark.parametrize(("ttl_s", "ok"), [(3600.0, False), (None, None)])
+def test_check_says_that_nothing_would_end_the_machines(
+    builder: Builder, cloud: OciCloud, fake: FakeCloud, ttl_s: float | None, ok: bool | None
+) -> None:
+    cluster = replace(builder.cluster, ttl_s=ttl_s)
+    found = {finding.what: finding for finding in cloud.check(cluster, 2)}
+    assert found["permission for --ttl"].ok
+    fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
+    for operation in ("ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"):
+        fake.fault(operation=operation, **fault)
+    found = {finding.what: finding for finding in cloud.check(cluster, 2)}
+    finding = found["permission for --ttl"]
+    assert finding.ok is ok
+    assert "nothing in the cloud would end the machines" in finding.detail
+    assert finding.fix.count("manage compute-management-family in compartment id") == 1
+    assert "manage auto-scaling-configurations in compartment id" in finding.fix
+    assert found["permission to read"].ok
 
 
 def test_check_stops_at_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
@@ -113,6 +164,7 @@ def test_check_reports_unanswered_lists_as_unknown(
         "permission to list vcns": None,
         "permission to list images": None,
         "permission to create": None,
+        "permission for --ttl": True,
         "shape and image": None,
     }
     fake.clear_faults()

@@ -1,0 +1,97 @@
+"""The policies that `doctor` names allow each call that a cluster makes, from its first `up` to its `down`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.cloud.teardown import remove
+from provision.oci import rights
+from provision.oci.cloud import OciCloud
+from provision.oci.errors import _SEVERAL, policy_for
+from tests.fakes.client import FakeCloud
+from tests.provision.oci.building import Builder, FastClock, operations
+from tests.provision.oci.permissions import NEEDED, granted
+
+
+def missing(called: Sequence[str], policies: Sequence[str]) -> dict[str, list[str]]:
+    """Return the permissions that the policies do not grant, by operation. Fails at an unknown operation."""
+    unknown = set(called) - set(NEEDED)
+    assert not unknown, f"look {unknown} up in Oracle's policy reference"
+    allowed = frozenset[str]().union(*map(granted, policies))
+    return {name: sorted(NEEDED[name] - allowed) for name in sorted(set(called)) if NEEDED[name] - allowed}
+
+
+def up_and_down(cloud: OciCloud, home: Path, **fields: Any) -> None:
+    """Create two machines, then a third one, and remove everything."""
+    builder = Builder(cloud, home, **fields)
+    cloud.with_addresses(builder.machines(2))
+    cloud.with_addresses(builder.machines(1, launch="b" * 32))
+    for machine in cloud.instances(builder.cluster.id):
+        cloud.failure(machine)
+    assert remove(cloud, {builder.cluster.id}, clock=FastClock(), say=lambda _: None).leftovers == ()
+
+
+def optional(called: Sequence[str]) -> list[str]:
+    """Return the operations without those of hints, which may be refused."""
+    hints = {"GetResourceAvailability", "CreateComputeCapacityReport", "ListRegionSubscriptions"}
+    return [name for name in called if name not in hints]
+
+
+def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
+    subnet = Builder(cloud, tmp_path, name="other").infrastructure().ids["subnet"]
+    fake.forget_calls()
+    up_and_down(cloud, tmp_path, subnet_id=subnet)
+    called = operations(fake)
+    assert {"CreateNetworkSecurityGroup", "DeleteNetworkSecurityGroup", "LaunchInstance"} <= set(called)
+    assert missing(optional(called), rights.GIVEN_SUBNET) == {}
+    assert missing(called, (*rights.GIVEN_SUBNET, *rights.HINTS)) == {}
+    without = [policy for policy in rights.GIVEN_SUBNET if "vcns" not in policy]
+    assert missing(optional(called), without) == {
+        "CreateNetworkSecurityGroup": ["VCN_ATTACH"],
+        "DeleteNetworkSecurityGroup": ["VCN_DETACH"],
+    }
+
+
+@pytest.mark.parametrize("public_ip", [True, False])
+def test_policies_allow_a_cluster_in_the_shared_network(
+    cloud: OciCloud, fake: FakeCloud, tmp_path: Path, public_ip: bool
+) -> None:
+    up_and_down(cloud, tmp_path, public_ip=public_ip)
+    called = operations(fake)
+    assert {"CreateVcn", "DeleteVcn", "LaunchInstance"} <= set(called)
+    assert ("CreateNatGateway" in called) is not public_ip
+    assert missing(optional(called), rights.SHARED_NETWORK) == {}
+
+
+def test_policies_allow_machines_with_rdma(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
+    up_and_down(cloud, tmp_path, shape="BM.GPU4.8")
+    called = operations(fake)
+    assert "CreateComputeCluster" in called
+    assert missing(optional(called), rights.SHARED_NETWORK) == {}
+    assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in granted("manage compute-clusters in compartment id x")
+
+
+def test_policies_for_a_time_limit_allow_pools_and_schedules() -> None:
+    """With the policies of machines, as a pool is created and terminated with the rights to launch."""
+    called = [
+        name for name in NEEDED if "InstancePool" in name or "AutoScaling" in name or "Configuration" in name
+    ]
+    for policies in (rights.GIVEN_SUBNET, rights.SHARED_NETWORK):
+        assert missing(called, (*policies, *rights.TIME_LIMIT)) == {}
+        assert missing(called, policies) != {}
+
+
+@pytest.mark.parametrize("operation", sorted(_SEVERAL))
+def test_error_of_an_operation_names_all_policies_that_it_needs(operation: str) -> None:
+    name = "".join(word.capitalize() for word in operation.split("_"))
+    policies = [policy.format(compartment="x") for policy in _SEVERAL[operation]]
+    assert missing([name], [policy.replace("<compartment of the VCN>", "y") for policy in policies]) == {}
+
+
+def test_policy_that_an_error_names_grants_a_right_of_the_operation() -> None:
+    for name, permissions in NEEDED.items():
+        method = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)[1:]
+        policy = policy_for(method, "x").removeprefix("Allow group <your group> to ")
+        assert not permissions or granted(policy) & permissions, f"{name}: {policy}"
