@@ -174,16 +174,16 @@ def _creating(api: Api, cluster: CloudCluster) -> Finding:
     subnet, vcn = _network_compartments(api, cluster)
     needed = rights.GIVEN_SUBNET if cluster.subnet_id else rights.SHARED_NETWORK
     network = "with --subnet-id" if cluster.subnet_id else "that also creates the network"
-    statements = _statements(api, needed, subnet=subnet, vcn=vcn)
+    creating = statements(api, needed, subnet=subnet, vcn=vcn)
     return Finding(
         what="permission to create",
         ok=None,
-        detail=f"OCI can't be asked. A group {network} needs\n{statements}\nand for --ttl\n"
-        f"{_statements(api, rights.TIME_LIMIT)}\nWithout `manage volume-family`, boot volumes get no tags, and "
+        detail=f"OCI can't be asked. A group {network} needs\n{creating}\nand for --ttl\n"
+        f"{statements(api, rights.TIME_LIMIT)}\nWithout `manage volume-family`, boot volumes get no tags, and "
         "`gpuctl down` does not find one that was preserved when its machine was terminated in the console. "
         "`manage compute-clusters` is for shapes with RDMA. Without `inspect work-requests`, the reason of a "
         "launch that fails late is missing. Useful, and not necessary, for limits, reports of capacity, images of "
-        f"the marketplace and --all-regions:\n{_statements(api, rights.HINTS)}",
+        f"the marketplace and --all-regions:\n{statements(api, rights.HINTS)}",
     )
 
 
@@ -214,14 +214,14 @@ def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
         outcome for outcome in outcomes if isinstance(outcome, Exception) and not isinstance(outcome, Denied)
     ]
     if denied:
-        statements = list(dict.fromkeys(policy_for(method, api.compartment) for method in denied))
-        word = "statements" if len(statements) > 1 else "statement"
+        lacking = list(dict.fromkeys(policy_for(method, api.compartment) for method in denied))
+        word = "statements" if len(lacking) > 1 else "statement"
         yield Finding(
             what=check,
             ok=False if cluster.ttl_s is not None else None,
             detail="With --ttl, nothing in the cloud would end the machines: OCI refuses to "
             f"{', '.join(method.replace('_', ' ') for method in denied)}.",
-            fix=f"Add the policy {word} {', '.join(f'`{text}`' for text in statements)}.",
+            fix=f"Add the policy {word} {', '.join(f'`{text}`' for text in lacking)}.",
         )
     elif failed:
         yield Finding(what=check, ok=None, detail=str(failed[0]))
@@ -267,7 +267,7 @@ def _add(api: Api, method: str) -> str:
     return f"Add the policy statement `{policy_for(method, api.compartment)}`."
 
 
-def _statements(api: Api, policies: Sequence[str], *, subnet: str = "", vcn: str = "") -> str:
+def statements(api: Api, policies: Sequence[str], *, subnet: str = "", vcn: str = "") -> str:
     """Return policies as statements, each on a line, as the console takes them."""
     at = {"subnet": subnet, "vcn": vcn, "compartment": api.compartment}
     lines = dict.fromkeys(statement(policy.format(**at), api.compartment) for policy in policies)

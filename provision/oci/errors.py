@@ -83,6 +83,7 @@ _POLICIES = (
     ("vnic_attachments", "manage instance-family in compartment id {compartment}"),
     ("get_vnic", "use vnics in compartment id {compartment}"),
     ("get_subnet", "use subnets in compartment id {compartment}"),
+    ("get_work_request", "manage cluster-family in compartment id {compartment}"),
     ("list_work_requests", "inspect work-requests in compartment id {compartment}"),
     ("work_request", "manage instance-family in compartment id {compartment}"),
     ("instance", "manage instance-family in compartment id {compartment}"),

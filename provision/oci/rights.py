@@ -4,6 +4,7 @@ Sources:
 - https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/corepolicyreference.htm (machines, disks,
   network, pools, autoscaling)
 - https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/iampolicyreference.htm (compartments, tenancies)
+- https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/contengpolicyreference.htm (OKE)
 - https://docs.oracle.com/en-us/iaas/Content/General/Concepts/servicelimits.htm (limits)
 
 A test compares them with the calls that a cluster makes.
@@ -32,6 +33,12 @@ GIVEN_SUBNET = (
 
 Placeholders: the compartments of the cluster, of the subnet and of its VCN.
 """
+KUBERNETES = (
+    *SHARED_NETWORK,
+    "manage cluster-family in compartment id {compartment}",
+    "manage load-balancers in compartment id {compartment}",
+)
+"""For a cluster of provider `oke`, and for load balancers that controllers in it created."""
 TIME_LIMIT = (
     "manage compute-management-family in compartment id {compartment}",
     "manage auto-scaling-configurations in compartment id {compartment}",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from inventories.errors import InvalidInput
 from provision.cloud.records import CloudCluster, Finding
 from provision.errors import Denied, ProvisionError, Throttled, Unclear
-from provision.oci import checks
+from provision.oci import checks, rights
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
 from provision.oke import offers
@@ -17,6 +17,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
     """All findings, the plainest first."""
     todo: dict[str, Callable[[], Finding]] = {
         "permissions to read": lambda: _reading(api),
+        "permissions to create": lambda: _creating(api),
         f"shape and limits for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
     outcomes = run_all(lambda one: one(), list(todo.values()))
@@ -36,6 +37,12 @@ def _reading(api: Api) -> Finding:
     except Denied as error:
         return Finding(what="", ok=False, detail=str(error), fix="Ask whoever runs the tenancy to allow it.")
     return Finding(what="", ok=True, detail="Clusters, node pools, load balancers and volumes can be listed.")
+
+
+def _creating(api: Api) -> Finding:
+    """Return the statements that creating and deleting need, as OCI can't be asked for them."""
+    statements = checks.statements(api, rights.KUBERNETES)
+    return Finding(what="", ok=None, detail=f"OCI can't be asked. A group needs\n{statements}")
 
 
 def _shape(api: Api, cluster: CloudCluster, count: int) -> Finding:

@@ -3,10 +3,13 @@
 Sources, both read in the edition of March 2026:
 - CORE: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/corepolicyreference.htm
 - IAM: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/iampolicyreference.htm
+- OKE: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/contengpolicyreference.htm
+- BALANCERS: https://docs.oracle.com/en-us/iaas/Content/Identity/Reference/lbpolicyreference.htm
 - LIMITS: https://docs.oracle.com/en-us/iaas/Content/General/Concepts/servicelimits.htm
 """
 
 import re
+from collections.abc import Collection
 
 _RULES = "NETWORK_SECURITY_GROUP_UPDATE_SECURITY_RULES NETWORK_SECURITY_GROUP_INSPECT"
 _POOL_UPDATE = "INSTANCE_POOL_UPDATE"
@@ -106,6 +109,34 @@ ListCompartments COMPARTMENT_INSPECT
 ListRegionSubscriptions TENANCY_INSPECT
 GetResourceAvailability RESOURCE_AVAILABILITY_INSPECT
 """
+# OKE, with what it needs of other services beside it; BALANCERS. Work requests here are also OKE's.
+_NODES = "INSTANCE_CREATE INSTANCE_DELETE SUBNET_ATTACH VNIC_ATTACH COMPARTMENT_INSPECT"
+_OKE = f"""
+ListClusters CLUSTER_INSPECT
+GetCluster CLUSTER_READ
+CreateCluster CLUSTER_CREATE SUBNET_ATTACH VCN_READ COMPARTMENT_INSPECT VNIC_ATTACH \
+NETWORK_SECURITY_GROUP_UPDATE_MEMBERS PRIVATE_IP_ASSIGN PUBLIC_IP_CREATE
+DeleteCluster CLUSTER_DELETE CLUSTER_NODE_POOL_DELETE INSTANCE_DELETE SUBNET_DETACH VNIC_DETACH PRIVATE_IP_UNASSIGN \
+PUBLIC_IP_DELETE
+CreateKubeconfig CLUSTER_USE
+GetClusterOptions CLUSTER_READ
+GetAddon CLUSTER_READ
+InstallAddon CLUSTER_UPDATE
+ListNodePools CLUSTER_NODE_POOL_INSPECT
+GetNodePool CLUSTER_NODE_POOL_READ
+GetNodePoolOptions CLUSTER_READ
+CreateNodePool CLUSTER_NODE_POOL_CREATE {_NODES}
+UpdateNodePool CLUSTER_NODE_POOL_UPDATE {_NODES}
+DeleteNodePool CLUSTER_NODE_POOL_DELETE {_NODES}
+DeleteNode CLUSTER_NODE_POOL_UPDATE {_NODES}
+GetWorkRequest CLUSTER_WORK_REQUEST_READ CLUSTER_NODE_POOL_READ CLUSTER_READ
+ListLoadBalancers LOAD_BALANCER_INSPECT
+GetLoadBalancer LOAD_BALANCER_READ
+DeleteLoadBalancer LOAD_BALANCER_DELETE
+ListVolumes VOLUME_INSPECT
+GetVolume VOLUME_INSPECT
+DeleteVolume VOLUME_DELETE
+"""
 # The reference names no permission for these.
 _WITHOUT_PERMISSION = """
 ListAppCatalogListings
@@ -116,7 +147,7 @@ ListServices
 """
 NEEDED = {
     row.split()[0]: frozenset(row.split()[1:])
-    for table in (_CORE, _IAM, _WITHOUT_PERMISSION)
+    for table in (_CORE, _IAM, _OKE, _WITHOUT_PERMISSION)
     for row in table.strip().splitlines()
 }
 """Permissions of each operation."""
@@ -228,6 +259,27 @@ _TYPES: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "vnic-attachments": ("VNIC_ATTACHMENT_READ", "", "", ""),
+    "private-ips": ("PRIVATE_IP_READ", "", "PRIVATE_IP_ASSIGN PRIVATE_IP_UNASSIGN", ""),
+    "public-ips": ("", "PUBLIC_IP_READ", "", "PUBLIC_IP_CREATE PUBLIC_IP_DELETE"),
+    "clusters": (
+        "CLUSTER_INSPECT",
+        "CLUSTER_READ",
+        "CLUSTER_USE",
+        "CLUSTER_CREATE CLUSTER_DELETE CLUSTER_UPDATE",
+    ),
+    "cluster-node-pools": (
+        "CLUSTER_NODE_POOL_INSPECT",
+        "CLUSTER_NODE_POOL_READ",
+        "",
+        "CLUSTER_NODE_POOL_CREATE CLUSTER_NODE_POOL_UPDATE CLUSTER_NODE_POOL_DELETE",
+    ),
+    "cluster-work-requests": ("CLUSTER_WORK_REQUEST_INSPECT", "CLUSTER_WORK_REQUEST_READ", "", ""),
+    "load-balancers": (
+        "LOAD_BALANCER_INSPECT",
+        "LOAD_BALANCER_READ",
+        "LOAD_BALANCER_UPDATE",
+        "LOAD_BALANCER_CREATE LOAD_BALANCER_DELETE",
+    ),
     "instance-family beyond its members": (
         "VNIC_READ VNIC_ATTACHMENT_READ VOLUME_ATTACHMENT_INSPECT",
         "VOLUME_ATTACHMENT_READ",
@@ -256,8 +308,21 @@ _FAMILIES = {
         "network-security-groups",
         "vnics",
         "vnic-attachments",
+        "private-ips",
+        "public-ips",
     ),
+    "cluster-family": ("clusters", "cluster-node-pools", "cluster-work-requests"),
 }
+
+
+def missing(called: Collection[str], policies: Collection[str]) -> dict[str, list[str]]:
+    """Return the permissions that the policies do not grant, by operation. Fails at an unknown operation."""
+    unknown = set(called) - set(NEEDED)
+    assert not unknown, f"look {unknown} up in Oracle's policy reference"
+    allowed = frozenset[str]().union(*map(granted, policies))
+    return {name: sorted(NEEDED[name] - allowed) for name in sorted(set(called)) if NEEDED[name] - allowed}
+
+
 _POLICY = re.compile(r"(?P<verb>inspect|read|use|manage) (?P<type>[a-z-]+) in (?:tenancy|compartment id \S+)")
 
 

@@ -1,5 +1,6 @@
 """The policies that `doctor` names allow each call that a cluster makes, from its first `up` to its `down`."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,9 @@ from provision.oci.cloud import OciCloud
 from provision.oci.errors import _SEVERAL, policy_for
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock, operations
-from tests.provision.oci.permissions import NEEDED, granted
+from tests.provision.oci.permissions import NEEDED, granted, missing
 
-
-def missing(called: Sequence[str], policies: Sequence[str]) -> dict[str, list[str]]:
-    """Return the permissions that the policies do not grant, by operation. Fails at an unknown operation."""
-    unknown = set(called) - set(NEEDED)
-    assert not unknown, f"look {unknown} up in Oracle's policy reference"
-    allowed = frozenset[str]().union(*map(granted, policies))
-    return {name: sorted(NEEDED[name] - allowed) for name in sorted(set(called)) if NEEDED[name] - allowed}
+PAGE = Path(__file__).parents[3] / "docs" / "clouds.md"
 
 
 def up_and_down(cloud: OciCloud, home: Path, **fields: Any) -> None:
@@ -95,3 +90,10 @@ def test_policy_that_an_error_names_grants_a_right_of_the_operation() -> None:
         method = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)[1:]
         policy = policy_for(method, "x").removeprefix("Allow group <your group> to ")
         assert not permissions or granted(policy) & permissions, f"{name}: {policy}"
+
+
+def test_page_lists_the_policies() -> None:
+    at = {"compartment": "COMPARTMENT", "subnet": "SUBNET-COMPARTMENT", "vcn": "VCN-COMPARTMENT"}
+    listed = re.findall(r"^Allow group GROUP to (.*)$", PAGE.read_text(), re.M)
+    needed = (*rights.SHARED_NETWORK, *rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)
+    assert listed == list(dict.fromkeys(policy.format(**at) for policy in needed))

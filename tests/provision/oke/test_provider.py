@@ -9,6 +9,7 @@ import pytest
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
 from provision.errors import Capacity, CreateFailed, NoCapacity
+from provision.oci import rights
 from provision.oke.cloud import connect
 from provision.oke.description import CPU_SHAPE
 from provision.oke.node_pools import surplus
@@ -18,6 +19,7 @@ from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.lost_pods import lose_first_machine
 from tests.provision.oci.building import FastClock
+from tests.provision.oci.permissions import missing
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
 
@@ -42,6 +44,10 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert (kinds["okecluster"], kinds["nodepool"], kinds["instance"]) == (1, 2, 3)
     assert user.down() == ()
     assert fake.owned() == []
+    hints = {"GetResourceAvailability", "CreateComputeCapacityReport"}
+    called = {call["operation"] for call in fake.calls()} - hints
+    assert {"CreateCluster", "DeleteNodePool"} <= called
+    assert missing(called, rights.KUBERNETES) == {}
 
 
 @pytest.mark.slow
