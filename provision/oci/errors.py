@@ -79,7 +79,7 @@ _POLICIES = (
     ("instance_configuration", "manage compute-management-family in compartment id {compartment}"),
     ("instance_pool", "manage compute-management-family in compartment id {compartment}"),
     ("network_security_group", "manage network-security-groups in compartment id {compartment}"),
-    ("boot_volume", "manage volume-family in compartment id {compartment}"),
+    ("volume", "manage volume-family in compartment id {compartment}"),
     ("vnic_attachments", "manage instance-family in compartment id {compartment}"),
     ("get_vnic", "use vnics in compartment id {compartment}"),
     ("get_subnet", "use subnets in compartment id {compartment}"),
