@@ -44,8 +44,10 @@ NEEDED = (
     "ec2:DeleteVpc",
     "ec2:DescribeLaunchTemplateVersions",
     "ec2:DetachInternetGateway",
+    "ec2:DisassociateRouteTable",
     "ec2:ModifySubnetAttribute",
     "ec2:ModifyVpcAttribute",
+    "ec2:ReplaceRoute",
     "ec2:RevokeSecurityGroupIngress",
     "ec2:RunInstances",
     "eks:AssociateAccessPolicy",
@@ -64,6 +66,7 @@ NEEDED = (
     "iam:CreateServiceLinkedRole",
     "iam:DeleteInstanceProfile",
     "iam:DeleteRole",
+    "iam:DeleteRolePolicy",
     "iam:DetachRolePolicy",
     "iam:PassRole",
     "iam:RemoveRoleFromInstanceProfile",
@@ -77,6 +80,7 @@ NEEDED_WITHOUT_ADDRESSES = (
     "ec2:CreateVpcEndpoint",
     "ec2:DeleteNatGateway",
     "ec2:DeleteVpcEndpoints",
+    "ec2:ModifyVpcEndpoint",
     "ec2:ReleaseAddress",
 )
 """More of them, with --no-public-ip."""

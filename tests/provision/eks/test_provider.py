@@ -1,5 +1,6 @@
 """The whole way on a fake AWS: plan, create, find, destroy."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import boto3
 import pytest
 
 from inventories.errors import InventoryError
+from provision.eks.checks import NEEDED, NEEDED_WITHOUT_ADDRESSES
 from provision.kubernetes import record
 from tests.fakes.client import FakeCloud
 from tests.provision.eks.building import User, operations
 
+PROVISION = Path(__file__).parents[3] / "provision"
 WAITS = {"Delay": 1, "MaxAttempts": 30}
 
 
@@ -27,6 +30,7 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert user.down() == ()
     assert fake.owned() == []
     assert not [part for part in fake.state()["resources"] if "eks" in str(part.get("name"))]
+    assert set(operations(fake)) <= {action.partition(":")[2] for action in NEEDED}
 
 
 @pytest.mark.slow
@@ -68,6 +72,36 @@ def test_nodes_start_on_a_control_plane_made_anew(user: User, fake: FakeCloud) -
     assert sum(one["shape"] == "g5.12xlarge" for one in fake.live_instances()) == 2
     assert user.down() == ()
     assert fake.owned() == []
+
+
+@pytest.mark.slow
+def test_rights_that_doctor_asks_for_allow_a_cluster_without_addresses(user: User, fake: FakeCloud) -> None:
+    user.up(1, public_ip=False, ttl_s=7200.0)
+    user.up(2, public_ip=False)
+    assert user.down() == ()
+    needed = {action.partition(":")[2] for action in (*NEEDED, *NEEDED_WITHOUT_ADDRESSES)}
+    assert set(operations(fake)) <= needed
+
+
+def test_doctor_asks_for_the_rights_of_all_operations_in_the_code() -> None:
+    """Also those of ways that no test takes, as a mended route or a role's inline policy."""
+    names = {"ec2": "ec2", "eks": "eks", "iam": "iam", "autoscaling": "autoscaling", "logs": "logs"}
+    names |= {"elb": "elasticloadbalancing", "elbv2": "elasticloadbalancing"}
+    operations = {
+        name: boto3.client(name, region_name="us-east-1").meta.method_to_api_mapping for name in names
+    }
+    folders = (PROVISION / "eks", PROVISION / "aws" / "infrastructure")
+    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
+    called = set(re.findall(r'"([a-z]+_[a-z_]+)"', sources))
+    reading = ("describe_", "get_", "list_", "simulate_")
+    changing = {name for name in called if not name.startswith(reading)} - {"import_key_pair"}
+    lacking = {
+        name
+        for name in changing
+        if (actions := {f"{names[one]}:{known[name]}" for one, known in operations.items() if name in known})
+        and not actions & {*NEEDED, *NEEDED_WITHOUT_ADDRESSES}
+    }
+    assert lacking == set()
 
 
 def test_cluster_that_is_only_known_by_its_files_is_no_leftover(tmp_path: Path, user: User) -> None:
