@@ -13,6 +13,10 @@ DriverSource = Literal["none", "image", "install"]
 KNOWN_BRANCHES = ("470", "515", "525", "535", "550", "565", "570", "575", "580", "590", "595")
 """That Ubuntu has, or had, for servers. It gets new ones, which can be asked for all the same."""
 
+LAST_FOR_KEPLER, LAST_FOR_VOLTA = "470", "580"
+"""The last branches with Kepler (K80), and with Maxwell, Pascal and Volta (M60, P100, V100).
+https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588."""
+
 _VERSION = re.compile(r"[1-9][0-9]{2}")
 
 

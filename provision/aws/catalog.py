@@ -1,5 +1,8 @@
 """AWS's instance types with GPUs, and its list prices in us-east-1."""
 
+from collections.abc import Iterable
+
+from inventories.gpu_driver import LAST_FOR_KEPLER, LAST_FOR_VOLTA
 from provision.pricing.shape import Shape
 
 PRICED_AT = "2026-07"
@@ -16,6 +19,8 @@ ADDRESS_HOURLY_USD = 0.005
 NAT_HOURLY_USD = 0.045
 """A NAT gateway without its address and its traffic. https://aws.amazon.com/vpc/pricing/, 2026-11."""
 
+# g7e: networks from AWS's page of EC2 G7e, EFA interfaces from AWS's own table in
+# https://github.com/aws/sagemaker-hyperpod-cli (src/sagemaker/hyperpod/training/constants.py); prices are not known.
 # Every type here is taken by a cluster placement group: DescribeInstanceTypes lists the strategy `cluster`.
 _ROWS: tuple[tuple[str, int, str, int, str, int, float | None], ...] = (
     # name, GPUs, GPU, GB of each, Gbps, EFA interfaces, USD an hour
@@ -31,6 +36,10 @@ _ROWS: tuple[tuple[str, int, str, int, str, int, float | None], ...] = (
     ("g6e.xlarge", 1, "L40S", 48, "2.5", 0, 1.861),
     ("g6e.12xlarge", 4, "L40S", 48, "100", 1, 10.493),
     ("g6e.48xlarge", 8, "L40S", 48, "400", 4, 30.131),
+    ("g7e.2xlarge", 1, "RTXPRO6000", 96, "50", 0, None),
+    ("g7e.12xlarge", 2, "RTXPRO6000", 96, "400", 1, None),
+    ("g7e.24xlarge", 4, "RTXPRO6000", 96, "800", 2, None),
+    ("g7e.48xlarge", 8, "RTXPRO6000", 96, "1600", 4, None),
     ("p3.2xlarge", 1, "V100", 16, "2.5", 0, 3.06),
     ("p3.8xlarge", 4, "V100", 16, "10", 0, 12.24),
     ("p3.16xlarge", 8, "V100", 16, "25", 0, 24.48),
@@ -43,6 +52,14 @@ _ROWS: tuple[tuple[str, int, str, int, str, int, float | None], ...] = (
     ("p6-b300.48xlarge", 8, "B300", 268, "6400", 16, 142.42),
 )
 
+_LAST_DRIVER = {"K80": LAST_FOR_KEPLER, "M60": LAST_FOR_VOLTA, "P100": LAST_FOR_VOLTA, "V100": LAST_FOR_VOLTA}
+
+
+def last_driver_branch(gpus: Iterable[str]) -> str | None:
+    """Return the last driver branch that runs GPUs of these names. None: the newest does."""
+    return min((_LAST_DRIVER[gpu] for gpu in gpus if gpu in _LAST_DRIVER), default=None)
+
+
 SHAPES = tuple(
     Shape(
         name=name,
@@ -54,6 +71,7 @@ SHAPES = tuple(
         efa=efa,
         placement_group=True,
         bare_metal=".metal" in name,
+        last_driver=last_driver_branch([gpu]),
         usd_per_hour=usd,
         priced_at=PRICED_AT,
     )

@@ -31,6 +31,7 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         lookup.system(image),
         shape=cluster.shape,
         nvidia=bool(shapes.nvidia_gpus(described)),
+        last=shapes.last_driver(described),
     )
     zones = _zones(cluster, shapes.in_order(offered, states), subnet)
     offer = Offer(

@@ -6,13 +6,12 @@ from typing import Any
 
 from inventories.errors import InvalidInput
 from provision.aws.api import Api
+from provision.aws.catalog import last_driver_branch
 from provision.aws.requests import filters
 from provision.cloud.records import CloudCluster
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.pricing import catalog
 
-TOO_OLD_FOR_OPEN_DRIVER = frozenset({"K80", "M60", "V100"})
-"""GPUs before Turing, which NVIDIA's open kernel module does not drive."""
 SPOT_PRODUCTS = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 """As AWS calls plain Linux in the history of spot prices: the second one in accounts from before 2013."""
 
@@ -49,9 +48,9 @@ def nvidia_gpus(described: Mapping[str, Any]) -> int:
     return sum(int(gpu.get("Count", 0)) for gpu in _gpus(described) if gpu.get("Manufacturer") == "NVIDIA")
 
 
-def needs_old_driver(described: Mapping[str, Any]) -> bool:
-    """Whether its GPUs need NVIDIA's proprietary kernel module."""
-    return any(gpu.get("Name") in TOO_OLD_FOR_OPEN_DRIVER for gpu in _gpus(described))
+def last_driver(described: Mapping[str, Any]) -> str | None:
+    """Return the last driver branch that runs the type's GPUs. None: the newest does."""
+    return last_driver_branch(str(gpu.get("Name")) for gpu in _gpus(described))
 
 
 def _gpus(described: Mapping[str, Any]) -> list[Mapping[str, Any]]:

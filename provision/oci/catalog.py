@@ -1,5 +1,8 @@
 """OCI's shapes, and its list prices, which are the same in every commercial region."""
 
+import re
+
+from inventories.gpu_driver import LAST_FOR_VOLTA
 from provision.pricing.shape import Shape
 
 PRICED_AT = "2026-07"
@@ -13,8 +16,24 @@ https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
 SPOT_SHARE = 0.5
 """Preemptible machines cost half the price of others, whatever the shape and the region."""
 
+MEMORY_CLUSTER_ONLY = (
+    "OCI starts them only in GPU memory clusters, which need dedicated capacity, and their processors are ARM"
+)
+"""Reason why gpuctl launches no GB200 and no GB300.
+https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/gpu-memory-fabric.htm."""
+
+_MEMORY_CLUSTER_SHAPE = re.compile(r"BM\.GPU\.GB[0-9].*")
+_PASCAL_OR_VOLTA_SHAPE = re.compile(r"(VM|BM)\.GPU[23]\..*")
+_PAUSING_SHAPE = re.compile(r"(VM|BM)\.Standard.*|VM\.Optimized.*|VM\.GPU\.A10\..*")
+"""Shapes whose bill pauses while a machine is stopped by the API; the bill of all others continues.
+https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/resource-billing-stopped-instances.htm."""
+
+_PRICED_LATER = {"BM.GPU.B300.8": "2026-09", "BM.GPU.RTXPRO.8": "2026-08"}
+
+# B300: networks from Oracle's own GPU quick start, price of part B112237 of Oracle's price list. RTX PRO 6000: part
+# B112613; its networks are not known.
 _ROWS: tuple[tuple[str, int, str, int, str, str, float | None], ...] = (
-    # name, GPUs, GPU, GB of each, Gbps, Gbps of RDMA, USD an hour
+    # name, GPUs, GPU, GB of each, Gbps (empty: not known), Gbps of RDMA, USD an hour
     ("VM.GPU2.1", 1, "P100", 16, "8", "", 1.275),
     ("VM.GPU3.1", 1, "V100", 16, "4", "", 2.95),
     ("VM.GPU3.2", 2, "V100", 16, "8", "", 5.90),
@@ -29,9 +48,36 @@ _ROWS: tuple[tuple[str, int, str, int, str, str, float | None], ...] = (
     ("BM.GPU.H100.8", 8, "H100", 80, "100", "16 x 200", 80.0),
     ("BM.GPU.H200.8", 8, "H200", 141, "200", "8 x 400", 80.0),
     ("BM.GPU.B200.8", 8, "B200", 180, "2 x 200", "8 x 400", 112.0),
+    ("BM.GPU.B300.8", 8, "B300", 268, "100", "16 x 400", 120.0),
+    ("BM.GPU.RTXPRO.8", 8, "RTXPRO6000", 96, "", "", 36.0),
     ("BM.GPU.GB200.4", 4, "GB200", 192, "2 x 200", "4 x 400", 64.0),
     ("BM.GPU.GB300.4", 4, "GB300", 278, "2 x 200", "4 x 800", 72.0),
 )
+
+
+def not_launched(name: str) -> str:
+    """Return the reason why gpuctl launches no machine of the shape; empty: it does."""
+    return MEMORY_CLUSTER_ONLY if _MEMORY_CLUSTER_SHAPE.fullmatch(name) else ""
+
+
+def last_driver_branch(name: str) -> str | None:
+    """Return the last driver branch that runs the shape's GPUs. None: the newest does."""
+    return LAST_FOR_VOLTA if _PASCAL_OR_VOLTA_SHAPE.fullmatch(name) else None
+
+
+def bill_continues_when_stopped(name: str) -> bool:
+    """Return whether OCI bills a stopped machine of the shape, by the shape's name."""
+    return not _PAUSING_SHAPE.fullmatch(name)
+
+
+def may_have_rdma(name: str) -> bool:
+    """Return whether machines of the shape may join an RDMA network; also True if gpuctl does not know."""
+    row = next((row for row in _ROWS if row[0] == name), None)
+    if row is None:
+        return name.startswith("BM.GPU")
+    *_, network, rdma, _usd = row
+    return bool(rdma) or not network
+
 
 SHAPES = tuple(
     Shape(
@@ -44,8 +90,10 @@ SHAPES = tuple(
         rdma=rdma,
         bare_metal=name.startswith("BM."),
         compute_cluster=bool(rdma),
+        not_launched=not_launched(name),
+        last_driver=last_driver_branch(name),
         usd_per_hour=usd,
-        priced_at=PRICED_AT,
+        priced_at=_PRICED_LATER.get(name, PRICED_AT),
     )
     for name, gpus, gpu, memory_gb, network, rdma, usd in _ROWS
 )

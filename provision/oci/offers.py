@@ -13,6 +13,7 @@ from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.oci import requests, shapes
 from provision.oci.api import Api, Json
+from provision.oci.catalog import last_driver_branch
 from provision.oci.images import choice, lookup
 from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available, machine_limit
@@ -38,6 +39,7 @@ class Domain:
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Offer:
     """As `Cloud.offer` says; `refused` as `choice.find` does."""
+    shapes.refuse_not_launched(cluster.shape)
     domains, image_if_any, subnet = together(
         partial(find_domains, api, cluster.shape),
         partial(_image, api, cluster, terms=terms, refused=refused),
@@ -61,6 +63,10 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
             f"Subnet '{cluster.subnet_id}' is in an availability domain that has no {cluster.shape}. Give a "
             "regional subnet, or another shape."
         )
+    facts = shapes.facts_of(cluster.shape, shape, image)
+    rdma_note = ""
+    if facts["compute_cluster"]:
+        rdma_note = choice.rdma_note(image.name, default=cluster.image is None)
     return Offer(
         shape=cluster.shape,
         gpus=int(shape.get("gpus") or 0),
@@ -72,6 +78,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
             image.system,
             shape=cluster.shape,
             nvidia=nvidia_by_name(cluster.shape) and bool(shape.get("gpus")),
+            last=last_driver_branch(cluster.shape),
         ),
         terms=image.terms,
         from_marketplace=image.listing is not None,
@@ -81,9 +88,10 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         zones=zones,
         hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
-        billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
+        billed_when_stopped=shapes.billed_when_stopped(cluster.shape, shape),
         room={domain.name: domain.left for domain in domains if domain.shape},
-        facts=shapes.facts_of(cluster.shape, shape, image)
+        notes=(rdma_note,) if rdma_note else (),
+        facts=facts
         | {"no_capacity_report": next((domain.unknown for domain in domains if domain.unknown), None)},
     )
 

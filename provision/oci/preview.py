@@ -5,7 +5,8 @@ from typing import Any
 
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
-from provision.oci import requests
+from provision.oci import requests, shapes
+from provision.oci.catalog import bill_continues_when_stopped
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
 from provision.pricing.catalog import SHAPES
@@ -52,8 +53,11 @@ def preview(
 
 def outline(cluster: CloudCluster) -> Offer:
     """An offer without an account: what the catalog does not tell stands in <…>."""
+    shapes.refuse_not_launched(cluster.shape)
     shape = SHAPES.get(cluster.shape)
     virtual = cluster.shape.startswith("VM.")
+    rdma = bool(shape and shape.compute_cluster) and not virtual
+    rdma_note = choice.expected_rdma_note(cluster) if rdma else ""
     return Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
@@ -63,13 +67,14 @@ def outline(cluster: CloudCluster) -> Offer:
         disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
         zones=(Zone(name="<availability domain>"),),
         hourly_usd=None,
-        billed_when_stopped=not virtual,
+        billed_when_stopped=bill_continues_when_stopped(cluster.shape),
         terms=choice.unknown_terms(cluster),
         facts={
             "listing": ("<listing>", "<version>"),
-            "compute_cluster": bool(shape and shape.compute_cluster) and not virtual,
+            "compute_cluster": rdma,
             "encrypts_in_transit": virtual,
         },
+        notes=(rdma_note,) if rdma_note else (),
     )
 
 

@@ -3,9 +3,10 @@
 from typing import Any
 
 from inventories.did_you_mean import nearest
+from inventories.errors import InvalidInput
 from provision.errors import BadCredentials, CloudError, Throttled, Unclear
 from provision.oci.api import Api, Json
-from provision.oci.catalog import SPOT_SHARE
+from provision.oci.catalog import SPOT_SHARE, bill_continues_when_stopped, not_launched
 from provision.oci.images.lookup import Image
 from provision.pricing.catalog import SHAPES
 
@@ -28,7 +29,8 @@ def facts_of(name: str, shape: Json, image: Image) -> dict[str, Any]:
     """What requests need to know of shape and image."""
     virtual = name.startswith("VM.")
     known = SHAPES.get(name)
-    rdma = known.compute_cluster if known else bool(shape.get("rdmaPorts"))
+    # A row of the catalog without networks knows nothing of RDMA.
+    rdma = known.compute_cluster if known and known.network else bool(shape.get("rdmaPorts"))
     return {
         "compute_cluster": rdma and not virtual,
         "encrypts_in_transit": virtual and image.encrypts_in_transit,
@@ -55,6 +57,20 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
     if price is None:
         return None
     return price * SPOT_SHARE if spot else price
+
+
+def billed_when_stopped(name: str, shape: Json) -> bool:
+    """Return whether OCI bills a stopped machine of the shape: as OCI lists it, else by its name."""
+    listed: bool | None = shape.get("isBilledForStoppedInstance")
+    return bill_continues_when_stopped(name) if listed is None else listed
+
+
+def refuse_not_launched(name: str) -> None:
+    """Raise InvalidInput for a shape that gpuctl launches no machines of."""
+    if reason := not_launched(name):
+        raise InvalidInput(
+            f"{name} is not launched by gpuctl: {reason}. Choose another shape: `gpuctl shapes` lists them."
+        )
 
 
 def missing(api: Api, wanted: str) -> str:

@@ -22,6 +22,16 @@ def nvidia_by_name(name: str) -> bool:
     return any(re.fullmatch(cloud.nvidia_shape_pattern, name) for cloud in descriptions())
 
 
+def last_driver_branch(name: str) -> str | None:
+    """Return the last branch of NVIDIA's driver that runs the shape's GPUs, as the catalog has it.
+
+    Returns:
+        None: the newest branch runs them, or the catalog does not have the shape.
+    """
+    known = SHAPES.get(name)
+    return known.last_driver if known else None
+
+
 def gpus_of(shape: str) -> int | None:
     """Return the GPUs of a machine of that shape; None: the catalog does not have it."""
     known = SHAPES.get(shape)

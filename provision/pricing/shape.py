@@ -16,7 +16,7 @@ class Shape:
     """Of one GPU."""
     network: str
     """Gbps of the network that TCP goes over, as the vendor writes it: `2 x 50`. AWS: what lasts; its smaller types
-    can burst above that."""
+    can burst above that. Empty: not known."""
     rdma: str = ""
     """Gbps of OCI's separate RDMA network, `16 x 200`; empty where there is none."""
     efa: int = 0
@@ -26,6 +26,10 @@ class Shape:
     bare_metal: bool = False
     compute_cluster: bool = False
     """OCI: whether its RDMA network works, in a compute cluster."""
+    not_launched: str = ""
+    """Reason why gpuctl launches no machine of this shape; empty: it does."""
+    last_driver: str | None = None
+    """Last branch of NVIDIA's driver that runs its GPUs. None: the newest does."""
     usd_per_hour: float | None
     """List price of the whole machine, on demand. None: not known."""
     priced_at: str

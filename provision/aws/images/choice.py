@@ -1,7 +1,8 @@
 """Which image machines boot from: that of the machines that are there, the one asked for, or the default.
 
 For NVIDIA GPUs the default is the newest Deep Learning Base image, which brings the driver; where the region has
-none, Ubuntu, on which gpuctl installs it.
+none, Ubuntu, on which gpuctl installs it. GPUs that only old drivers run get Ubuntu at once: AWS's newest image for
+them is Amazon Linux 2, whose glibc has no wheel of torch 2.6 or newer.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from provision.aws.images import lookup
 from provision.aws.images.lookup import Source
 from provision.cloud.planning.drivers import branch_of
 from provision.cloud.records import BootImage, CloudCluster
-from provision.pricing.catalog import nvidia_by_name
+from provision.pricing.catalog import last_driver_branch, nvidia_by_name
 
 ImageView = Mapping[str, Any]
 
@@ -23,7 +24,8 @@ def unknown(cluster: CloudCluster) -> str:
     """What stands for the image's id where no account can be asked."""
     if cluster.image is not None:
         return cluster.image
-    if branch_of(cluster.driver) or cluster.driver == "none" or not nvidia_by_name(cluster.shape):
+    last = last_driver_branch(cluster.shape)
+    if branch_of(cluster.driver) or cluster.driver == "none" or last or not nvidia_by_name(cluster.shape):
         return "<newest Canonical Ubuntu>"
     return "<newest Deep Learning Base AMI>"
 
@@ -45,9 +47,10 @@ def find(api: Api, cluster: CloudCluster, described: Mapping[str, Any]) -> tuple
         why = "plain Ubuntu, as the shape has no NVIDIA GPUs"
     elif cluster.driver == "none":
         why = "plain Ubuntu, as --driver none asks for no driver"
+    elif last := shapes.last_driver(described):
+        why = f"gpuctl installs driver {last}, the last branch that runs its GPUs"
     else:
-        deep = lookup.with_driver(architecture, old_driver=shapes.needs_old_driver(described))
-        found = lookup.published(api, deep, architecture)
+        found = lookup.published(api, lookup.with_driver(architecture), architecture)
         if found is not None:
             return found, "it brings the driver", True
         why = f"gpuctl installs the driver; AWS has no Deep Learning Base image for it in {api.region}"

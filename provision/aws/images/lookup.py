@@ -40,9 +40,6 @@ _DEFAULTS: Mapping[str, Source] = {
         owners=("amazon",),
     ),
 }
-_OLD_DRIVER = Source(
-    name="Deep Learning Base Proprietary Nvidia Driver AMI (Amazon Linux 2) *", owners=("amazon",)
-)
 _PLAIN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
 _USERS = (
@@ -73,9 +70,9 @@ def plain(architecture: str) -> Source:
     )
 
 
-def with_driver(architecture: str, *, old_driver: bool) -> Source:
-    """A Deep Learning Base image. `old_driver`: with NVIDIA's proprietary kernel module."""
-    return _OLD_DRIVER if old_driver else _DEFAULTS[architecture]
+def with_driver(architecture: str) -> Source:
+    """Return the Deep Learning Base image, which brings the driver with NVIDIA's open kernel module."""
+    return _DEFAULTS[architecture]
 
 
 def source_of(text: str) -> Source:

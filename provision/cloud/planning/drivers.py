@@ -36,30 +36,47 @@ def branch_of(asked: str | None) -> str | None:
 
 
 def expected_plan(
-    asked: str | None, image: str | None, *, shape: str, nvidia: bool, default: DriverPlan | None
+    asked: str | None,
+    image: str | None,
+    *,
+    shape: str,
+    nvidia: bool,
+    default: DriverPlan | None,
+    last: str | None = None,
 ) -> DriverPlan | None:
     """The driver as it will be, where no account can be asked for the image. None: not known.
 
-    `image`: as it was asked for; `default`: what the cloud's own choice of image comes to. Raises as `driver_plan`.
+    `image`: as it was asked for; `default`: what the cloud's own choice of image comes to; `last`: as `driver_plan`
+    takes it. Raises as `driver_plan`.
     """
     if asked == "none" or (not nvidia and branch_of(asked) is None):
         return NO_DRIVER
     if image is None:
         plain = System(name="Ubuntu", ubuntu=True, brings_driver=False)
-        return driver_plan(asked, plain, shape=shape, nvidia=nvidia) if branch_of(asked) else default
+        if branch_of(asked) or last:
+            return driver_plan(asked, plain, shape=shape, nvidia=nvidia, last=last)
+        return default
     system = system_of(image)
     if image.startswith(_NO_NAMES) or not (system.ubuntu or system.brings_driver):
         return None
-    return driver_plan(asked, system, shape=shape, nvidia=nvidia)
+    return driver_plan(asked, system, shape=shape, nvidia=nvidia, last=last)
 
 
-def driver_plan(asked: str | None, system: System, *, shape: str, nvidia: bool) -> DriverPlan:
+def driver_plan(
+    asked: str | None, system: System, *, shape: str, nvidia: bool, last: str | None = None
+) -> DriverPlan:
     """The driver of machines of that shape (`nvidia`: it has NVIDIA GPUs) and image.
 
     An image that says nothing is taken to bring a driver, as only Ubuntu's can be installed: it is looked for
-    after the boot. Raises InvalidInput for a branch that can't be installed.
+    after the boot. `last`: the last branch that runs the shape's GPUs; None: the newest does. Raises InvalidInput
+    for a branch that can't be installed.
     """
     branch = branch_of(asked)
+    if branch and last and int(branch) > int(last):
+        raise InvalidInput(
+            f"Driver {branch} does not run the GPUs of {shape}: the last branch that does is {last}. Leave out "
+            f"--driver, which installs {last}."
+        )
     if branch and not nvidia:
         raise InvalidInput(
             f"{shape} has no NVIDIA GPUs, so there is no driver {branch} for it. Leave out --driver."
@@ -73,4 +90,4 @@ def driver_plan(asked: str | None, system: System, *, shape: str, nvidia: bool) 
             f"Driver {branch} can't be installed on the image '{system.name}', which {why}. Leave out --driver, or "
             "name a plain Ubuntu with --image."
         )
-    return DriverPlan(source="install", version=branch) if plain else DriverPlan(source="image")
+    return DriverPlan(source="install", version=branch or last) if plain else DriverPlan(source="image")

@@ -30,7 +30,7 @@ from provision.cloud.state import CloudState
 from provision.cloud.tags import CLUSTER, OWNER
 from provision.errors import BadCredentials, CloudError
 from provision.owner import owner
-from provision.pricing.catalog import nvidia_by_name
+from provision.pricing.catalog import last_driver_branch, nvidia_by_name
 from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
@@ -165,6 +165,7 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
         shape=wanted.shape,
         nvidia=nvidia_by_name(wanted.shape),
         default=describe(provider).default_driver,
+        last=last_driver_branch(wanted.shape),
     )
     why = "as asked for" if wanted.image else "the account can't be asked which images it can have"
     return Plan(

@@ -1,7 +1,9 @@
 """Which image machines boot from: that of the machines that are there, the one asked for, or the default.
 
-For NVIDIA GPUs the default is the first of these that the account can have: the marketplace's NVIDIA
-GPU-Optimized VMI, Oracle's own build of Oracle Linux for GPUs, Ubuntu, on which gpuctl installs the driver.
+For NVIDIA GPUs the default is the first of these that the account can have: for shapes with an RDMA network Oracle's
+GPU Cluster Networking Image, which alone can join it; the marketplace's NVIDIA GPU-Optimized VMI; Oracle's own build
+of Oracle Linux for GPUs; Ubuntu, on which gpuctl installs the driver. GPUs that only old drivers run get Ubuntu at
+once, as the newer images for GPUs have drivers without them.
 """
 
 from dataclasses import replace
@@ -11,35 +13,42 @@ from provision.cloud.planning.drivers import branch_of
 from provision.cloud.records import CloudCluster, Terms
 from provision.errors import Denied, Gone
 from provision.oci.api import Api
+from provision.oci.catalog import last_driver_branch, may_have_rdma
 from provision.oci.errors import policy_for
 from provision.oci.images import lookup, marketplace
 from provision.oci.images.lookup import Image
-from provision.oci.images.marketplace import VMI
+from provision.oci.images.marketplace import CLUSTER_IMAGE, VMI
 from provision.pricing.catalog import nvidia_by_name
 
 MARKETPLACE = "marketplace:"
+NO_RDMA = "RDMA will not work with this image: NCCL uses TCP"
+WITH_RDMA = f"--image '{MARKETPLACE}{CLUSTER_IMAGE}' takes Oracle's image for RDMA"
 
 
 def unknown(cluster: CloudCluster) -> str:
     """What stands for the image's id where no account can be asked."""
     if cluster.image is not None:
         return cluster.image
-    if branch_of(cluster.driver) or cluster.driver == "none" or not nvidia_by_name(cluster.shape):
+    if _ubuntu_reason(cluster):
         return "<newest Canonical Ubuntu for the shape>"
-    return f"<{VMI}, else the newest GPU build of Oracle Linux, else Ubuntu>"
+    listings = ", else the ".join(_listings(cluster.shape))
+    return f"<{listings}, else the newest GPU build of Oracle Linux, else Ubuntu>"
 
 
 def unknown_terms(cluster: CloudCluster) -> Terms | None:
     """The terms of what `unknown` stands for; the account has their links. None: it has none, or is not known."""
     if cluster.image is not None and cluster.image.startswith(MARKETPLACE):
         return Terms(name=cluster.image.removeprefix(MARKETPLACE).strip(), links=())
-    return Terms(name=VMI, links=()) if VMI in unknown(cluster) and cluster.image is None else None
+    if cluster.image is not None or _ubuntu_reason(cluster):
+        return None
+    return Terms(name=_listings(cluster.shape)[0], links=())
 
 
 def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = None) -> Image:
     """The image and why it is that one. Raises InvalidInput where there is none.
 
-    `terms`: as `Cloud.offer` says. `refused`: why the VMI's terms can't be accepted, where that was tried.
+    `terms`: as `Cloud.offer` says. `refused`: why the terms of the marketplace's image can't be accepted, if that was
+    tried.
     """
     if cluster.boots_from is not None:
         return lookup.booted(api, cluster.boots_from)
@@ -49,35 +58,48 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         return replace(found, why=f"{found.why}{_accepted_before(found)}")
     if wanted is not None:
         return lookup.named(api, wanted, cluster.shape)
+    if why := _ubuntu_reason(cluster):
+        return replace(lookup.ubuntu(api, cluster.shape), why=why)
+    return _for_nvidia(api, cluster.shape, terms=terms, refused=refused)
+
+
+def _ubuntu_reason(cluster: CloudCluster) -> str:
+    """Return why the default image is Ubuntu, in a clause; empty: it is not."""
     if branch := branch_of(cluster.driver):
-        why = f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
-    elif not nvidia_by_name(cluster.shape):
-        why = "the newest Ubuntu, as the shape has no NVIDIA GPUs"
-    elif cluster.driver == "none":
-        why = "the newest Ubuntu, as --driver none asks for no driver"
-    else:
-        return _for_nvidia(api, cluster.shape, terms=terms, refused=refused)
-    return replace(lookup.ubuntu(api, cluster.shape), why=why)
+        return f"only on Ubuntu can driver {branch} be chosen; gpuctl installs it"
+    if not nvidia_by_name(cluster.shape):
+        return "the newest Ubuntu, as the shape has no NVIDIA GPUs"
+    if cluster.driver == "none":
+        return "the newest Ubuntu, as --driver none asks for no driver"
+    if last := last_driver_branch(cluster.shape):
+        return f"gpuctl installs driver {last}, the last branch that runs its GPUs"
+    return ""
+
+
+def _listings(shape: str) -> tuple[str, ...]:
+    """Return the marketplace's default images for the shape, the best first."""
+    return (CLUSTER_IMAGE, VMI) if may_have_rdma(shape) else (VMI,)
 
 
 def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Image:
-    vmi, without = (None, refused) if refused else _vmi(api, shape, terms=terms)
-    if vmi is not None:
-        return vmi
+    without: list[str] = []
+    for listing in _listings(shape):
+        image, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
+        if image is not None:
+            return replace(image, why="; ".join([image.why, *without]))
+        without.append(f"the {listing} is not taken: {reason}")
     build = lookup.gpu_build(api, shape)
     if build is not None:
-        return replace(build, why=f"it brings the driver; the {VMI} is not taken: {without}")
-    return replace(
-        lookup.ubuntu(api, shape),
-        why=f"gpuctl installs the driver; the {VMI} is not taken: {without}; and Oracle Linux has no GPU build "
-        f"for {shape} in {api.credentials.region}",
-    )
+        return replace(build, why="; ".join(["it brings the driver", *without]))
+    no_build = f"and Oracle Linux has no GPU build for {shape} in {api.credentials.region}"
+    why = "; ".join(["gpuctl installs the driver", *without, no_build])
+    return replace(lookup.ubuntu(api, shape), why=why)
 
 
-def _vmi(api: Api, shape: str, *, terms: bool) -> tuple[Image | None, str]:
-    """The VMI, or why it is not taken."""
+def _listed(api: Api, listing: str, shape: str, *, terms: bool) -> tuple[Image | None, str]:
+    """Return the image of the marketplace's listing, or why it is not taken."""
     try:
-        image = marketplace.find(api, VMI, shape, terms=terms)
+        image = marketplace.find(api, listing, shape, terms=terms)
     except marketplace.NotAccepted:
         return None, "its terms are not accepted; --accept-terms takes it"
     except InvalidInput:
@@ -85,7 +107,31 @@ def _vmi(api: Api, shape: str, *, terms: bool) -> tuple[Image | None, str]:
     except (Denied, Gone):
         policy = policy_for("app_catalog", api.compartment)
         return None, f"the account may not use the marketplace (policy `{policy}`)"
-    return replace(image, why=f"it brings the driver{_accepted_before(image)}"), ""
+    brings = "the driver and what RDMA needs" if listing == CLUSTER_IMAGE else "the driver"
+    return replace(image, why=f"it brings {brings}{_accepted_before(image)}"), ""
+
+
+def rdma_note(image_name: str, *, default: bool) -> str:
+    """Return the plan's note on an image that RDMA does not work with, or may not; empty: it works.
+
+    `default`: gpuctl chose the image, and the plan says why.
+    """
+    has_rdma = marketplace.has_rdma(image_name)
+    if has_rdma:
+        return ""
+    if has_rdma is None:
+        return (
+            f"gpuctl does not know whether RDMA works with the image '{image_name}': without OFED, wpa_supplicant "
+            f"and Oracle's packages NCCL uses TCP. {WITH_RDMA}"
+        )
+    return NO_RDMA if default else f"{NO_RDMA}. {WITH_RDMA}"
+
+
+def expected_rdma_note(cluster: CloudCluster) -> str:
+    """Return the same without an account, of the image that `unknown` stands for."""
+    if cluster.image is not None:
+        return rdma_note(cluster.image.removeprefix(MARKETPLACE).strip(), default=False)
+    return NO_RDMA if _ubuntu_reason(cluster) else ""
 
 
 def _accepted_before(image: Image) -> str:

@@ -3,6 +3,7 @@
 Planning only reads. The terms are accepted by `subscribe`, for an offer that shows them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from inventories.did_you_mean import nearest
@@ -13,9 +14,19 @@ from provision.errors import Denied, Gone, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
-from provision.oci.images.lookup import Image, as_image
+from provision.oci.images.lookup import ORACLE, Image, as_image
 
 VMI = "NVIDIA GPU-Optimized VMI"
+CLUSTER_IMAGE = "Oracle Linux - GPU Cluster Networking Image"
+"""Oracle's listing (134254210) of images with what an RDMA network needs: OFED, wpa_supplicant for 802.1X, and
+Oracle's own packages. https://github.com/oracle-quickstart/oci-hpc (marketplace.tf, variables.tf)."""
+
+_NVIDIA_BUILD = re.compile(r"OFED.*-GPU-([0-9]{3})(?![0-9])")
+"""Versions of CLUSTER_IMAGE: `Oracle-Linux-8.10-2025.06.17-0-RHCK-OFED-24.10-1.1.4.0-GPU-570-OPEN-CUDA-12.8-…`. The
+listing has builds for AMD's GPUs as well, with AMD-ROCM in place of GPU."""
+_ORACLE_RELEASE = re.compile(r"Oracle-?Linux-([0-9]+)")
+_WITHOUT_RDMA = re.compile(f"{VMI}|Canonical-Ubuntu-|Oracle-Linux-")
+"""Names of the images that OCI and NVIDIA publish without what an RDMA network needs."""
 
 
 class NotAccepted(InvalidInput):
@@ -40,7 +51,7 @@ def find(api: Api, name: str, shape: str, *, terms: bool) -> Image:
     listing = ids[title]
     accepted = _accepted(api, listing)
     newest: str | None = None
-    for version, image_id in _fitting(api, listing, shape):
+    for version, image_id in _fitting(api, title, listing, shape):
         newest = newest or version
         if version in accepted:
             return _image(api, title, listing, version, image_id, None)
@@ -122,16 +133,49 @@ def _accepted(api: Api, listing: str) -> set[str]:
     return {str(one.get("listingResourceVersion")) for one in made}
 
 
-def _fitting(api: Api, listing: str, shape: str) -> Iterator[tuple[str, str]]:
+def _fitting(api: Api, title: str, listing: str, shape: str) -> Iterator[tuple[str, str]]:
     """Version and image of what runs on the shape in this region, the newest first."""
     versions = api.list_all("compute.list_app_catalog_listing_resource_versions", listing)
-    for one in sorted(versions, key=lambda one: str(one.get("timePublished") or ""), reverse=True):
+    for one in in_order(title, versions):
         version = str(one["listingResourceVersion"])
         details = api.call("compute.get_app_catalog_listing_resource_version", listing, version)
         shapes = details.get("compatibleShapes") or ()
         regions = details.get("availableRegions") or ()
         if (not shapes or shape in shapes) and (not regions or api.credentials.region in regions):
             yield version, str(one["listingResourceId"])
+
+
+def in_order(title: str, versions: Sequence[Json]) -> list[Json]:
+    """Return a listing's versions, the newest first.
+
+    Of CLUSTER_IMAGE only builds with NVIDIA's driver, and those with the newest driver first: its builds for several
+    drivers are published on the same days, and the newest GPUs need the newest driver.
+    """
+    branches = [nvidia_branch(str(one["listingResourceVersion"])) for one in versions]
+    only_nvidia = title == CLUSTER_IMAGE
+    rows = [
+        (branch if only_nvidia else 0, str(one.get("timePublished") or ""), one)
+        for branch, one in zip(branches, versions, strict=True)
+        if branch or not only_nvidia
+    ]
+    return [one for *_, one in sorted(rows, key=lambda row: row[:2], reverse=True)]
+
+
+def nvidia_branch(version: str) -> int:
+    """Return the driver branch of a build with OFED and NVIDIA's driver, by its name; 0: it is none."""
+    match = _NVIDIA_BUILD.search(version)
+    return int(match[1]) if match else 0
+
+
+def has_rdma(name: str) -> bool | None:
+    """Return whether an image has what an RDMA network needs, as far as its name tells.
+
+    Returns:
+        None: the name does not tell, as with images of the account's own.
+    """
+    if name.startswith(CLUSTER_IMAGE) or "OFED" in name:
+        return True
+    return False if _WITHOUT_RDMA.match(name) else None
 
 
 def _terms(api: Api, title: str, listing: str, version: str) -> Terms:
@@ -148,5 +192,11 @@ def _image(api: Api, title: str, listing: str, version: str, image_id: str, term
         view: Json = api.call("compute.get_image", image_id)
     except Gone:
         # It can't be looked at before its terms have been accepted.
-        view = {"id": image_id}
+        view = {"id": image_id} | _system_by_name(f"{title} {version}")
     return as_image(view | {"displayName": f"{title} {version}"}, listing=(listing, version), terms=terms)
+
+
+def _system_by_name(name: str) -> Json:
+    """Return the operating system that a version's name tells, as GetImage has it; else nothing."""
+    release = _ORACLE_RELEASE.search(name)
+    return {"operatingSystem": ORACLE, "operatingSystemVersion": release[1]} if release else {}

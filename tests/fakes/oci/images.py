@@ -28,6 +28,8 @@ class Image:
     size_gb: int = 47
     listing_version: str | None = None
     """Of the marketplace: usable after a subscription only, and in no list of images."""
+    listing: str = ""
+    """Title of its listing there."""
 
     @property
     def id(self) -> str:
@@ -43,6 +45,8 @@ class Image:
     def fits(self, shape: Shape) -> bool:
         """Whether machines of a shape can be launched from it."""
         gpu_only = "GPU" in self.name
+        if "OFED" in self.name and not shape.rdma_ports:
+            return False
         return self.arch == shape.arch and (shape.gpus > 0 or not gpu_only)
 
     @property
@@ -91,6 +95,20 @@ def _vmi(version: str, date: str) -> Image:
         created=f"{date}T12:00:00.000Z",
         size_gb=128,
         listing_version=version,
+        listing="NVIDIA GPU-Optimized VMI",
+    )
+
+
+def _cluster_build(release: str, gpu: str, date: str) -> Image:
+    """A build of Oracle's image for RDMA networks: `gpu` is its driver, of NVIDIA or AMD."""
+    version = f"Oracle-Linux-{release}-2025.06.17-0-RHCK-OFED-24.10-1.1.4.0-{gpu}-{date.replace('-', '.')}-0"
+    return Image(
+        name=version,
+        system=ORACLE,
+        version=release.split(".")[0],
+        created=f"{date}T12:00:00.000Z",
+        listing_version=version,
+        listing="Oracle Linux - GPU Cluster Networking Image",
     )
 
 
@@ -117,5 +135,8 @@ IMAGES = {
         _platform(UBUNTU, "24.04", "2026.04.30"),
         _vmi("25.10.1", "2026-01-15"),
         _vmi("26.04.1", "2026-05-12"),
+        _cluster_build("8.10", "GPU-550-CUDA-12.4", "2026-03-21"),
+        _cluster_build("8.10", "GPU-570-OPEN-CUDA-12.8", "2026-03-20"),
+        _cluster_build("8.10", "AMD-ROCM-632", "2026-03-22"),
     )
 }

@@ -24,7 +24,12 @@ def _listing(title: str, publisher: str, summary: str) -> View:
 
 
 VMI = _listing("NVIDIA GPU-Optimized VMI", "NVIDIA", "Ubuntu with drivers and Docker for GPU machines")
+CLUSTER_IMAGE = _listing(
+    "Oracle Linux - GPU Cluster Networking Image", "Oracle", "Oracle Linux with what an RDMA network needs"
+)
 LISTINGS = [
+    _listing("Oracle Linux - HPC Cluster Networking Image", "Oracle", "The same without GPU drivers"),
+    CLUSTER_IMAGE,
     _listing("Data Science GPU Image", "Another Publisher", "Not the one you look for"),
     VMI,
     _listing("NVIDIA GPU-Optimized VMI (ARM64)", "NVIDIA", "For Grace processors"),
@@ -42,8 +47,8 @@ def _get_listing(identifier: str) -> View:
 
 
 def _images(listing: str) -> list[Image]:
-    _get_listing(listing)
-    return [image for image in IMAGES.values() if image.listing_version and listing == VMI["listingId"]]
+    title = _get_listing(listing)["displayName"]
+    return [image for image in IMAGES.values() if image.listing_version and image.listing == title]
 
 
 def _image(listing: str, version: str) -> Image:
@@ -123,7 +128,7 @@ def subscribe(cloud: Cloud, request: Request) -> Reply:
     body = request.body
     in_compartment(cloud, body)
     listing, version = body["listingId"], body["listingResourceVersion"]
-    image = _image(listing, version)
+    image, shown = _image(listing, version), _get_listing(listing)
     if body["signature"] != _signature(listing, version, body["timeRetrieved"]):
         raise invalid("signature is not that of the agreement for this version and time")
     if body["oracleTermsOfUseLink"] != _TERMS or body.get("eulaLink", _EULA) != _EULA:
@@ -138,7 +143,7 @@ def subscribe(cloud: Cloud, request: Request) -> Reply:
             "listingId": listing,
             "listingResourceVersion": version,
             "listingResourceId": image.id,
-            **{name: VMI[name] for name in ("displayName", "publisherName", "summary")},
+            **{name: shown[name] for name in ("displayName", "publisherName", "summary")},
         },
     )
     return Reply(body=_shown(subscription.view), made=subscription)

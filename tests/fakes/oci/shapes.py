@@ -55,7 +55,7 @@ class Shape:
             "rdmaPorts": self.rdma_ports,
             "rdmaBandwidthInGbps": self.rdma_gbps,
             "isLiveMigrationSupported": False,
-            "isBilledForStoppedInstance": self.disks > 0 or self.bare_metal,
+            "isBilledForStoppedInstance": self._billed_when_stopped,
             "billingType": "ALWAYS_FREE" if self.name.endswith(".Micro") else "PAID",
             # The Ampere shapes list the limit of memory before the limit of OCPUs.
             "quotaNames": [self.limit.replace("-core-", "-memory-"), self.limit]
@@ -84,6 +84,11 @@ class Shape:
             shown["localDisksTotalSizeInGBs"] = self.disks_tb * 1000
             shown["localDiskDescription"] = "Locally-attached NVMe SSD"
         return shown
+
+    @property
+    def _billed_when_stopped(self) -> bool:
+        """Whether the bill continues for stopped machines: all GPUs but the virtual A10s, and dense disks."""
+        return self.disks > 0 or (self.gpus > 0 and not self.name.startswith("VM.GPU.A10."))
 
     @property
     def _options(self) -> dict[str, Any]:

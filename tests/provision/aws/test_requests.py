@@ -416,13 +416,12 @@ def test_nvidia_gpus_counts_only_nvidia_gpus() -> None:
 
 
 def test_default_images_depend_on_architecture_and_driver() -> None:
-    deep = lookup.with_driver("x86_64", old_driver=False)
+    deep = lookup.with_driver("x86_64")
     assert deep.parameter == (
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     )
     assert deep.owners == ("amazon",)
-    assert "arm64" in (lookup.with_driver("arm64", old_driver=False).parameter or "")
-    assert "Proprietary" in (lookup.with_driver("x86_64", old_driver=True).name or "")
+    assert "arm64" in (lookup.with_driver("arm64").parameter or "")
     assert lookup.plain("arm64").owners == (lookup.CANONICAL,)
 
 

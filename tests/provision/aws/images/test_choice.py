@@ -14,6 +14,7 @@ DEEP = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
 UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-20260615"
 LINUX = "al2023-ami-2023.9.20260629.0-kernel-6.1-x86_64"
 IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
+VOLTA = DriverPlan(source="install", version="580")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,8 @@ IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
             INSTALL,
             "no Deep Learning Base image for it in us-east-1",
         ),
-        (["Deep Learning *"], "p3.2xlarge", {}, UBUNTU, INSTALL, "gpuctl installs the driver"),
+        ([], "p3.2xlarge", {}, UBUNTU, VOLTA, "gpuctl installs driver 580, the last branch"),
+        ([], "p3.2xlarge", {"image": UBUNTU}, UBUNTU, VOLTA, "as asked for"),
         ([], "inf2.xlarge", {}, UBUNTU, NO_DRIVER, "has no NVIDIA GPUs"),
         ([], "t3.micro", {"driver": "auto"}, UBUNTU, NO_DRIVER, "has no NVIDIA GPUs"),
         (
@@ -74,6 +76,13 @@ def test_offer_refuses_a_driver_version_it_cannot_install(
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         user.cloud.offer(a_cluster(shape, image=image, driver="580"))
+
+
+def test_offer_refuses_a_driver_branch_without_the_gpus(user: User) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"590 does not run the GPUs of p3\.2xlarge.*branch that does is 580"
+    ):
+        user.cloud.offer(a_cluster("p3.2xlarge", driver="590"))
 
 
 def test_offer_for_an_added_machine_keeps_the_image_of_the_others(user: User) -> None:

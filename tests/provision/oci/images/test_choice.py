@@ -12,6 +12,8 @@ from provision.cloud.records import BootImage
 from provision.errors import Denied, RefusedPlan, TermsRefused
 from provision.oci import requests
 from provision.oci.cloud import OciCloud
+from provision.oci.images import choice, marketplace
+from provision.oci.images.marketplace import CLUSTER_IMAGE
 from tests.fakes.client import FakeCloud
 from tests.fakes.oci.images import IMAGES
 from tests.provision.oci.building import Builder, operations
@@ -23,6 +25,9 @@ UBUNTU = "Canonical-Ubuntu-24.04-2026.06.26-0"
 NO_MARKET = {"refused_by_policy": ["*AppCatalog*"]}
 NO_BUILDS = {"absent_images": ["Oracle-Linux-*-Gen2-GPU-*"]}
 IMAGE, INSTALL = DriverPlan(source="image"), DriverPlan(source="install")
+VOLTA = DriverPlan(source="install", version="580")
+BUILD = "Oracle-Linux-8.10-2025.06.17-0-RHCK-OFED-24.10-1.1.4.0-GPU-570-OPEN-CUDA-12.8-2026.03.20-0"
+CLUSTER = f"{CLUSTER_IMAGE} {BUILD}"
 POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
 
 
@@ -48,14 +53,38 @@ POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
             INSTALL,
             ["gpuctl installs the driver", POLICY, "Oracle Linux has no GPU build for VM.GPU.A10.2"],
         ),
+        ({}, {"terms": True, "shape": "BM.GPU.H100.8"}, CLUSTER, "opc", IMAGE, ["what RDMA needs"]),
+        ({}, {"terms": True, "shape": "BM.GPU.A10.4"}, VMI, "ubuntu", IMAGE, ["it brings the driver"]),
         (
             {},
-            {"terms": True, "shape": "BM.GPU.GB200.4"},
-            "Canonical-Ubuntu-24.04-aarch64-2026.06.27-0",
-            "ubuntu",
-            INSTALL,
-            ["the marketplace has none for BM.GPU.GB200.4"],
+            {"shape": "BM.GPU.H100.8"},
+            ORACLE_9,
+            "opc",
+            IMAGE,
+            [
+                f"the {CLUSTER_IMAGE} is not taken: its terms are not accepted",
+                "the NVIDIA GPU-Optimized VMI is not",
+            ],
         ),
+        (NO_MARKET, {"terms": True, "shape": "BM.GPU.H100.8"}, ORACLE_9, "opc", IMAGE, [POLICY]),
+        (
+            {"absent_images": ["*-OFED-*-GPU-570-*"]},
+            {"terms": True, "shape": "BM.GPU.H100.8", "image": f"marketplace:{CLUSTER_IMAGE}"},
+            CLUSTER,
+            "opc",
+            IMAGE,
+            ["as asked for"],
+        ),
+        (
+            {},
+            {"terms": True, "shape": "VM.GPU3.1"},
+            UBUNTU,
+            "ubuntu",
+            VOLTA,
+            ["gpuctl installs driver 580, the last branch that runs its GPUs"],
+        ),
+        ({}, {"terms": True, "shape": "VM.GPU2.1"}, UBUNTU, "ubuntu", VOLTA, ["driver 580"]),
+        ({}, {"shape": "BM.GPU3.8", "image": UBUNTU}, UBUNTU, "ubuntu", VOLTA, ["as asked for"]),
         (
             {},
             {"terms": True, "driver": "580"},
@@ -100,14 +129,15 @@ def test_offer_chooses_image_and_driver_by_account_and_options(
     offer = Builder(cloud, tmp_path, **fields).offer()
     assert (offer.image_name, offer.user, offer.driver) == (name, user, driver)
     assert [words for words in said if words not in offer.image_why] == []
-    assert bool(offer.terms) is (name == VMI)
+    assert bool(offer.terms) is (name in (VMI, CLUSTER))
     assert operations(fake, mutating=True) == []
 
 
 def test_boot_commands_grow_disk_and_python_on_oracle_linux(cloud: OciCloud, tmp_path: Path) -> None:
+    first, last = Builder(cloud, tmp_path, shape="BM.GPU.H100.8", terms=True).offer().boot_commands
     (grow,) = Builder(cloud, tmp_path, image=ORACLE_9).offer().boot_commands
     assert grow.startswith("/usr/libexec/oci-growfs -y ||")
-    first, last = Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands
+    assert Builder(cloud, tmp_path, image=ORACLE_8).offer().boot_commands == (first, last)
     assert first == grow
     # cloud-init fails where the last command does: no node is taken for ready whose Python is too old.
     assert last.endswith("{ dnf install -y python39 && alternatives --set python3 /usr/bin/python3.9; }")
@@ -217,3 +247,77 @@ def test_offer_retries_a_failing_marketplace(
     code = "TooManyRequests" if fault == 429 else "InternalError"
     fake.fault(operation="ListAppCatalogListings", status=fault, code=code, times=2)
     assert Builder(cloud, tmp_path, terms=True).offer().image_name == VMI
+
+
+def test_cluster_image_terms_come_before_rdma_machines(
+    cloud: OciCloud, tmp_path: Path, fake: FakeCloud
+) -> None:
+    builder = Builder(cloud, tmp_path, shape="BM.GPU.H100.8", terms=True)
+    assert builder.offer().notes == ()
+    (machine,) = builder.machines()
+    assert IMAGES[str(machine.image_id)].name == BUILD
+    assert operations(fake).count("CreateAppCatalogSubscription") == 1
+    # An image with accepted terms needs no second yes, and no other image.
+    later = Builder(cloud, tmp_path, "later", shape="BM.GPU.H100.8").offer()
+    assert (later.image_name, later.terms, later.notes) == (CLUSTER, None, ())
+
+
+def test_refused_terms_leave_an_rdma_shape_with_tcp(cloud: OciCloud, tmp_path: Path, fake: FakeCloud) -> None:
+    fake.settings(refused_by_policy=["CreateAppCatalogSubscription"])
+    builder = Builder(cloud, tmp_path, shape="BM.GPU.H100.8", terms=True)
+    with pytest.raises(TermsRefused):
+        builder.infrastructure()
+    offer = builder.offer()
+    assert (offer.image_name, offer.notes) == (ORACLE_9, (choice.NO_RDMA,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        ({"shape": "VM.GPU.A10.2"}, []),
+        ({"shape": "BM.GPU.A10.4", "image": UBUNTU}, []),
+        ({"shape": "BM.GPU.H100.8", "driver": "580"}, [choice.NO_RDMA]),
+        ({"shape": "BM.GPU.H100.8", "image": UBUNTU}, [f"{choice.NO_RDMA}. {choice.WITH_RDMA}"]),
+    ],
+)
+def test_plan_notes_that_nccl_uses_tcp_with_an_image_without_rdma(
+    cloud: OciCloud, tmp_path: Path, fields: dict[str, Any], notes: list[str]
+) -> None:
+    assert list(Builder(cloud, tmp_path, **fields).offer().notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (CLUSTER, True),
+        ("OracleLinux-8-OCA-RHCK-OFED-23.10-2.1.3.1-GPU-550-CUDA-12.4-2024.05.08-0", True),
+        ("Canonical-Ubuntu-22.04-2026.02.28-0-DOCA-OFED-3.2.1-GPU-580-OPEN-CUDA-13.0-2026.03.13-0", True),
+        (UBUNTU, False),
+        (ORACLE_9, False),
+        (VMI, False),
+        ("our image", None),
+        ("ocid1.image.oc1.eu-frankfurt-1.none", None),
+    ],
+)
+def test_has_rdma_knows_published_images_by_name(name: str, expected: bool | None) -> None:
+    assert marketplace.has_rdma(name) is expected
+
+
+def test_rdma_note_of_an_unknown_image_says_that_it_is_unknown() -> None:
+    note = choice.rdma_note("our image", default=False)
+    assert note.startswith("gpuctl does not know whether RDMA works with the image 'our image'")
+    assert note.endswith(choice.WITH_RDMA)
+
+
+def test_builds_of_the_cluster_image_are_nvidias_with_the_newest_driver_first() -> None:
+    versions = [
+        "OL-OFED-1-GPU-550-CUDA-12.4-2026.03.21-0",
+        "OL-OFED-1-AMD-ROCM-632-2026.03.22-0",
+        "OL-OFED-1-GPU-570-OPEN-CUDA-12.8-2026.03.19-0",
+        "OL-OFED-1-GPU-570-OPEN-CUDA-12.8-2026.03.20-0",
+        "OL-OFED-1-2026.03.23-0",
+    ]
+    rows = [{"listingResourceVersion": name, "timePublished": name[-12:-2]} for name in versions]
+    ordered = marketplace.in_order(CLUSTER_IMAGE, rows)
+    assert [one["listingResourceVersion"] for one in ordered] == [versions[3], versions[2], versions[0]]
+    assert marketplace.in_order("Another image", rows)[0]["listingResourceVersion"] == versions[4]
