@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus
     from inventories.setup_steps import SetupStep
-    from provision.cloud.records import PlannedRequest, PlannedResource, Terms
+    from provision.cloud.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
     from provision.pricing.plan_price import PlanPrice
     from provision.provider import Leftover, PlannedMachine
 
@@ -40,6 +40,8 @@ class ClusterInfo:
 class UpResult(ClusterInfo):
     """What `up` made or found: the document of `up --json`."""
 
+    ends: "tuple[EndGuard, ...] | None" = ()
+    """Mechanisms that end the machines at the end of the cluster's time. None: not known."""
     setup: "tuple[SetUp, ...] | None" = field(default=None, metadata=codec.OMITTED)
     """What came of the setup on the machines that had yet to run it. None: the cluster has no setup."""
     seconds: float
@@ -91,9 +93,11 @@ class UpPlan:
     run_hourly_usd: float | None
     """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
     until_s: float | None
-    """Seconds until the machines end by themselves. None: they don't."""
+    """Seconds until the end of the cluster's time. None: it has no time limit."""
     ending: str
-    """What ends them."""
+    """Clause on that end, and on the bill after it."""
+    ends: "tuple[PlannedEnd, ...]"
+    """Mechanisms that act at the end of the cluster's time."""
     total_usd: float | None
     """Until then; where nothing ends them, of a day."""
     setup: SetupPlan = SetupPlan()
@@ -109,7 +113,9 @@ class ClusterStatus(ClusterInfo):
     """ISO 8601, UTC."""
     age_s: int
     expires_at: str | None
-    """When its machines end by themselves. None: they don't."""
+    """Time at which a mechanism ends the bill of its machines. None: none does."""
+    ends: "tuple[EndGuard, ...] | None"
+    """Mechanisms that act at the end of the cluster's time. None: not known."""
     cost_usd: float | None
     """Since each machine was made, by list price."""
     runs: tuple[str, ...]
@@ -130,6 +136,7 @@ class ClusterSummary:
     created_at: str | None
     age_s: int | None
     expires_at: str | None
+    ends: "tuple[EndGuard, ...] | None"
     cost_usd: float | None
     runs: tuple[str, ...]
     unheard: Mapping[str, tuple[str, ...]]

@@ -8,7 +8,7 @@ from inventories.disk.store import Journal
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.records import Finding, PlannedRequest, PlannedResource, Terms
+from provision.cloud.records import EndGuard, Finding, PlannedEnd, PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
 
 if TYPE_CHECKING:
@@ -65,9 +65,11 @@ class Plan:
     until_s: float | None = None
     """In how long the machines end by themselves. None: nothing ends them."""
     ending: str = ""
-    """What happens then, in a clause. Empty: nothing does."""
-    ends_by_itself: bool = True
-    """False: what happens then is a person's doing."""
+    """Clause on the end of the cluster's time, and on the bill after it. Empty: no time limit."""
+    ends: tuple[PlannedEnd, ...] = ()
+    """Mechanisms that act at the end of the cluster's time."""
+    ttl_ends_bill: bool = True
+    """Whether one of them would end the bill of the machines, given a time limit."""
     run_hourly_usd: float | None = None
     """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
     notes: tuple[str, ...] = ()
@@ -160,6 +162,18 @@ class Provider(Protocol):
         """Remove everything of the cluster, in dependency order, polling to a deadline.
 
         Idempotent: nothing to remove is success. Returns what is left, with the reason.
+        """
+
+
+@runtime_checkable
+class EndingProvider(Protocol):
+    """A provider whose machines can end at a time, without a computer of ours."""
+
+    def ends(self) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the cluster's machines, as the cloud describes them now.
+
+        Empty: the cluster has no time limit, or no machines. Read-only. The state of what runs on the machines
+        themselves is not known here (`armed` is None).
         """
 
 

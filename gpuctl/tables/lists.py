@@ -27,6 +27,7 @@ from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES, run_table
 from inventories.machine import MachineInfo
 from inventories.run import Result
+from provision.cloud.records import EndGuard
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
 
@@ -226,7 +227,8 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
         folded=("id",),
         least=("private", "id", "gpus", "address"),
     )
-    notes = [Text(_endless_note(cluster), "yellow")] * _is_endless(cluster)
+    notes = [Text(_endless_note(cluster), "bold yellow")] * _is_endless(cluster)
+    notes += [Text(_guard_note(guard), "" if guard.armed else "yellow") for guard in cluster.ends or ()]
     notes += [unfinished_note(run, cluster.unheard.get(run) or ()) for run in cluster.runs]
     return Group(head, "", table, *notes)
 
@@ -242,6 +244,14 @@ def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
 def _endless_note(cluster: ClusterStatus | ClusterSummary) -> str:
     hourly_usd = cluster.hourly_usd
     return text.nothing_ends(None if hourly_usd is None else hourly_usd * 24, " (gpuctl down ends them)")
+
+
+def _guard_note(guard: EndGuard) -> str:
+    """`cloud schedule at 2026-12-04T17:30:00+00:00: armed, ends the bill`."""
+    state = {True: "armed", False: "not armed", None: "not known whether it is armed"}[guard.armed]
+    bill = "ends the bill" if guard.ends_bill else "does not end the bill"
+    problem = f" ({guard.problem})" if guard.problem else ""
+    return f"{guard.guard} at {guard.at}: {state}{problem}, {bill}"
 
 
 def unfinished_note(run: str, unheard: Sequence[str]) -> Text:

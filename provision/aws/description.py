@@ -6,7 +6,7 @@ from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
 from provision.cloud.description import CloudDescription
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.spending import reap_command
 
@@ -21,18 +21,26 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     return (PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),)
 
 
-def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
-    ended = f"At {expires_at} the machines shut down, which terminates them"
+def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    # InstanceInitiatedShutdownBehavior is `terminate`:
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html
+    if cluster.expires_at is None:
+        return ()
+    return (PlannedEnd(guard="machine power-off", at=cluster.expires_at, ends_bill=True),)
+
+
+def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:
+    ended = f"At {cluster.expires_at} the machines shut down, which terminates them"
     if not offer.network_hourly_usd:
         return f"{ended}: nothing is billed after that."
     return (
         f"{ended}. The private network's NAT gateway and its address stay, and are billed, about "
-        f"{dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or `{reap_command(target)}`, which "
-        "cron can run."
+        f"{dollars(offer.network_hourly_usd)} an hour, until `gpuctl down`, or "
+        f"`{reap_command(cluster.target)}`, which cron can run."
     )
 
 
-def _ending_clause(offer: Offer) -> str:
+def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all clusters
     if offer.network_hourly_usd:
         return "then they terminate; the NAT gateway and its address are billed until `gpuctl down`"
     return "then they terminate, and nothing is billed any more"
@@ -73,6 +81,7 @@ DESCRIPTION = CloudDescription(
     disk_usd_per_gb_month=GP3_USD_PER_GB_MONTH,
     address_hourly_usd=ADDRESS_HOURLY_USD,
     default_driver=DriverPlan(source="image"),
+    end_guards=_end_guards,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

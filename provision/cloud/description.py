@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inventories.gpu_driver import DriverPlan
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.shape import Shape
 
@@ -61,14 +61,14 @@ class CloudDescription:
     default_user: str = "ubuntu"
     """Who logs in to machines that gpuctl has no record of launching."""
 
-    ends_by_itself: bool = True
-    """Whether machines end at their cluster's time when nobody is there."""
+    end_guards: Callable[[CloudCluster], tuple[PlannedEnd, ...]]
+    """Mechanisms that act at the end of the cluster's time; empty without a time limit."""
     ending_requests: Callable[[Sequence[str]], tuple[PlannedRequest, ...]]
     """The requests that end machines, with their boot volumes; at least one."""
-    ending_sentence: Callable[[Target, Offer, str], str]
-    """What happens without us when a cluster's time is over, at a time in ISO 8601: whole sentences."""
-    ending_clause: Callable[[Offer], str]
-    """The same in short, for a plan: what happens, and what is billed after it."""
+    ending_sentence: Callable[[CloudCluster, Offer], str]
+    """Sentences on the end of the cluster's time without gpuctl: the mechanism, and the bill after it."""
+    ending_clause: Callable[[CloudCluster, Offer], str]
+    """The same in short, for a plan."""
 
     @property
     def has_compartments(self) -> bool:

@@ -5,7 +5,7 @@ A cloud's own package translates these few questions into its SDK's calls, and t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from provision.cloud.records import (
     CloudCluster,
@@ -16,6 +16,7 @@ from provision.cloud.records import (
     Offer,
     Preview,
     Resource,
+    ScheduledEnd,
     Target,
     Zone,
 )
@@ -151,3 +152,27 @@ class Cloud(Protocol):
 
     def check(self, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         """What would make `up` fail: credentials, permissions, quota, clock, image, shape. Read-only."""
+
+
+@runtime_checkable
+class SchedulesEnd(Protocol):
+    """A cloud whose machines end by a schedule of the cloud itself."""
+
+    def schedule_end(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        infrastructure: Infrastructure,
+        machines: Sequence[Instance],
+        ensure: Ensure,
+    ) -> None:
+        """Have the cloud terminate these machines at the end of the cluster's time. Idempotent. Raises CloudError."""
+
+    def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
+        """Return the schedules for a cluster's machines, as the cloud describes them now. Raises CloudError."""
+
+    def forget_ended(self, cluster_id: str, alive: Sequence[str]) -> None:
+        """Keep the cloud from making machines in place of those of the cluster that are not alive.
+
+        A machine that it is making already is listed when this returns. Raises CloudError.
+        """

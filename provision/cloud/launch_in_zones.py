@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from inventories.money import dollars
+from provision.cloud.ends import power_off_at
 from provision.cloud.find_or_create import TOKEN_LIFE_S
+from provision.cloud.interface import SchedulesEnd
 from provision.cloud.records import Infrastructure, Instance, NewMachine, Zone
 from provision.cloud.single_launch import ENDED_TIMEOUT_S, RUNNING_TIMEOUT_S, LaunchAttempt, LaunchContext
 from provision.cloud.state import Launch
@@ -110,6 +112,9 @@ class _Launching:
             if not launch.settled:
                 self._settle(launch, count)
         have = self._by_rank(count)
+        if len(have) < count and isinstance(self._cloud, SchedulesEnd):
+            self._cloud.forget_ended(self._cluster.id, [machine.id for machine in have.values()])
+            have = self._by_rank(count)
         missing = tuple(rank for rank in range(count) if rank not in have)
         if missing:
             # Machines that join stand where the others are.
@@ -162,7 +167,7 @@ class _Launching:
                     host_private_key=key.private,
                     host_public_key=key.public,
                     ssh_port=self._cluster.ssh_port,
-                    expires_at=self._cluster.expires_at,
+                    expires_at=power_off_at(self._cluster),
                     peer_cidr=infrastructure.ids.get("peer_cidr"),
                     boot_commands=self._offer.boot_commands,
                 ),

@@ -5,7 +5,7 @@ and the tokens of what was begun.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,19 +15,29 @@ from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
+from provision.cloud.ends import guards, not_scheduled
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
-from provision.cloud.interface import Cloud
+from provision.cloud.interface import Cloud, Ensure, SchedulesEnd
 from provision.cloud.launch_in_zones import ensure_running
 from provision.cloud.machines import STATES, machine_of
 from provision.cloud.planning import caller_address
 from provision.cloud.planning.plan import Details, make_outline, make_plan, wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere, refuse_terms, refuse_unknown_shape
-from provision.cloud.records import CloudCluster, Finding, Infrastructure, Target, Zone
+from provision.cloud.records import (
+    CloudCluster,
+    EndGuard,
+    Finding,
+    Infrastructure,
+    Instance,
+    Offer,
+    ScheduledEnd,
+    Target,
+    Zone,
+)
 from provision.cloud.single_launch import LaunchContext
 from provision.cloud.state import CloudState
 from provision.cloud.tags import LAUNCH
-from provision.errors import BadCredentials, OtherAccount
-from provision.pricing.spending import ending_sentence
+from provision.errors import BadCredentials, CloudError, OtherAccount
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.provider_registry import connect, describe, sdk
 from provision.ssh_keys import ensure_key
@@ -135,12 +145,55 @@ class CloudProvider:
             # Nothing else notices that their way out is gone.
             infrastructure_at(instances[0].zone)
         self._files.save(cluster)
+        if cluster.expires_at and isinstance(cloud, SchedulesEnd):
+            self._schedule_end(cloud, cluster, offer, instances, infrastructure_at, ensure)
         if plan.create and cluster.expires_at:
-            say(ending_sentence(cluster.target, offer, cluster.expires_at))
+            say(describe(self.name).ending_sentence(cluster, offer))
         return tuple(
             machine_of(one, self._files, cluster, gpus=offer.gpus, python=plan.spec.python)
             for one in instances
         )
+
+    def _schedule_end(
+        self,
+        cloud: SchedulesEnd,
+        cluster: CloudCluster,
+        offer: Offer,
+        machines: Sequence[Instance],
+        infrastructure_at: Callable[[Zone], Infrastructure],
+        ensure: Ensure,
+    ) -> None:
+        """Have the cloud end the machines at the end of the cluster's time.
+
+        A refusal is no failure of the machines: `ends` shows it, and the caller warns of the bill.
+        """
+        try:
+            schedules = cloud.scheduled_ends(cluster.id)
+            if not_scheduled(cluster, schedules, [machine.id for machine in machines]):
+                infrastructure = infrastructure_at(machines[0].zone)
+                cloud.schedule_end(cluster, offer, infrastructure, machines, ensure)
+        except BadCredentials:
+            raise
+        except CloudError as error:
+            ensure.say(f"the end of the machines is not scheduled: {error}")
+
+    def ends(self) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the cluster's machines: see `provision.provider.EndingProvider`."""
+        cluster, cloud = self._recorded()
+        if cluster is None or cloud is None or cluster.expires_at is None:
+            return ()
+        machines = [machine.id for machine in cloud.instances(cluster.id) if machine.state != "ended"]
+        if not machines:
+            return ()
+        planned = describe(self.name).end_guards(cluster)
+        schedules: tuple[ScheduledEnd, ...] = ()
+        unreadable = ""
+        if isinstance(cloud, SchedulesEnd):
+            try:
+                schedules = cloud.scheduled_ends(cluster.id)
+            except CloudError as error:
+                unreadable = str(error)
+        return guards(planned, cluster, schedules, machines, unreadable=unreadable)
 
     def find(self) -> tuple[Machine, ...]:
         """The cluster's machines by their tags, those that have ended left out."""

@@ -110,6 +110,41 @@ class PlannedRequest:
     """Plain JSON."""
 
 
+GuardName = Literal["cloud schedule", "machine power-off", "scaling group", "idle"]
+"""Names of the mechanisms that act when a cluster's time is over, with every computer of ours shut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEnd:
+    """A mechanism that acts on the machines when the cluster's time is over."""
+
+    guard: GuardName
+    at: str | None
+    """Time at which it acts, ISO 8601, UTC. None: not known."""
+    ends_bill: bool
+    """Whether the cloud bills no machine after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndGuard(PlannedEnd):
+    """A mechanism of `PlannedEnd` with its state."""
+
+    armed: bool | None
+    """Whether it will act on all machines. None: not known."""
+    problem: str = ""
+    """Reason why it is not armed, or why its state is not known. Empty: it is armed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledEnd:
+    """A schedule of the cloud that terminates machines."""
+
+    at: str
+    """Time at which it acts, ISO 8601, UTC."""
+    machines: frozenset[str]
+    """Ids of the machines that it terminates."""
+
+
 ResourceAction = Literal["create", "use", "end"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from inventories.money import dollars
 from provision.aws.description import DESCRIPTION as AWS
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.spending import reap_command
 
 CONTROL_PLANE_HOURLY_USD = 0.10
@@ -18,15 +18,22 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     return (PlannedRequest(operation="DeleteNodegroup", body={"machines": list(ids)}),)
 
 
-def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
+def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    if cluster.expires_at is None:
+        return ()
+    return (PlannedEnd(guard="scaling group", at=cluster.expires_at, ends_bill=True),)
+
+
+def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:
     return (
-        f"At {expires_at} the node groups end their machines. The control plane stays, and is billed, "
+        f"At {cluster.expires_at} the node groups end their machines, by an action of their scaling groups, which is "
+        "outside EKS's contract. The control plane stays, and is billed, "
         f"{dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)} an hour, until `gpuctl down`, or "
-        f"`{reap_command(target)}`, which cron can run."
+        f"`{reap_command(cluster.target)}`, which cron can run."
     )
 
 
-def _ending_clause(offer: Offer) -> str:
+def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all clusters
     usd = dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)
     return f"then the machines end; the control plane is billed, {usd} an hour, until `gpuctl down`"
 
@@ -40,6 +47,7 @@ DESCRIPTION = replace(
     provider="provision.eks.provider",
     shapes=(),
     default_user="ray",
+    end_guards=_end_guards,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -18,7 +18,6 @@ from provision.managed_kubernetes.service import KubernetesService, ServiceFacts
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
-from provision.provider_registry import describe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,6 @@ def make_plan(
         create=create,
         keep=keep,
         end=end,
-        ends_by_itself=describe(facts.name).ends_by_itself,
         run_hourly_usd=None if cluster.max_count is None else at_most_usd,
         makes_control_plane=unfinished,
         price=parts.whole,
@@ -101,6 +99,8 @@ def make_plan(
         ssh_unknown=unknown,
         until_s=conditions["until_s"],
         ending=conditions["ending"],
+        ends=conditions["ends"],
+        ttl_ends_bill=conditions["ttl_ends_bill"],
         notes=(
             *notes,
             *_limits(cluster),
@@ -133,7 +133,6 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
         region=cluster.target.region,
         create=create,
         keep=(),
-        ends_by_itself=describe(facts.name).ends_by_itself,
         run_hourly_usd=None if cluster.max_count is None else at_most_usd,
         makes_control_plane=True,
         price=parts.whole,

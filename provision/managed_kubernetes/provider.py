@@ -29,8 +29,8 @@ from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
 from provision.managed_kubernetes.service import KubernetesService, ServiceFacts, Work
 from provision.managed_kubernetes.workers import Workers
-from provision.pricing.spending import ending_sentence
 from provision.provider import Leftover, Plan, Say, quiet
+from provision.provider_registry import describe
 from provision.unsupported_options import refuse_unsupported
 
 
@@ -134,7 +134,7 @@ class ManagedKubernetes:
         with self._taken_back(service, work):
             service.make_nodes(work, count)
             if (plan.create or plan.makes_control_plane) and cluster.expires_at:
-                say(ending_sentence(cluster.target, offer, cluster.expires_at))
+                say(describe(self.name).ending_sentence(cluster, offer))
             if plan.changes or self._workers.asked_for() != count:
                 pods()
         self._workers.use_python(plan.spec.python)

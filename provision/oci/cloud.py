@@ -15,11 +15,21 @@ from provision.cloud.records import (
     Offer,
     Preview,
     Resource,
+    ScheduledEnd,
     Target,
     Zone,
 )
 from provision.errors import Denied, TermsRefused
-from provision.oci import checks, credentials, offers, preview, quotas, requests, serial_console
+from provision.oci import (
+    checks,
+    credentials,
+    offers,
+    preview,
+    quotas,
+    requests,
+    scheduled_end,
+    serial_console,
+)
 from provision.oci import instances as machines
 from provision.oci.api import Api
 from provision.oci.images import marketplace
@@ -148,6 +158,25 @@ class OciCloud:
     def terminate(self, ids: Sequence[str]) -> None:
         """As the protocol says."""
         machines.terminate(self.api, ids)
+
+    def schedule_end(
+        self,
+        cluster: CloudCluster,
+        offer: Offer,
+        infrastructure: Infrastructure,
+        machines: Sequence[Instance],
+        ensure: Ensure,
+    ) -> None:
+        """Implement `SchedulesEnd`."""
+        scheduled_end.schedule(self.api, cluster, offer, infrastructure, machines, ensure)
+
+    def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
+        """Implement `SchedulesEnd`."""
+        return scheduled_end.scheduled(self.api, cluster_id)
+
+    def forget_ended(self, cluster_id: str, alive: Sequence[str]) -> None:
+        """Implement `SchedulesEnd`."""
+        scheduled_end.forget_ended(self.api, cluster_id, alive)
 
     def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""

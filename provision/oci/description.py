@@ -1,9 +1,10 @@
 """OCI, as it is described to the rest of gpuctl."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from provision.cloud.description import CloudDescription
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.oci.catalog import (
     PERFORMANCE_USD_PER_GB_MONTH,
     SHAPES,
@@ -27,23 +28,63 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     )
 
 
-def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
-    reap = reap_command(target)
-    if not offer.billed_when_stopped:
+POWER_OFF_AFTER = timedelta(minutes=10)
+"""Time between the end of a cluster's time and the power-off of its machines.
+
+A pool starts members that power off (https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/restartinginstancepool.htm),
+so its schedule has to act first.
+"""
+
+
+def may_join_pool(cluster: CloudCluster) -> bool:
+    """Whether Oracle's pages let machines of the cluster join an instance pool.
+
+    Of preemptible machines and members of compute clusters they say nothing. `up` tries, and prints what it found.
+    """
+    shape = next((shape for shape in SHAPES if shape.name == cluster.shape), None)
+    rdma = shape is not None and shape.compute_cluster
+    return not cluster.spot and not rdma and has_autoscaling(cluster.target.region)
+
+
+def has_autoscaling(region: str | None) -> bool:
+    """Whether a region has the autoscaling service: realms of the US Government have not.
+
+    Source: https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm
+    """
+    return not (region or "").startswith(("us-gov-", "us-langley-", "us-luke-"))
+
+
+def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    if cluster.expires_at is None:
+        return ()
+    off = (datetime.fromisoformat(cluster.expires_at) + POWER_OFF_AFTER).isoformat(timespec="seconds")
+    # A shutdown from the machine's own system ends no bill, whatever the shape:
+    # https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/restartinginstance.htm
+    power_off = PlannedEnd(guard="machine power-off", at=off, ends_bill=False)
+    if not may_join_pool(cluster):
+        return (power_off,)
+    return (PlannedEnd(guard="cloud schedule", at=cluster.expires_at, ends_bill=True), power_off)
+
+
+def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all shapes
+    if not may_join_pool(cluster):
         return (
-            f"At {expires_at} the machines power off, which ends the bill for {offer.shape}; their boot volumes "
-            f"stay until `gpuctl down`, or `{reap}`."
+            f"After {cluster.expires_at} the machines power off, which ends no bill on OCI. To end them in time, run "
+            f"this from cron: `*/10 * * * * {reap_command(cluster.target)}`."
         )
     return (
-        f"At {expires_at} the machines power off, but OCI still bills a {offer.shape} that is stopped. To end "
-        f"them in time, run this from cron: `*/10 * * * * {reap}`."
+        f"At {cluster.expires_at} a schedule of OCI terminates the machines, which ends their bill, also with this "
+        "computer off. `gpuctl down` removes the rest, which is free."
     )
 
 
-def _ending_clause(offer: Offer) -> str:
-    if offer.billed_when_stopped:
-        return f"then they power off, but OCI bills a {offer.shape} that is stopped until `gpuctl down`"
-    return "then they power off, and only their boot volumes are billed until `gpuctl down`"
+def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all shapes
+    if not may_join_pool(cluster):
+        return (
+            "the machines only power off, which ends no bill on OCI: they are billed until `gpuctl down`, or this "
+            f"line of cron: */10 * * * * {reap_command(cluster.target)}"
+        )
+    return "then a schedule of OCI terminates them, which ends their bill"
 
 
 DESCRIPTION = CloudDescription(
@@ -79,6 +120,7 @@ DESCRIPTION = CloudDescription(
     read_prices=_read_prices,
     disk_usd_per_gb_month=STORAGE_USD_PER_GB_MONTH + PERFORMANCE_USD_PER_GB_MONTH,
     spot_share=SPOT_SHARE,
+    end_guards=_end_guards,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -12,6 +12,7 @@ from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
 from provision.oci.resources.resource_types import GOING, GONE, tags_of
+from provision.oci.scheduled_end import end_members
 from provision.parallel import first_error, run_all, together, values
 from provision.retry import PollWaits
 
@@ -126,7 +127,12 @@ def failure(api: Api, instance: Instance) -> Exception | None:
 
 
 def terminate(api: Api, ids: Sequence[str]) -> None:
-    """As `Cloud.terminate` says; all are asked for before an error is raised."""
+    """Begin to end machines; all are asked for before an error is raised.
+
+    Members of an instance pool are ended by it: it would make others in place of those that end without it.
+    """
+    in_pools = end_members(api, ids)
+    ids = [machine_id for machine_id in ids if machine_id not in in_pools]
     outcomes = run_all(lambda one: _terminate(api, one), ids)
     missing = [one for one, outcome in zip(ids, outcomes, strict=True) if isinstance(outcome, Gone)]
     if error := first_error([outcome for outcome in outcomes if not isinstance(outcome, Gone)]):

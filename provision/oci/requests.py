@@ -5,6 +5,7 @@ Everything that can carry tags carries them here, in its create call.
 
 import base64
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from provision.cloud import tags
@@ -184,16 +185,104 @@ def launch(
     """One machine's request: its token and LaunchInstance's body."""
     token = f"{launch_id}-{machine.rank}"
     assert len(token) <= MOST_TOKEN_CHARACTERS, token
-    ids, facts = infrastructure.ids, offer.facts
+    ids = infrastructure.ids
     of = cluster_tags(cluster) | {tags.LAUNCH: launch_id, tags.RANKS: tags.ranks_text([machine.rank])}
     if cluster.image:
         of[tags.IMAGE] = cluster.image[:256]
-    details: Json = {
-        "compartmentId": compartment,
+    details = _machine(cluster, offer, ids, of, compartment) | {
         "availabilityDomain": zone.name,
         "displayName": machine.name,
+        "metadata": {
+            "ssh_authorized_keys": ids["public_key"],
+            "user_data": base64.b64encode(machine.user_data.encode()).decode(),
+        },
+    }
+    details["createVnicDetails"]["displayName"] = machine.name
+    if zone.fault_domain:
+        details["faultDomain"] = zone.fault_domain
+    if "compute_cluster" in ids:
+        details["computeClusterId"] = ids["compute_cluster"]
+    return {"token": token, "details": details}
+
+
+def instance_configuration(
+    cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, compartment: str
+) -> Json:
+    """Body of CreateInstanceConfiguration: the machines that are to be members of the cluster's pool.
+
+    Nobody can log in to a machine that the pool makes of it: it has no keys, no user-data and no rank.
+    """
+    machine = _machine(cluster, offer, infrastructure.ids, cluster_tags(cluster), compartment)
+    return _own(cluster, compartment) | {
+        "displayName": f"gpuctl {cluster.name} {cluster.shape} {offer.image_id[-8:]}",
+        "source": "NONE",
+        "instanceDetails": {"instanceType": "compute", "launchDetails": machine},
+    }
+
+
+def instance_pool(
+    cluster: CloudCluster, configuration: Json, configuration_id: str, ids: Mapping[str, str], zone: Zone
+) -> Json:
+    """Body of CreateInstancePool: a pool without machines, which those of the zone can join."""
+    placement: Json = {"availabilityDomain": zone.name, "primarySubnetId": ids["subnet"]}
+    if "compute_cluster" in ids:
+        placement["computeClusterId"] = ids["compute_cluster"]
+    return _own(cluster, configuration["compartmentId"]) | {
+        "displayName": f"{configuration['displayName']} {zone.name}",
+        "instanceConfigurationId": configuration_id,
+        "placementConfigurations": [placement],
+        "size": 0,
+    }
+
+
+def autoscaling_configuration(cluster: CloudCluster, pool_id: str, end: datetime, compartment: str) -> Json:
+    """Body of CreateAutoScalingConfiguration: the pool has no machines from `end` on, a whole minute in UTC."""
+    return _own(cluster, compartment) | {
+        "resource": {"type": "instancePool", "id": pool_id},
+        "isEnabled": True,
+        "policies": [scheduled_policy(end)],
+    }
+
+
+def scheduled_policy(end: datetime) -> Json:
+    """Policy that sets a pool to 0 machines once. `initial` is the size; `min` and `max` are not used.
+
+    Source: https://docs.oracle.com/en-us/iaas/api/#/en/autoscaling/latest/datatypes/Capacity
+    """
+    return {
+        "policyType": "scheduled",
+        "displayName": "gpuctl end",
+        "isEnabled": True,
+        "capacity": {"initial": 0},
+        "executionSchedule": {"type": "cron", "timezone": "UTC", "expression": cron(end)},
+    }
+
+
+def cron(end: datetime) -> str:
+    """Quartz expression of one minute in UTC: `0 30 17 4 12 ? 2026` for 17:30 on 4 December 2026."""
+    return f"0 {end.minute} {end.hour} {end.day} {end.month} ? {end.year}"
+
+
+def read_cron(expression: str) -> datetime | None:
+    """Return the minute of an expression of `cron`. None: it is none."""
+    fields = expression.split()
+    if len(fields) != 7 or fields[0] != "0" or fields[5] != "?":
+        return None
+    try:
+        minute, hour, day, month, year = (int(fields[index]) for index in (1, 2, 3, 4, 6))
+        return datetime(year, month, day, hour, minute, tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _machine(
+    cluster: CloudCluster, offer: Offer, ids: Mapping[str, str], of: Mapping[str, str], compartment: str
+) -> Json:
+    """Fields that LaunchInstance and an instance configuration share; `of` are the machine's tags."""
+    machine: Json = {
+        "compartmentId": compartment,
         "shape": cluster.shape,
-        "freeformTags": of,
+        "freeformTags": dict(of),
         "sourceDetails": {
             "sourceType": "image",
             "imageId": offer.image_id,
@@ -203,31 +292,23 @@ def launch(
             "subnetId": ids["subnet"],
             "nsgIds": [ids["nsg"]],
             "assignPublicIp": cluster.public_ip,
-            "displayName": machine.name,
-            "freeformTags": of,
-        },
-        "metadata": {
-            "ssh_authorized_keys": ids["public_key"],
-            "user_data": base64.b64encode(machine.user_data.encode()).decode(),
+            "freeformTags": dict(of),
         },
         "instanceOptions": {"areLegacyImdsEndpointsDisabled": True},
     }
-    if zone.fault_domain:
-        details["faultDomain"] = zone.fault_domain
-    if facts.get("encrypts_in_transit"):
-        details["isPvEncryptionInTransitEnabled"] = True
-    if facts.get("shape_config"):
-        details["shapeConfig"] = dict(facts["shape_config"])
+    if offer.facts.get("encrypts_in_transit"):
+        machine["isPvEncryptionInTransitEnabled"] = True
+    if offer.facts.get("shape_config"):
+        machine["shapeConfig"] = dict(offer.facts["shape_config"])
     if cluster.spot:
-        details["preemptibleInstanceConfig"] = {
+        machine["preemptibleInstanceConfig"] = {
             "preemptionAction": {"type": "TERMINATE", "preserveBootVolume": False}
         }
     if "compute_cluster" in ids:
-        details["computeClusterId"] = ids["compute_cluster"]
-        details["agentConfig"] = {
+        machine["agentConfig"] = {
             "pluginsConfig": [{"name": name, "desiredState": "ENABLED"} for name in RDMA_PLUGINS]
         }
-    return {"token": token, "details": details}
+    return machine
 
 
 def cluster_tags(cluster: CloudCluster) -> dict[str, str]:

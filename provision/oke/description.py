@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.money import dollars
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.oci.description import DESCRIPTION as OCI
 from provision.pricing.spending import reap_command
 
@@ -20,15 +20,19 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     return (PlannedRequest(operation="DeleteNodePool", body={"machines": list(ids)}),)
 
 
-def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:  # noqa: ARG001 - all of it is billed
+def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:  # noqa: ARG001 - OKE has none
+    return ()
+
+
+def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all shapes
     return (
-        f"At {expires_at} nothing ends by itself: OKE's nodes and its control plane "
+        f"At {cluster.expires_at} nothing ends by itself: OKE's nodes and its control plane "
         f"({dollars(CONTROL_PLANE_HOURLY_USD)} an hour) are billed until `gpuctl down`. To end them in time, run "
-        f"this from cron: `*/10 * * * * {reap_command(target)}`."
+        f"this from cron: `*/10 * * * * {reap_command(cluster.target)}`."
     )
 
 
-def _ending_clause(offer: Offer) -> str:  # noqa: ARG001 - whatever the shape
+def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all clusters
     return "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
 
 
@@ -41,7 +45,7 @@ DESCRIPTION = replace(
     provider="provision.oke.provider",
     shapes=(),
     default_user="ray",
-    ends_by_itself=False,
+    end_guards=_end_guards,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from inventories.errors import InvalidInput
 from inventories.money import dollars
 from inventories.spec import LEAST_TTL_S
-from provision.cloud.records import Offer, Target
+from provision.cloud.records import Target
 from provision.cloud.tags import read_time
 from provision.errors import RefusedPlan
-from provision.provider_registry import describe
 from provision.regions import refresh_command
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
@@ -29,16 +28,6 @@ def expires_at(now: datetime, ttl_s: float) -> str:
             f"--ttl {_duration(ttl_s)} can't be used: that is after the year 9999. Leave it out for no limit."
         ) from error
     return end.isoformat(timespec="seconds")
-
-
-def ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
-    """What happens when a cluster's time is over, without us: it differs by cloud and shape."""
-    return describe(target.provider).ending_sentence(target, offer, expires_at)
-
-
-def ending_clause(target: Target, offer: Offer) -> str:
-    """`ending_sentence` in short, for a plan: what happens, and what is billed after it."""
-    return describe(target.provider).ending_clause(offer)
 
 
 def reap_command(target: Target) -> str:

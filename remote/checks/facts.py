@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from remote.errors import BadAnswer
 from remote.firewall import FirewallFacts
@@ -53,6 +53,10 @@ class Driver:
 NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)
 
 
+EndTimer = Literal["active", "inactive", "missing"]
+"""`missing`: systemd knows no timer of that name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """One node's facts. None: could not be found out."""
@@ -91,6 +95,8 @@ class Facts:
     active_runs: tuple[str, ...]
     firewall: FirewallFacts | None
     """None: it was not asked for."""
+    end_timer: EndTimer | None = None
+    """State of the timer that powers the machine off. None: nobody asked for it, or the machine has no systemd."""
     below: str | None = None
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
@@ -106,9 +112,19 @@ class Facts:
         return ":".join(str(PurePosixPath(python).parent) for python in pythons)
 
 
-def gather(node: Node, peers: tuple[str, ...], *, firewall: bool = False) -> Facts:
-    """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not."""
-    request = {"private_ip": node.machine.private_ip, "peers": list(peers), "firewall": firewall}
+def gather(
+    node: Node, peers: tuple[str, ...], *, firewall: bool = False, end_timer: str | None = None
+) -> Facts:
+    """A node's facts, with the routes to its peers' addresses. `firewall`: also what lets them in, or does not.
+
+    `end_timer`: name of systemd's timer whose state is a fact as well.
+    """
+    request = {
+        "private_ip": node.machine.private_ip,
+        "peers": list(peers),
+        "firewall": firewall,
+        "end_timer": end_timer,
+    }
     answer = node.call("facts", request)
     now = time.time()
     try:
@@ -150,6 +166,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         cant_listen=facts["cant_listen"],
         active_runs=tuple(facts["active_runs"]),
         firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
+        end_timer=facts["end_timer"],
     )
 
 

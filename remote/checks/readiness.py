@@ -93,6 +93,12 @@ def judge(name: str, set_up: SetUp, *, deadline_s: float) -> SetUp:
     return set_up
 
 
+def start_end_timer(node: Node, unit: str) -> bool:
+    """Start the timer that powers the machine off, and have each boot start it. Returns whether it is active now."""
+    command = f"sudo -n systemctl enable --now {unit} && systemctl is-active --quiet {unit}"
+    return node.run(command, timeout_s=SLACK_S).exit_code == 0
+
+
 def wait_for_cluster_network(
     node: Node, peers: tuple[str, ...], found: Facts, *, deadline_s: float, say: Callable[[str], None]
 ) -> Facts:

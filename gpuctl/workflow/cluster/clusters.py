@@ -19,6 +19,7 @@ from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
+from provision.cloud.records import EndGuard
 from provision.provider_registry import RENTED
 
 AT_ONCE = 8
@@ -31,6 +32,8 @@ class Seen:
     """A cluster as its provider tells of it."""
 
     inventory: Inventory | None = None
+    guards: tuple[EndGuard, ...] | None = None
+    """Mechanisms that act at the end of its time. None: not known."""
     notes: tuple[str, ...] = ()
     problem: str = ""
     """Why its state is not known; empty where it is."""
@@ -71,7 +74,8 @@ def look_at(folder: ClusterFolder) -> Seen:
         inventory = inventory_now(folder, notes.append)
     except Exception as error:  # noqa: BLE001 - told with the cluster; the others are shown all the same
         return Seen(notes=tuple(notes), problem=str(error) or repr(error))
-    return Seen(inventory=inventory, notes=tuple(notes))
+    guards = status.guards_of(folder, inventory, notes.append)
+    return Seen(inventory=inventory, guards=guards, notes=tuple(notes))
 
 
 def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: datetime) -> ClusterSummary:
@@ -80,7 +84,7 @@ def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: da
         return _as_known_here(folder, seen.problem, runs, now)
     inventory = seen.inventory
     try:
-        known = status.describe(folder, inventory, runs, now)
+        known = status.describe(folder, inventory, runs, now, seen.guards)
     except InventoryError as error:
         return _as_known_here(folder, str(error), runs, now)
     return ClusterSummary(
@@ -110,6 +114,7 @@ def _as_known_here(
         created_at=inventory.created_at if inventory else None,
         age_s=age_s,
         expires_at=_ending_here(folder, provider),
+        ends=None,
         cost_usd=None,
         runs=tuple(run.id for run in runs),
         unheard={run.id: run.unheard for run in runs if run.unheard},

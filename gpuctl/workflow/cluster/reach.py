@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.checks.facts import EndTimer, Facts
     from remote.errors import RemoteError
     from remote.gpu_driver.decision import Limits
     from remote.gpu_driver.setup import Seen
@@ -42,6 +42,8 @@ class Boot:
     """Names of the machines that were made just now, or were never ready: nobody is at work there, so that they may
     be rebooted.
     """
+    end_timer: str | None = None
+    """Name of the timer that powers the machines off at the end of their cluster's time. None: no time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Reached:
     """With their GPUs counted; as they were, where those can't be used."""
     problems: Mapping[str, str]
     """Machine → why its GPUs can't be used as the driver plan has it, and the fix: a sentence with its name."""
+    end_timers: "Mapping[str, EndTimer | None]" = field(default_factory=dict)
+    """Machine → state of the timer that powers it off. None: not known."""
 
 
 def reach(
@@ -106,6 +110,7 @@ def reach(
             for machine in machines
         ),
         problems=problems,
+        end_timers={name: fact.end_timer for name, fact in found.items()},
     )
 
 
@@ -178,6 +183,7 @@ class _Work:
         found = self._booted_facts(machine, boot)
         free = fresh or self.driver.source == "install"
         seen = self._with_driver(machine, found, free=free, return_s=boot.timeout_s)
+        seen = replace(seen, facts=replace(seen.facts, end_timer=found.end_timer))
         if not fresh or seen.facts.active_runs or seen.problem is not None:
             return seen
         node = connect(machine, self.folder)
@@ -187,7 +193,7 @@ class _Work:
             )
         finally:
             node.close()
-        return replace(seen, facts=facts)
+        return replace(seen, facts=replace(facts, end_timer=found.end_timer))
 
     def _with_driver(
         self, machine: Machine, found: "Facts", *, free: bool, return_s: float, judged: bool = True
@@ -224,7 +230,7 @@ class _Work:
                 set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=say)
                 for complaint in set_up.complaints:
                     say(f"note: {node.name}: cloud-init complains: {complaint}")
-                return _facts(node, self.peers)
+                return _with_end_timer(node, _facts(node, self.peers, boot.end_timer), boot.end_timer)
             except ConnectionLost:
                 # Some images boot once more by themselves when they have set themselves up.
                 if time.monotonic() > limit:
@@ -233,12 +239,21 @@ class _Work:
                 node.close()
 
 
-def _facts(node: "Node", peers: tuple[str, ...]) -> "Facts":
+def _with_end_timer(node: "Node", found: "Facts", unit: str | None) -> "Facts":
+    """Start the timer that powers the machine off where it does not run. Returns the facts with its state."""
+    from remote.checks import readiness
+
+    if unit is None or found.end_timer != "inactive":
+        return found
+    return replace(found, end_timer="active" if readiness.start_end_timer(node, unit) else "inactive")
+
+
+def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
     from remote.checks import facts
     from remote.errors import BadAnswer, DiskFull, NodeFailed, NoPython
 
     try:
-        return facts.gather(node, peers)
+        return facts.gather(node, peers, end_timer=end_timer)
     except (BadAnswer, NodeFailed) as error:
         if isinstance(error, DiskFull | NoPython):
             raise

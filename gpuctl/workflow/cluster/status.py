@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.json_documents import ClusterStatus
 from gpuctl.options import App
 from gpuctl.workflow.cluster.choose_provider import provider_name
+from gpuctl.workflow.cluster.ends import ends_of
 from gpuctl.workflow.cluster.run_machines import start_cut_off
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from gpuctl.workflow.connect import load_inventory
@@ -14,13 +15,14 @@ from gpuctl.workflow.training.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
+from provision.cloud import ends
+from provision.cloud.records import EndGuard
 from provision.cloud.state import CloudState
-from provision.errors import UNHEARD
+from provision.errors import UNHEARD, ProvisionError
 from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider import Provider
 from provision.provider_registry import RENTED, load
-from provision.provider_registry import describe as describe_cloud
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
@@ -73,7 +75,19 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
     inventory = inventory_now(folder, app.output.say)
     if left := start_cut_off(folder):
         app.output.say(left)
-    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC))
+    guards = guards_of(folder, inventory, app.output.say)
+    return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards)
+
+
+def guards_of(
+    folder: ClusterFolder, inventory: Inventory, say: Callable[[str], None]
+) -> tuple[EndGuard, ...] | None:
+    """Return the mechanisms that end the machines. None: the cloud could not be asked, and `say` gets the reason."""
+    try:
+        return ends_of(folder, load(inventory.provider, folder), inventory.machines)
+    except ProvisionError as error:
+        say(f"the end of the machines' time could not be looked at: {error}")
+        return None
 
 
 def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory:
@@ -134,11 +148,17 @@ def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
 
 
 def describe(
-    folder: ClusterFolder, inventory: Inventory, runs: Sequence[OpenRun], now: datetime
+    folder: ClusterFolder,
+    inventory: Inventory,
+    runs: Sequence[OpenRun],
+    now: datetime,
+    guards: tuple[EndGuard, ...] | None,
 ) -> ClusterStatus:
     """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
-    expires_at = ending_of(folder, inventory.provider)
+    planned = ending_of(folder, inventory.provider)
+    ending = next((guard.at for guard in guards or () if guard.ends_bill and guard.armed is not False), None)
+    expires_at = ending if guards else planned
     return ClusterStatus(
         cluster=inventory.cluster,
         provider=inventory.provider,
@@ -148,6 +168,7 @@ def describe(
         created_at=inventory.created_at,
         age_s=round(age_s),
         expires_at=expires_at,
+        ends=guards,
         cost_usd=cost_of(inventory, expires_at, now),
         runs=tuple(run.id for run in runs),
         unheard={run.id: run.unheard for run in runs if run.unheard},
@@ -196,6 +217,6 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 
 def ending_of(folder: ClusterFolder, provider: str) -> str | None:
-    """When the machines end by themselves, ISO 8601, UTC. None: they don't."""
+    """Return the time at which the bill of the machines is planned to end, ISO 8601, UTC. None: nothing ends it."""
     record = CloudState(folder).load() if provider in RENTED else None
-    return record.expires_at if record and describe_cloud(provider).ends_by_itself else None
+    return record.expires_at if record is not None and ends.ends_bill(record) else None

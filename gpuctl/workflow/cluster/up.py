@@ -14,6 +14,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster import up_plan
 from gpuctl.workflow.cluster.choose_provider import choose_provider, folder_to_plan, taken
+from gpuctl.workflow.cluster.ends import ends_of, record_end_timers, warning
 from gpuctl.workflow.cluster.host_firewalls import let_go
 from gpuctl.workflow.cluster.reach import (
     BOOT_TIMEOUT_S,
@@ -34,7 +35,10 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
+from provision.cloud.ends import POWER_OFF
 from provision.cloud.planning.caller_address import AddressUnknown
+from provision.cloud.records import EndGuard
+from provision.cloud.user_data import EXPIRE_UNIT
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
 
@@ -103,12 +107,14 @@ def up(
             raise
     seconds = round(time.monotonic() - began, 3)
     inventory, done, trouble = made
+    ends = _ends(app, folder, provider, inventory)
     result = UpResult(
         cluster=inventory.cluster,
         provider=inventory.provider,
         region=inventory.region,
         machines=tuple(machine.public() for machine in inventory.machines),
         hourly_usd=inventory.hourly_usd,
+        ends=ends,
         setup=tuple(done) if setup.steps else None,
         seconds=seconds,
     )
@@ -117,6 +123,23 @@ def up(
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
     _say(app, goes_on(folder, inventory.machines))
     return result
+
+
+def _ends(
+    app: App, folder: ClusterFolder, provider: Provider, inventory: Inventory
+) -> tuple[EndGuard, ...] | None:
+    """Return the mechanisms that end the machines, and warn where none ends their bill. None: not known."""
+    try:
+        ends = ends_of(folder, provider, inventory.machines)
+    except ProvisionError as error:
+        app.output.say(f"note: the end of the machines' time could not be looked at: {error}")
+        return None
+    if inventory.machines and (text := warning(folder, ends, inventory.hourly_usd)):
+        app.output.say(f"warning: {text}", "bold")
+    for guard in ends:
+        if guard.armed is False and not guard.ends_bill:
+            app.output.say(f"note: {guard.guard}: {guard.problem}")
+    return ends
 
 
 def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:
@@ -300,6 +323,7 @@ def _create(
         console=provider.console,
         hourly_usd=plan.hourly_usd,
         made=never_ready(folder, machines, created=[machine.name for machine in plan.create]),
+        end_timer=f"{EXPIRE_UNIT}.timer" if any(end.guard == POWER_OFF for end in plan.ends) else None,
     )
     try:
         reached = reach(
@@ -310,6 +334,7 @@ def _create(
             driver=plan.driver or NO_DRIVER,
         )
         inventory = replace(inventory, machines=reached.machines)
+        record_end_timers(folder, inventory.machines, reached.end_timers)
     except BaseException:
         if before is not None and not ours:
             _trust(folder, before.machines)

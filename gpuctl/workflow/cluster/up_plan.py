@@ -92,10 +92,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.free:
         return
     if plan.until_s is None:
-        advice = " (add --ttl 4h)" if plan.ends_by_itself else " (`gpuctl down` ends them)"
+        advice = " (add --ttl 4h)" if plan.ttl_ends_bill else " (`gpuctl down` ends them)"
         yield "ends", nothing_ends(plan.total_usd, advice), "yellow"
-    elif not plan.ends_by_itself:
-        yield "ends", f"not by itself, also not in {span(plan.until_s)}: {plan.ending}", "yellow"
+    elif not plan.ttl_ends_bill:
+        day = nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
+        yield "ends", day, "bold yellow"
     else:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
 
@@ -177,6 +178,8 @@ def unasked(plan: Plan) -> Iterator[str]:
     yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
     if plan.until_s is None:
         yield nothing_ends(plan.total_usd)
+    elif not plan.ttl_ends_bill:
+        yield nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
 
 
 def costs(plan: Plan) -> str:
@@ -187,7 +190,7 @@ def costs(plan: Plan) -> str:
         return f"not known: `{refresh_command(plan.provider, plan.region)}` asks for it"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
-    until = " until they end" if plan.ends_by_itself else ""
+    until = " until they end" if plan.ttl_ends_bill else ""
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)}{until}"
     spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
     spans[ends_s] = end
@@ -207,7 +210,7 @@ def price(plan: Plan) -> str:
     if plan.until_s is None:
         return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
     total = dollars(hourly_usd * plan.until_s / 3600)
-    until = "until they end" if plan.ends_by_itself else f"for {span(plan.until_s)}, and nothing ends them"
+    until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
     return f"{most}{dollars(hourly_usd)} an hour, {total} {until}"
 
 
@@ -270,6 +273,7 @@ def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> UpPl
         run_hourly_usd=plan.run_hourly_usd,
         until_s=plan.until_s,
         ending=plan.ending,
+        ends=plan.ends,
         total_usd=plan.total_usd,
         setup=SetupPlan(steps=setup.steps, machines=setup.machines),
         notes=plan.notes,

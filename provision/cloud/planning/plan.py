@@ -117,10 +117,9 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     wanted = replace(wanted, boots_from=wanted.boots_from or boot_image(alive.values()))
     if record is not None and lives:
         refuse_changes(record, wanted)
+    refuse_expired(wanted, datetime.now(UTC))
     refuse_stopped(files.name, alive.values())
     create = planned_resources.to_create(wanted, machines, set(range(count)) - set(alive))
-    if create:
-        refuse_expired(wanted, datetime.now(UTC))
     offer = _offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
     if create:
         refuse_gone_image(offer, files.name)

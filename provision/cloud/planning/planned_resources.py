@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
+from provision.cloud.ends import ends_bill
 from provision.cloud.records import (
     CloudCluster,
     Instance,
     NewMachine,
     Offer,
+    PlannedEnd,
     PlannedRequest,
     PlannedResource,
     Preview,
@@ -16,7 +18,6 @@ from provision.cloud.records import (
 )
 from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
-from provision.pricing.spending import ending_clause
 from provision.provider import PlannedMachine
 from provision.provider_registry import describe
 from provision.regions import price_region
@@ -149,15 +150,20 @@ class Conditions(TypedDict):
     ssh_port: int
     until_s: float | None
     ending: str
+    ends: tuple[PlannedEnd, ...]
+    ttl_ends_bill: bool
 
 
 def conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> Conditions:
     """Who may reach SSH, and when the machines end. `lives`: some of them are there already."""
+    cloud = describe(cluster.target.provider)
     return Conditions(
         ssh_cidrs=cluster.ssh_cidrs,
         ssh_port=cluster.ssh_port,
         until_s=_until_s(cluster, datetime.now(UTC), lives=lives),
-        ending=ending_clause(cluster.target, offer) if cluster.expires_at else "",
+        ending=cloud.ending_clause(cluster, offer) if cluster.expires_at else "",
+        ends=cloud.end_guards(cluster),
+        ttl_ends_bill=ends_bill(cluster),
     )
 
 

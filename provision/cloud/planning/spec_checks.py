@@ -216,7 +216,7 @@ def refuse_terms(offer: Offer, *, accepted: bool) -> None:
 
 
 def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
-    """Raise RefusedPlan for new machines of a cluster whose time is over: they would end as they come."""
+    """Raise RefusedPlan for a cluster whose time is over: its machines end, as would new ones."""
     if wanted.expires_at is not None and datetime.fromisoformat(wanted.expires_at) <= now:
         raise RefusedPlan(
             f"The time of cluster '{wanted.name}' was over at {wanted.expires_at}. Remove what is left with "

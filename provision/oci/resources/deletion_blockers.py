@@ -5,7 +5,7 @@ from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind
 from provision.parallel import run_all, values
 
-_VCN_KINDS = tuple(kind for kind in KINDS if kind not in ("vcn", "compute-cluster", "boot-volume"))
+_VCN_KINDS = tuple(name for name, kind in KINDS.items() if kind.client == "network" and name != "vcn")
 
 
 def blockers(api: Api, resource: Resource) -> list[str]:

@@ -6,11 +6,9 @@ from provision.cloud import tags
 from provision.cloud.records import Resource
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import (
-    ENDS_WITHIN_S,
     GOING,
     GONE,
     KINDS,
-    KUBERNETES_KINDS,
     Kind,
     list_kind,
     tags_of,
@@ -29,7 +27,7 @@ def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ..
             tags=tags_of(view),
             stage=kinds[kind].stage,
             going=view.get("lifecycleState") in GOING,
-            ends_within_s=ENDS_WITHIN_S if kind in KUBERNETES_KINDS else 0.0,
+            ends_within_s=kinds[kind].ends_within_s,
         )
         for kind, views in zip(kinds, found, strict=True)
         for view in views

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provision.errors import Denied
 from provision.oci.api import Api, Json
+from provision.oci.description import has_autoscaling
 
 GONE = frozenset({"TERMINATED", "DELETED"})
 GOING = frozenset({"TERMINATING", "DELETING"})
@@ -17,13 +19,34 @@ class Kind:
     client: str
     noun: str
     stage: int
+    end_verb: str = "delete"
+    ends_within_s: float = 0.0
+    """Longest time that OCI takes to remove it, where that is more than some seconds."""
+    optional: bool = False
+    """Whether clusters can do without: who may not list resources of the kind has none."""
 
     def operation(self, verb: str) -> str:
         """`delete` → `network.delete_vcn`; `list` → `network.list_vcns`."""
+        verb = self.end_verb if verb == "delete" else verb
         return f"{self.client}.{verb}_{self.noun}{'s' if verb == 'list' else ''}"
 
 
 KINDS = {
+    # A pool's schedule is removed with it, and its configuration only after it.
+    "autoscaling-configuration": Kind(
+        client="autoscaling", noun="auto_scaling_configuration", stage=-3, optional=True
+    ),
+    "instance-pool": Kind(
+        client="management",
+        noun="instance_pool",
+        stage=-2,
+        end_verb="terminate",
+        ends_within_s=900.0,
+        optional=True,
+    ),
+    "instance-configuration": Kind(
+        client="management", noun="instance_configuration", stage=-1, optional=True
+    ),
     "nsg": Kind(client="network", noun="network_security_group", stage=0),
     "compute-cluster": Kind(client="compute", noun="compute_cluster", stage=0),
     "boot-volume": Kind(client="storage", noun="boot_volume", stage=0),
@@ -37,15 +60,16 @@ KINDS = {
     "vcn": Kind(client="network", noun="vcn", stage=4),
 }
 
-KUBERNETES_KINDS = {
-    "node-pool": Kind(client="container", noun="node_pool", stage=-4),
-    "kubernetes-cluster": Kind(client="container", noun="cluster", stage=-3),
-    "load-balancer": Kind(client="balancer", noun="load_balancer", stage=-2),
-    "block-volume": Kind(client="storage", noun="volume", stage=-2),
-}
-"""Those of clusters of Kubernetes, and what controllers in them make: with our tags, as the cluster is told to."""
 ENDS_WITHIN_S = 2400.0
-"""How long OKE may take to remove a cluster or a node pool."""
+"""Longest time that OKE takes to remove a cluster or a node pool."""
+
+KUBERNETES_KINDS = {
+    "node-pool": Kind(client="container", noun="node_pool", stage=-4, ends_within_s=ENDS_WITHIN_S),
+    "kubernetes-cluster": Kind(client="container", noun="cluster", stage=-3, ends_within_s=ENDS_WITHIN_S),
+    "load-balancer": Kind(client="balancer", noun="load_balancer", stage=-2, ends_within_s=ENDS_WITHIN_S),
+    "block-volume": Kind(client="storage", noun="volume", stage=-2, ends_within_s=ENDS_WITHIN_S),
+}
+"""Kinds of Kubernetes clusters and of their controllers, which give them the cluster's tags."""
 
 
 def kind_of(name: str) -> Kind:
@@ -64,5 +88,17 @@ def is_live(view: Mapping[str, Any]) -> bool:
 
 
 def list_kind(api: Api, kind: str) -> list[Json]:
-    """All of a kind in the compartment, whosever they are."""
-    return api.listed(kind_of(kind).operation("list"))
+    """Return all resources of a kind in the compartment, whoever made them.
+
+    Empty for an optional kind that the account may not list, or that the region does not have: nobody with these
+    rights can have made one there. Raises CloudError.
+    """
+    found = kind_of(kind)
+    if found.client == "autoscaling" and not has_autoscaling(api.credentials.region):
+        return []
+    try:
+        return api.listed(found.operation("list"))
+    except Denied:
+        if found.optional:
+            return []
+        raise

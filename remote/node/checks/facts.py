@@ -25,8 +25,10 @@ MOST_PORTS_TRIED = 50
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`facts`: private_ip and peers (addresses), firewall (whether to read it); answers with everything at once."""
+    """Answer `facts`: private_ip, peers (addresses), firewall (whether to read it), end_timer (a unit, or None)."""
     found = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
+    timer = request.get("end_timer")
+    found["end_timer"] = timer_state(timer) if timer else None
     frames.write(output, {"t": frames.FACTS, "facts": found})
 
 
@@ -58,6 +60,21 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         # Last, so that it is the time of the answer.
         "time": time.time(),
     }
+
+
+def timer_state(unit: str) -> Optional[str]:
+    """Return the state of a timer of systemd: `active`, `inactive` or `missing`. None: systemd does not run here."""
+    if not os.path.isdir("/run/systemd/system"):
+        return None
+    command = ["systemctl", "show", "--property=LoadState", "--property=ActiveState", unit]
+    try:
+        shown = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=10).stdout.decode()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if state.get("LoadState") == "not-found":
+        return "missing"
+    return "active" if state.get("ActiveState") == "active" else "inactive"
 
 
 def _os_name() -> str:

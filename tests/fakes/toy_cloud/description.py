@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from inventories.gpu_driver import NO_DRIVER
 from provision.cloud.description import CloudDescription
-from provision.cloud.records import Offer, PlannedRequest, Target
+from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.shape import Shape
 
@@ -31,11 +31,17 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     return tuple(PlannedRequest(operation="EndMachine", body={"id": one}) for one in ids)
 
 
-def _ending_sentence(target: Target, offer: Offer, expires_at: str) -> str:
-    return f"At {expires_at} the machines shut down, and nothing is billed after that."
+def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
+    if cluster.expires_at is None:
+        return ()
+    return (PlannedEnd(guard="machine power-off", at=cluster.expires_at, ends_bill=True),)
 
 
-def _ending_clause(offer: Offer) -> str:
+def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:
+    return f"At {cluster.expires_at} the machines shut down, and nothing is billed after that."
+
+
+def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:
     return "then they shut down, and nothing is billed any more"
 
 
@@ -53,6 +59,7 @@ DESCRIPTION = CloudDescription(
     read_prices=_read_prices,
     disk_usd_per_gb_month=0.01,
     default_driver=NO_DRIVER,
+    end_guards=_end_guards,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

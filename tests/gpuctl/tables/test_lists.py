@@ -578,6 +578,7 @@ CLUSTER = ClusterStatus(
     created_at="2026-11-21T05:46:25+00:00",
     age_s=300,
     expires_at=None,
+    ends=(),
     cost_usd=0.0,
     runs=(),
     unheard={},

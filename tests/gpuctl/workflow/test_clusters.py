@@ -67,6 +67,7 @@ def summary(cluster: str, **facts: Any) -> ClusterSummary:
         "created_at": BEGAN,
         "age_s": 7200,
         "expires_at": None,
+        "ends": (),
         "billed": True,
         "runs": (),
         "unheard": {},

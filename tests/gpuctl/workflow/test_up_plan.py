@@ -38,7 +38,7 @@ PLAN = Plan(
     ),
     ssh_cidrs=("203.0.113.7/32",),
     until_s=4 * 3600.0,
-    ending="then they power off, and only their boot volumes are billed until `gpuctl down`",
+    ending="then a schedule of OCI terminates them, which ends their bill",
     image="Canonical-Ubuntu-24.04",
     image_why="the newest",
     driver=DriverPlan(source="install", version="580"),
@@ -74,7 +74,7 @@ use     VCN             gpuctl, 10.78.0.0/16
 image   Canonical-Ubuntu-24.04 (the newest)
 driver  installed on the machines: Ubuntu's packages, branch 580
 SSH     from 203.0.113.7/32, with a key of the cluster's own
-ends    in 4 h: then they power off, and only their boot volumes are billed until `gpuctl down`
+ends    in 4 h: then a schedule of OCI terminates them, which ends their bill
 price   $8.02 an hour · $24.07 for 3 h · $32.09 for the 4 h until they end
         list prices, without taxes, traffic and discounts
 """

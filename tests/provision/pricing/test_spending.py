@@ -6,7 +6,7 @@ from inventories.errors import InvalidInput
 from inventories.validate import parse_duration_s
 from provision.cloud.records import Offer, Target
 from provision.errors import RefusedPlan
-from provision.pricing.spending import cost_so_far, ending_sentence, expires_at, refuse_over_max_cost
+from provision.pricing.spending import cost_so_far, expires_at, refuse_over_max_cost
 
 OCI = Target(provider="oci", region="us-ashburn-1")
 NOW = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -92,48 +92,3 @@ def test_cost_so_far_adds_the_hours_of_each_machine():
     assert cost_so_far(8.0, [], NOW) == 0.0
     assert cost_so_far(None, [early], NOW) is None
     assert cost_so_far(4.0, [early, "yesterday"], NOW) is None
-
-
-def an_offer(*, billed_when_stopped: bool, network_hourly_usd: float = 0.0) -> Offer:
-    return Offer(
-        shape="VM.GPU.A10.2",
-        gpus=2,
-        image_id="image",
-        image_name="image",
-        user="ubuntu",
-        disk_gb=200,
-        zones=(),
-        hourly_usd=4.0,
-        billed_when_stopped=billed_when_stopped,
-        network_hourly_usd=network_hourly_usd,
-    )
-
-
-def test_ending_sentence_gives_a_reap_command_with_target_options():
-    at = "2026-07-01T16:00:00+00:00"
-    plain = Target(provider="oci", region="eu-frankfurt-1")
-    placed = Target(
-        provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a", profile="my own"
-    )
-    reap = "gpuctl reap --expired --yes --provider oci --region"
-    said = ending_sentence(placed, an_offer(billed_when_stopped=True), at)
-    assert "still bills a VM.GPU.A10.2" in said
-    assert (
-        f"`*/10 * * * * {reap} us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`"
-        in said
-    )
-    said = ending_sentence(plain, an_offer(billed_when_stopped=False), at)
-    assert "ends the bill" in said
-    assert f"or `{reap} eu-frankfurt-1`" in said
-    aws = ending_sentence(Target(provider="aws", region="us-east-1"), an_offer(billed_when_stopped=False), at)
-    assert aws == f"At {at} the machines shut down, which terminates them: nothing is billed after that."
-
-
-def test_ending_sentence_names_the_billed_nat_gateway():
-    target = Target(provider="aws", region="us-east-1")
-    said = ending_sentence(target, an_offer(billed_when_stopped=False, network_hourly_usd=0.05), "2026-07-01")
-    assert said == (
-        "At 2026-07-01 the machines shut down, which terminates them. The private network's NAT gateway and its "
-        "address stay, and are billed, about $0.05 an hour, until `gpuctl down`, or `gpuctl reap --expired --yes "
-        "--provider aws --region us-east-1`, which cron can run."
-    )

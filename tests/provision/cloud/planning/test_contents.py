@@ -130,28 +130,6 @@ def test_conditions_reports_the_seconds_until_machines_end() -> None:
     assert planned_resources.conditions(over, OFFER, lives=True)["until_s"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("cluster", "offer", "said"),
-    [
-        (OCI, OFFER, "then they power off, and only their boot volumes are billed until `gpuctl down`"),
-        (
-            OCI,
-            replace(OFFER, shape="BM.GPU.A10.4", billed_when_stopped=True),
-            "then they power off, but OCI bills a BM.GPU.A10.4 that is stopped until `gpuctl down`",
-        ),
-        (AWS, OFFER, "then they terminate, and nothing is billed any more"),
-        (
-            AWS,
-            replace(OFFER, network_hourly_usd=0.05),
-            "then they terminate; the NAT gateway and its address are billed until `gpuctl down`",
-        ),
-    ],
-)
-def test_conditions_says_what_is_billed_after_the_ttl(cluster: CloudCluster, offer: Offer, said: str) -> None:
-    ends = replace(cluster, ttl_s=60.0, expires_at="2026-11-21T09:00:00+00:00")
-    assert planned_resources.conditions(ends, offer, lives=False)["ending"] == said
-
-
 def test_disk_hourly_usd_is_none_for_a_region_without_price() -> None:
     assert planned_resources.disk_hourly_usd("oci", "eu-frankfurt-1", 200) == pytest.approx(
         200 * 0.0425 / 730

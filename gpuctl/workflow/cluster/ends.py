@@ -1,0 +1,76 @@
+"""The end of a cluster's time: which mechanisms are armed, and the warning where the bill goes on."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuctl.text import dollars
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Machine
+from provision.cloud.ends import POWER_OFF
+from provision.cloud.records import EndGuard
+from provision.cloud.state import CloudState
+from provision.pricing.spending import reap_command
+from provision.provider import DAY_S, EndingProvider, Provider
+
+END_TIMERS = "end timers"
+"""Event in a cluster's journal: `machines`, id → state of the timer that powers the machine off."""
+
+
+def record_end_timers(
+    folder: ClusterFolder, machines: Iterable[Machine], states: Mapping[str, str | None]
+) -> None:
+    """Keep the states of the machines' timers, by name of the machine; states that are not known are left out."""
+    known = {machine.id: state for machine in machines if (state := states.get(machine.name)) is not None}
+    if known:
+        folder.journal.append(END_TIMERS, machines=known)
+
+
+def ends_of(folder: ClusterFolder, provider: Provider, machines: Iterable[Machine]) -> tuple[EndGuard, ...]:
+    """Return the mechanisms that end a cluster's machines, with their state. Empty: it has no time limit.
+
+    The cloud is asked for its own; the machines' timers are as the last `up` found them. Raises CloudError.
+    """
+    if not isinstance(provider, EndingProvider):
+        return ()
+    alive = [machine for machine in machines if machine.state not in ("gone", "stopped")]
+    return tuple(
+        _with_timers(folder, guard, alive) if guard.guard == POWER_OFF else guard for guard in provider.ends()
+    )
+
+
+def ends_bill(ends: Iterable[EndGuard]) -> bool:
+    """Whether a mechanism that is not known to be unarmed ends the bill of all machines."""
+    return any(guard.ends_bill and guard.armed is not False for guard in ends)
+
+
+def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float | None) -> str:
+    """Sentences for a cluster with a time limit at which nothing ends its bill. Empty: something does.
+
+    The warning has the price of a day, and the line for cron that ends the machines in time.
+    """
+    record = CloudState(folder).load()
+    if record is None or record.expires_at is None or ends_bill(ends):
+        return ""
+    reasons = [guard.problem for guard in ends if guard.ends_bill and guard.problem]
+    price = "an unknown price" if hourly_usd is None else dollars(hourly_usd * DAY_S / 3600)
+    return (
+        f"Nothing in the cloud ends these machines at {record.expires_at}"
+        f"{f' ({reasons[0]})' if reasons else ''}: they are billed, {price} a day, until `gpuctl down --cluster "
+        f"{folder.name}`. To end them in time, run this from cron on a computer that is on: "
+        f"`*/10 * * * * {reap_command(record.target)}`."
+    )
+
+
+def _with_timers(folder: ClusterFolder, guard: EndGuard, machines: Iterable[Machine]) -> EndGuard:
+    """Return the guard of the machines' own power-off, as the last `up` found their timers."""
+    states: dict[str, str] = {}
+    for entry in folder.journal.read():
+        if entry["event"] == END_TIMERS:
+            states |= entry["machines"]
+    idle = [machine.name for machine in machines if states.get(machine.id, "active") != "active"]
+    if idle:
+        return replace(guard, armed=False, problem=f"the timer does not run on {', '.join(idle)}")
+    unknown = [machine.name for machine in machines if machine.id not in states]
+    if unknown:
+        return replace(guard, problem=f"no `up` has read the timer of {', '.join(unknown)}")
+    return replace(guard, armed=True)
