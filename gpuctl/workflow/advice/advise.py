@@ -8,7 +8,7 @@ from gpuctl.options import App
 from gpuctl.shape_names import find
 from gpuctl.workflow.advice.ask import ask, machines_of_shape
 from gpuctl.workflow.advice.check import compared
-from gpuctl.workflow.advice.command import Account, command_of, with_absolute_paths
+from gpuctl.workflow.advice.command import Account, command_of, large_folders, with_absolute_paths
 from gpuctl.workflow.advice.measured import measured_runs
 from gpuctl.workflow.training.request import value_of
 from provision.pricing.catalog import SHAPES
@@ -102,8 +102,9 @@ def advise(app: App, request: AdviseRequest) -> Advice:
     machines = [
         machines_of_shape(shape, count, usd) for shape, usd in known for count in request.counts or COUNTS
     ]
+    words = with_absolute_paths(request.words)
     answer = ask(
-        with_absolute_paths(request.words),
+        words,
         machines,
         batch_tokens=request.batch_tokens,
         tokens=request.tokens,
@@ -114,7 +115,7 @@ def advise(app: App, request: AdviseRequest) -> Advice:
         app.output.say(f"note: {note}")
     if request.check and answer.rows[0]["fits"] and answer.vocabulary is not None:
         app.output.say(compared(answer.rows[0], answer.vocabulary))
-    account = Account(prices=prices, region=request.region)
+    account = Account(prices=prices, region=request.region, large_folders=large_folders(words))
     return Advice(rows=tuple(_row(row, account) for row in answer.rows))
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S
 from provision.pricing.shape import Shape
 
+VIRTUAL_MACHINE_S = 900.0
+"""As long as `up` waits for a machine to boot: more than most take, so packages and a driver have room in it."""
 BARE_METAL_RUNNING_S = 1200.0
 """Bare-metal machines take up to 20 minutes until their cloud calls them running; no vendor promises a time."""
 MIN_BILLED_S: Mapping[tuple[str, bool], float] = {
@@ -26,10 +27,9 @@ https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-inst
 def setup_s(shape: Shape) -> float:
     """Return the seconds from the order of a machine to the first step, at most as a rule.
 
-    A virtual machine counts for as long as `up` waits for one to boot. That is more than most take: the price has
-    room for the packages and the driver. A time before `running`, which AWS does not bill, counts, too.
+    The time before `running`, which AWS does not bill, counts, too.
     """
-    return BOOT_TIMEOUT_S + (BARE_METAL_RUNNING_S if shape.bare_metal else 0.0)
+    return VIRTUAL_MACHINE_S + (BARE_METAL_RUNNING_S if shape.bare_metal else 0.0)
 
 
 def min_billed_s(shape: Shape) -> float:

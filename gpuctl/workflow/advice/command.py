@@ -37,6 +37,8 @@ class Account:
     prices: Prices
     region: str | None
     """As it was typed. None: each provider's default for prices."""
+    large_folders: frozenset[str] = frozenset()
+    """Folders of this computer that `push` copies only with --yes."""
 
 
 def command_of(row: Mapping[str, Any], account: Account) -> str:
@@ -44,7 +46,10 @@ def command_of(row: Mapping[str, Any], account: Account) -> str:
     words, files = _on_the_nodes(row["words"])
     packages = [PACKAGES[option] for option in PACKAGES if value_of(words, option) is not None]
     train = ["gpuctl", "train", *(f"--pip={package}" for package in packages), "--", *words]
-    pushes = [["gpuctl", "push", file] for file in files]
+    pushes = [
+        ["gpuctl", "push", *(["--yes"] if str(file) in account.large_folders else []), _as_typed(file)]
+        for file in files
+    ]
     return " && ".join(map(shlex.join, (_up(row, account), *pushes, train, ["gpuctl", "down"])))
 
 
@@ -93,7 +98,24 @@ def with_absolute_paths(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def large_folders(words: Sequence[str]) -> frozenset[str]:
+    """Return the folders of the job's options that are on this computer, and that `push` copies only with --yes."""
+    from remote.files.tree import MAX_BYTES, MAX_FILES
+
+    large = set()
+    for folder in map(Path, filter(None, (value_of(words, option) for option in FILE_OPTIONS))):
+        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+        if sum(sizes) > MAX_BYTES or len(sizes) > MAX_FILES:
+            large.add(str(folder))
+    return frozenset(large)
+
+
+def _as_typed(file: Path) -> str:
+    """Return a path as a person in the current folder types it."""
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+
+
+def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[Path]]:
     """Return the job's options with the paths that its files have on the nodes, and the files here to push there.
 
     A file that is not on this computer is one of the nodes already.
@@ -103,7 +125,7 @@ def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:
         value = value_of(found, option)
         if value is None or not (path := Path(value)).exists():
             continue
-        files.append(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+        files.append(path)
         found = _with_value(found, option, f"~/{path.name}")
     return found, files
 

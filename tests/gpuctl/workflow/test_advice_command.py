@@ -13,8 +13,9 @@ from clouds import KINDS
 
 from gpuctl import cli
 from gpuctl.commands import down, push, train
-from gpuctl.workflow.advice.billing import min_billed_s, setup_s
+from gpuctl.workflow.advice.billing import VIRTUAL_MACHINE_S, min_billed_s, setup_s
 from gpuctl.workflow.advice.command import ttl_s
+from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S
 from gpuctl.workflow.training.request import check_built_in, value_of
 from provision.pricing.catalog import SHAPES
 from tests.fakes.client import FakeCloud, start_fake
@@ -144,6 +145,17 @@ def test_text_in_the_current_folder_is_read_priced_and_pushed(
     )
 
 
+def test_folder_of_many_files_is_pushed_with_consent(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "books").mkdir()
+    for number in range(20_001):
+        (home / "books" / f"{number}.txt").write_text("a few words")
+    words = ("--epochs", "1", "--data-dir", "~/books")
+    [row] = advised(capsys, "--shape", "VM.GPU.A10.1", "--count", "1", "--", *MODEL, *words)
+    assert f" && gpuctl push --yes {home}/books && " in row["command"]
+    with push.command.make_context("push", command_words(row)["push"]) as context:
+        assert context.params["yes"]
+
+
 def test_row_without_a_command_says_why_in_place_of_it(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,3 +197,7 @@ def test_machine_takes_and_is_billed_for_at_least_some_minutes(
     shape: str, setup: float, billed: float
 ) -> None:
     assert (setup_s(SHAPES[shape]), min_billed_s(SHAPES[shape])) == (setup, billed)
+
+
+def test_setup_has_the_whole_time_that_up_waits_for_a_boot() -> None:
+    assert VIRTUAL_MACHINE_S == BOOT_TIMEOUT_S
