@@ -97,3 +97,6 @@ def test_page_lists_the_policies() -> None:
     listed = re.findall(r"^Allow group GROUP to (.*)$", PAGE.read_text(), re.M)
     needed = (*rights.SHARED_NETWORK, *rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)
     assert listed == list(dict.fromkeys(policy.format(**at) for policy in needed))
+    kubernetes = PAGE.with_name("kubernetes.md").read_text()
+    more = rights.KUBERNETES[len(rights.SHARED_NETWORK) :]
+    assert re.findall(r"^Allow group GROUP to (.*)$", kubernetes, re.M) == [one.format(**at) for one in more]
