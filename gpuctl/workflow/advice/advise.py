@@ -127,7 +127,8 @@ def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
     found = [
         shape
         for shape in SHAPES.values()
-        if request.provider in (None, shape.provider) and (named is None or shape.name in named.names)
+        if request.provider in (None, shape.provider)
+        and (shape.name in named.names if named else not shape.not_launched)
     ]
     if not found:
         raise Usage(f"{(request.provider or '').upper()} has none of these shapes: leave out --provider.")
@@ -139,7 +140,9 @@ def _row(row: dict[str, object], account: Account) -> AdviceRow:
     kept = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
     if not row["fits"]:
         return AdviceRow(**kept, command=None)  # type: ignore[arg-type]  # as the job has them
-    if (without_command := row["without_command"]) is not None:
+    not_launched = SHAPES[str(row["shape"])].not_launched
+    without_command = f"No command: {not_launched}." if not_launched else row["without_command"]
+    if without_command is not None:
         reason = " ".join(str(part) for part in (row["reason"], without_command) if part)
         return AdviceRow(**kept | {"reason": reason}, command=None)  # type: ignore[arg-type]
     return AdviceRow(**kept, command=command_of(row, account))  # type: ignore[arg-type]

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from provision.pricing.shape import Shape
 
 VIRTUAL_MACHINE_S = 900.0
-"""As long as `up` waits for a machine to boot: more than most take, so packages and a driver have room in it."""
+"""As long as `up` waits for a machine to boot, so packages and a driver have room in it. No vendor states a time."""
 BARE_METAL_RUNNING_S = 1200.0
-"""Bare-metal machines take up to 20 minutes until their cloud calls them running; no vendor promises a time."""
+"""Bare-metal machines take up to 20 minutes until their cloud calls them running."""
 MIN_BILLED_S: Mapping[tuple[str, bool], float] = {
     ("oci", False): 60.0,
     ("oci", True): 3600.0,

@@ -12,7 +12,6 @@ import pytest
 from clouds import KINDS
 
 from gpuctl import cli
-from gpuctl.commands import down, push, train
 from gpuctl.workflow.advice.billing import VIRTUAL_MACHINE_S, min_billed_s, setup_s
 from gpuctl.workflow.advice.command import ttl_s
 from gpuctl.workflow.cluster.reach import BOOT_TIMEOUT_S
@@ -58,6 +57,15 @@ def command_words(row: dict[str, Any]) -> dict[str, list[str]]:
     return {words[1]: words[2:] for words in commands}
 
 
+def parsed(name: str, words: list[str]) -> dict[str, Any]:
+    """Return the values that gpuctl's command of that name gets from these words."""
+    with cli.group.make_context("gpuctl", [name, *words]) as parent:
+        command = cli.group.get_command(parent, name)
+        assert command is not None
+        with command.make_context(name, list(words), parent=parent) as context:
+            return context.params
+
+
 @pytest.mark.parametrize(
     ("provider", "shapes"),
     [("oci", "VM.GPU.A10.1,BM.GPU.A10.4"), ("aws", "g5.xlarge,g4dn.12xlarge")],
@@ -85,16 +93,14 @@ def test_printed_line_passes_the_parsers_and_the_plan_of_up(
         if (line := shlex.join(commands["up"])) not in plans:
             assert cli.main(["up", *commands["up"], "--dry-run", "--json", "--ssh-cidr", "127.0.0.1/32"]) == 0
             plans[line] = json.loads(capsys.readouterr().out)
-        with push.command.make_context("push", commands["push"]) as context:
-            assert context.params["source"] == home / "books.txt"
-        with train.command.make_context("train", commands["train"]) as context:
-            words = context.params["words"]
+        assert parsed("push", commands["push"])["source"] == home / "books.txt"
+        words = parsed("train", commands["train"])["words"]
         check_built_in(words)
         assert value_of(words, "--data-dir") == "~/books.txt"
         assert value_of(words, "--epochs") == "5"
         assert value_of(words, "--precision") == row["precision"]
         assert value_of(words, "--strategy") == row["strategy"].split()[0]
-        down.command.make_context("down", commands["down"])
+        parsed("down", commands["down"])
         assert plans[line]["until_s"] >= row["total_s"][1]
         assert plans[line]["hourly_usd"] >= row["hourly_usd"]
     assert {line.split()[1] for line in plans} == set(shapes.split(","))
@@ -152,8 +158,16 @@ def test_folder_of_many_files_is_pushed_with_consent(home: Path, capsys: pytest.
     words = ("--epochs", "1", "--data-dir", "~/books")
     [row] = advised(capsys, "--shape", "VM.GPU.A10.1", "--count", "1", "--", *MODEL, *words)
     assert f" && gpuctl push --yes {home}/books && " in row["command"]
-    with push.command.make_context("push", command_words(row)["push"]) as context:
-        assert context.params["yes"]
+    assert parsed("push", command_words(row)["push"])["yes"]
+
+
+def test_shape_that_gpuctl_does_not_launch_is_left_out_and_has_no_command_if_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "BM.GPU.GB200.4" not in {row["shape"] for row in advised(capsys, "--count", "1", "--", *MODEL)}
+    rows = advised(capsys, "--shape", "BM.GPU.GB200.4", "--count", "1", "--", *MODEL)
+    assert {row["command"] for row in rows} == {None}
+    assert f"No command: {SHAPES['BM.GPU.GB200.4'].not_launched}." in rows[0]["reason"]
 
 
 def test_row_without_a_command_says_why_in_place_of_it(
