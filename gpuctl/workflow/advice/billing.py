@@ -17,8 +17,8 @@ MIN_BILLED_S: Mapping[tuple[str, bool], float] = {
 """By provider, and whether it is bare metal.
 
 OCI bills by the second, with GPUs or without: a virtual machine for a minute at least, a bare-metal machine for an
-hour.
-https://the-report.cloud/oracle-announcing-per-second-billing-for-compute-and-autonomous-database (a copy of Oracle's blog, 2020)
+hour. A copy of Oracle's blog of 2020:
+https://the-report.cloud/oracle-announcing-per-second-billing-for-compute-and-autonomous-database
 AWS bills Linux by the second from the state `running` on, for a minute at least, and nothing while it is `pending`.
 https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-instance-lifecycle.md
 """
