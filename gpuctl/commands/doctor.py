@@ -28,11 +28,15 @@ from gpuctl.options import App, common_options
 @click.option("--region", metavar="R", help="Region of the provider.")
 @click.option("--image", metavar="I", help="Image name or id.")
 @click.option("--spot", is_flag=True, help="Spot machines.")
+@click.option("--subnet-id", metavar="ID", help="An existing subnet, as for `up`.")
+@click.option("--ttl", metavar="D", help="Time after which the machines end, as for `up`.")
 @click.option("--profile", metavar="NAME", help="Profile of the SDK's configuration.")
 @click.option("--compartment", metavar="OCID", help="OCI: the compartment.")
 @click.option("--context", metavar="NAME", help="Kubernetes: context of the kubeconfig.")
 @click.pass_context
-def command(context: click.Context, /, app: App, spot: bool, **asked: str | int | None) -> int:
+def command(
+    context: click.Context, /, app: App, spot: bool, ttl: str | None, **asked: str | int | None
+) -> int:
     """Check what `up` and `train` need: keys, credentials, permissions, quota, clock, versions.
 
     \b
@@ -46,13 +50,14 @@ def command(context: click.Context, /, app: App, spot: bool, **asked: str | int 
     from gpuctl.workflow.maintenance.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        document = _of_machines(app, spot=spot, **asked)
+        document = _of_machines(app, spot=spot, ttl=ttl, **asked)
     else:
         from inventories.spec import Spec
-        from inventories.validate import check_option
+        from inventories.validate import check_option, check_ttl_s
 
         given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
-        document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, **given))
+        ttl_s = None if ttl is None else check_ttl_s(ttl)
+        document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, ttl_s=ttl_s, **given))
     show(app, document)
     if app.options.json:
         app.output.json(document)
@@ -62,7 +67,7 @@ def command(context: click.Context, /, app: App, spot: bool, **asked: str | int 
 def _of_machines(app: App, **asked: str | int | bool | None) -> dict[str, Any]:
     from gpuctl.workflow.maintenance.doctor_cluster import doctor_cluster
 
-    other = next((f"--{name}" for name, value in asked.items() if value), None)
+    other = next((f"--{name.replace('_', '-')}" for name, value in asked.items() if value), None)
     if other is not None:
         raise Usage(
             f"--cluster looks at machines that are there, {other} asks for new ones: give one of the two. "

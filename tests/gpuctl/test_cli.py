@@ -256,6 +256,15 @@ def test_doctor_refuses_a_shape_or_provider_that_nobody_has(
     assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
+def test_doctor_takes_the_subnet_and_time_of_new_machines_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["doctor", "--cluster", "--subnet-id", "subnet-1"]) == 2
+    assert "--subnet-id asks for new ones" in capsys.readouterr().err
+    assert cli.main(["doctor", "--shape", "VM.GPU.A10.2", "--ttl", "1m"]) == 2
+    assert "A --ttl of 1m ends before the machines have booted" in capsys.readouterr().err
+
+
 def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
     assert left_behind("R", interrupted=False) == "run R continues; gpuctl logs -f R follows it"
     told = left_behind("R", interrupted=True)

@@ -285,7 +285,7 @@ def test_cloud_client_lists_the_machines_of_up_and_down(gpuctl: CloudGpuctl) -> 
 
 
 def test_doctor_checks_cloud_credentials(gpuctl: CloudGpuctl) -> None:
-    found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--json")
+    found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--ttl", "4h", "--json")
     assert found.status == 0, found.err
     document = found.json
     assert any("credential" in finding["what"].lower() for finding in document["findings"]), document
