@@ -9,6 +9,7 @@ from provision.oci import requests, shapes
 from provision.oci.catalog import bill_continues_when_stopped
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
+from provision.oci.scheduled_end import minute_of
 from provision.pricing.catalog import SHAPES
 
 
@@ -48,6 +49,8 @@ def preview(
         )
         request["details"]["metadata"]["user_data"] = "<user data>"
         found.call(("LaunchInstance", request["details"]))
+    if cluster.expires_at and machines:
+        _scheduled_end(found, cluster, offer, Infrastructure(ids=ids), zone, len(machines), compartment)
     return found.preview()
 
 
@@ -76,6 +79,39 @@ def outline(cluster: CloudCluster) -> Offer:
         },
         notes=(rdma_note,) if rdma_note else (),
     )
+
+
+def _scheduled_end(
+    found: Previewer,
+    cluster: CloudCluster,
+    offer: Offer,
+    infrastructure: Infrastructure,
+    zone: Zone,
+    count: int,
+    compartment: str,
+) -> None:
+    """Add the pool that ends `count` new machines, and its schedule."""
+    assert cluster.expires_at is not None
+    configuration = requests.instance_configuration(cluster, offer, infrastructure, compartment)
+    pool = requests.instance_pool(
+        cluster, configuration, "<instance configuration>", infrastructure.ids, zone
+    )
+    end = minute_of(cluster.expires_at)
+    pool_id = found.add(
+        "instance-pool",
+        found.own("instance-pool"),
+        ("CreateInstanceConfiguration", configuration),
+        ("CreateInstancePool", pool),
+        (
+            "CreateAutoScalingConfiguration",
+            requests.autoscaling_configuration(cluster, "<instance pool>", end, compartment),
+        ),
+        detail=f"its schedule terminates the machines at {end:%Y-%m-%d %H:%M} UTC",
+        placeholder="<instance pool>",
+    )
+    for _ in range(count):
+        body = {"instancePoolId": pool_id, "instanceId": "<instance>"}
+        found.call(("AttachInstancePoolInstance", body))
 
 
 def _network(found: Previewer, cluster: CloudCluster, compartment: str) -> tuple[str, str]:

@@ -38,7 +38,10 @@ def converge(gpuctl: CloudGpuctl) -> None:
     kinds = Counter(part.get("kind") for part in gpuctl.cloud.owned())
     private = int(gpuctl.kind.up_options == PRIVATE)
     assert (kinds["natgateway"], kinds["elastic-ip"]) == (private, private)
-    assert len(gpuctl.ok("status", "--json").json["machines"]) == COUNT
+    status = gpuctl.ok("status", "--json").json
+    assert len(status["machines"]) == COUNT
+    schedules = [end["armed"] for end in status["ends"] if end["guard"] == "cloud schedule"]
+    assert schedules == [True] * ("--ttl" in gpuctl.kind.up_options and gpuctl.kind.provider == "oci")
     vanish(gpuctl)
 
 
@@ -109,6 +112,20 @@ def test_private_cluster_commands_killed_at_each_call_recover(
         prepare=prepare,
         list_lag_s=PRIVATE_LIST_LAG_S,
     )
+
+
+@pytest.mark.parametrize(
+    ("killed", "afterwards"),
+    [("up", "up"), ("up", "down"), ("up", "reap"), ("down", "down"), ("down", "reap")],
+)
+def test_commands_of_cluster_with_scheduled_end_killed_at_each_call_recover(
+    killed: str, afterwards: str, clouds: Clouds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OCI's has an instance pool, which makes machines of its own in place of those that end without it."""
+    kind = replace(KINDS["oci"], up_options=("--ttl", "4h"))
+    prepare = None if killed == "up" else lambda gpuctl: gpuctl.ok(*gpuctl.up_words)
+    title = f"scheduled end, {killed}, then {afterwards}"
+    sweep(kind, clouds, tmp_path, capsys, title, AFTERWARDS[afterwards], prepare=prepare)
 
 
 def due(points: list[Point], apart: int) -> list[Point]:

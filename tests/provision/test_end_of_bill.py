@@ -53,7 +53,9 @@ OCI_STOP = "https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/restartingi
 OCI_BILL = "https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/resource-billing-stopped-instances.htm"
 OCI_POOL = "https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm"
 OCI_RESTARTS = "https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/restartinginstancepool.htm"
-AWS_STOP = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html"
+AWS_STOP = (
+    "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html"
+)
 AWS_NAT = "https://aws.amazon.com/vpc/pricing/"
 EKS_PRICE = "https://aws.amazon.com/eks/pricing/"
 EKS_GROUPS = "https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html"
@@ -61,18 +63,18 @@ OKE_PRICE = "https://www.oracle.com/cloud/price-list/"
 
 SCHEDULED = Case(
     cluster=cluster("oci", "VM.GPU.A10.2", "eu-frankfurt-1"),
-    sentence=f"At {AT} a schedule of OCI terminates the machines, which ends their bill, also with this computer off. "
-    "`gpuctl down` removes the rest, which is free.",
+    sentence=f"At {AT} a schedule of OCI terminates the machines, which ends their bill, also with this computer "
+    "off. `gpuctl down` removes the rest, which is free.",
     clause="then a schedule of OCI terminates them, which ends their bill",
     guards=(("cloud schedule", AT, True), ("machine power-off", LATER, False)),
     sources=(OCI_STOP, OCI_BILL, OCI_POOL, OCI_RESTARTS),
 )
 NOT_SCHEDULED = Case(
     cluster=cluster("oci", "VM.GPU.A10.2", "eu-frankfurt-1", spot=True),
-    sentence=f"After {AT} the machines power off, which ends no bill on OCI. To end them in time, run this from cron: "
-    f"`*/10 * * * * {REAP} oci --region eu-frankfurt-1`.",
-    clause="the machines only power off, which ends no bill on OCI: they are billed until `gpuctl down`, or this line "
-    f"of cron: */10 * * * * {REAP} oci --region eu-frankfurt-1",
+    sentence=f"After {AT} the machines power off, which ends no bill on OCI. To end them in time, run this from "
+    f"cron: `*/10 * * * * {REAP} oci --region eu-frankfurt-1`.",
+    clause="the machines only power off, which ends no bill on OCI: they are billed until `gpuctl down`, or this "
+    f"line of cron: */10 * * * * {REAP} oci --region eu-frankfurt-1",
     guards=(("machine power-off", LATER, False),),
     sources=(OCI_STOP, OCI_BILL, OCI_POOL),
 )
@@ -107,8 +109,8 @@ CASES = {
     "eks": Case(
         cluster=cluster("eks", "g5.12xlarge", "us-east-1"),
         offer=NAT,
-        sentence=f"At {AT} the node groups end their machines, by an action of their scaling groups, which is outside "
-        "EKS's contract. The control plane stays, and is billed, $0.15 an hour, until `gpuctl down`, or "
+        sentence=f"At {AT} the node groups end their machines, by an action of their scaling groups, which is "
+        "outside EKS's contract. The control plane stays, and is billed, $0.15 an hour, until `gpuctl down`, or "
         f"`{REAP} eks --region us-east-1`, which cron can run.",
         clause="then the machines end; the control plane is billed, $0.15 an hour, until `gpuctl down`",
         guards=(("scaling group", AT, True),),
@@ -116,8 +118,9 @@ CASES = {
     ),
     "oke": Case(
         cluster=cluster("oke", "VM.GPU.A10.2", "eu-frankfurt-1"),
-        sentence=f"At {AT} nothing ends by itself: OKE's nodes and its control plane ($0.10 an hour) are billed until "
-        f"`gpuctl down`. To end them in time, run this from cron: `*/10 * * * * {REAP} oke --region eu-frankfurt-1`.",
+        sentence=f"At {AT} nothing ends by itself: OKE's nodes and its control plane ($0.10 an hour) are billed "
+        "until `gpuctl down`. To end them in time, run this from cron: "
+        f"`*/10 * * * * {REAP} oke --region eu-frankfurt-1`.",
         clause="nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron",
         guards=(),
         sources=(OKE_PRICE,),
@@ -147,5 +150,5 @@ def test_cron_line_names_where_the_machines_are() -> None:
         provider="oci", region="us-ashburn-1", compartment="ocid1.compartment.oc1..a", profile="my own"
     )
     placed = replace(NOT_SCHEDULED.cluster, target=target)
-    line = f"`*/10 * * * * {REAP} oci --region us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'`"
-    assert line in describe("oci").ending_sentence(placed, OFFER)
+    where = "--region us-ashburn-1 --compartment ocid1.compartment.oc1..a --profile 'my own'"
+    assert f"`*/10 * * * * {REAP} oci {where}`" in describe("oci").ending_sentence(placed, OFFER)

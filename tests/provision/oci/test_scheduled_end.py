@@ -1,7 +1,6 @@
 """The end of a cluster's machines by OCI itself: a pool, its schedule, and no machine more than was asked for."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,10 +14,12 @@ from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.provider import CloudProvider
-from provision.cloud.records import EndGuard
+from provision.cloud.records import EndGuard, Target
 from provision.cloud.state import CloudState
 from provision.errors import RefusedPlan
 from provision.oci import requests
+from provision.oci.api import Api
+from provision.oci.cloud import connect
 from provision.oci.scheduled_end import minute_of
 from provision.provider import Plan
 from tests.fakes.client import FakeCloud
@@ -77,12 +78,6 @@ class Scene:
     def alive(self) -> set[str]:
         return {entry["id"] for entry in self.fake.live_instances()}
 
-    def most_at_once(self) -> int:
-        return int(self.fake.state()["most_instances"])
-
-    def resources(self) -> set[str]:
-        return {entry["kind"] for entry in self.fake.owned() if "kind" in entry}
-
 
 @pytest.fixture
 def scene(fake: FakeCloud, tmp_path: Path) -> Iterator[Scene]:
@@ -102,3 +97,208 @@ def test_cloud_terminates_the_machines_with_every_computer_shut(scene: Scene) ->
     until(scene.alive, lambda alive: not alive)
     assert scene.provider.destroy() == ()
     assert scene.fake.owned() == []
+
+
+def test_every_part_has_the_tags_of_the_cluster_and_no_secret(scene: Scene) -> None:
+    scene.up(1)
+    parts = [entry for entry in scene.fake.owned() if entry.get("kind") in POOL_KINDS]
+    assert {entry["kind"] for entry in parts} == POOL_KINDS
+    assert all(entry["tags"]["gpuctl-cluster-id"] for entry in parts)
+    assert all("gpuctl-expires" in entry["tags"] and "gpuctl-ranks" not in entry["tags"] for entry in parts)
+    created = scene.fake.calls("CreateInstanceConfiguration")
+    assert created
+    assert "metadata" not in json.dumps(created)
+
+
+def test_second_up_sends_no_change(scene: Scene) -> None:
+    scene.up(2)
+    scene.fake.forget_calls()
+    scene.up(2)
+    assert [call["operation"] for call in scene.fake.calls(mutating=True)] == []
+
+
+def test_growth_joins_the_pool(scene: Scene) -> None:
+    scene.up(1)
+    scene.up(3)
+    assert scene.guards()["cloud schedule"].armed is True
+    scene.fake.advance(TTL_S + 120)
+    until(scene.alive, lambda alive: not alive)
+
+
+@pytest.mark.parametrize("kind", ["one of two", "all"])
+def test_lost_machines_are_replaced_and_never_more_than_asked_for(scene: Scene, kind: str) -> None:
+    machines = scene.up(2)
+    lost = machines[:1] if kind == "one of two" else machines
+    for machine in lost:
+        terminate_by_hand(scene, machine.id)
+    again = scene.up(2)
+    assert scene.alive() == {machine.id for machine in again}
+    assert not {machine.id for machine in lost} & scene.alive()
+    assert scene.guards()["cloud schedule"].armed is True
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+    assert most_at_once(scene) <= 2
+
+
+def test_machine_that_the_pool_made_is_ended_before_its_rank_is_launched(scene: Scene) -> None:
+    machines = scene.up(2)
+    terminate_by_hand(scene, machines[0].id)
+    made = until(lambda: scene.alive() - {machine.id for machine in machines}, bool)
+    again = scene.up(2)
+    assert not made & scene.alive()
+    assert scene.alive() == {machine.id for machine in again}
+    assert most_at_once(scene) <= 2
+
+
+def test_down_ends_a_machine_that_the_pool_made(scene: Scene) -> None:
+    machines = scene.up(2)
+    terminate_by_hand(scene, machines[0].id)
+    until(lambda: scene.alive() - {machine.id for machine in machines}, bool)
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+    assert most_at_once(scene) <= 2
+
+
+def test_down_while_the_pool_is_scaling_leaves_nothing(scene: Scene) -> None:
+    machines = scene.up(2)
+    scene.fake.settings(scaling_s=1.0)
+    terminate_by_hand(scene, machines[0].id)
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+    assert most_at_once(scene) <= 2
+
+
+REFUSALS = {
+    "preemptible": ({"spot": True}, "preemptible"),
+    "a shape": ({}, "VM.GPU.A10.2"),
+    "compute cluster": ({"shape": "BM.GPU.H100.8"}, "compute-cluster"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_refusal_to_join_a_pool_is_no_failure_and_is_shown(scene: Scene, kind: str) -> None:
+    fields, trait = REFUSALS[kind]
+    scene = replace(scene, **fields)
+    scene.fake.settings(attach_refused={trait: "No such machines here."})
+    machines = scene.up(2)
+    assert scene.alive() == {machine.id for machine in machines}
+    assert any("No such machines here." in line for line in scene.said)
+    assert not any(guard.ends_bill and guard.armed is not False for guard in scene.guards().values())
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+@pytest.mark.parametrize("fields", [{"spot": True}, {"shape": "BM.GPU.H100.8"}])
+def test_machines_of_unknown_rights_join_where_oci_takes_them(scene: Scene, fields: dict[str, Any]) -> None:
+    scene = replace(scene, **fields)
+    scene.fake.settings(attach_refused={})
+    assert not any(end.ends_bill for end in scene.plan(1).ends)
+    scene.up(1)
+    guard = scene.guards()["cloud schedule"]
+    assert (guard.armed, guard.ends_bill) == (True, True)
+    scene.fake.advance(TTL_S + 120)
+    until(scene.alive, lambda alive: not alive)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "ListInstancePools",
+        "CreateInstanceConfiguration",
+        "CreateInstancePool",
+        "AttachInstancePoolInstance",
+        "CreateAutoScalingConfiguration",
+        "ListAutoScalingConfigurations",
+    ],
+)
+def test_missing_right_is_shown_and_armed_by_the_next_up_that_has_it(scene: Scene, operation: str) -> None:
+    scene.fake.settings(refused_by_policy=[operation])
+    scene.up(1)
+    guard = scene.guards()["cloud schedule"]
+    assert guard.armed is not True
+    assert guard.problem
+    assert scene.said
+    scene.fake.settings(refused_by_policy=[])
+    scene.up(1)
+    assert scene.guards()["cloud schedule"].armed is True
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+def test_account_without_any_right_to_pools_still_rents_and_removes(scene: Scene) -> None:
+    scene.fake.settings(
+        refused_by_policy=["ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"]
+    )
+    scene.up(1, ttl_s=None)
+    assert scene.guards() == {}
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+@pytest.mark.parametrize("change", ["disabled", "removed", "later"])
+def test_schedule_that_somebody_changed_is_noticed_and_armed_again(scene: Scene, change: str) -> None:
+    scene.up(1)
+    api = connect_api(scene)
+    (configuration,) = api.listed("autoscaling.list_auto_scaling_configurations")
+    if change == "removed":
+        api.call("autoscaling.delete_auto_scaling_configuration", configuration["id"])
+    elif change == "disabled":
+        body = {"isEnabled": False}
+        api.call("autoscaling.update_auto_scaling_configuration", configuration["id"], body)
+    else:
+        view = api.call("autoscaling.get_auto_scaling_configuration", configuration["id"])
+        later = requests.scheduled_policy(
+            datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(days=2)
+        )
+        api.call(
+            "autoscaling.update_auto_scaling_policy", configuration["id"], view["policies"][0]["id"], later
+        )
+    assert scene.guards()["cloud schedule"].armed is False
+    scene.up(1)
+    assert scene.guards()["cloud schedule"].armed is True
+
+
+def test_after_the_end_up_advises_down_alone(scene: Scene) -> None:
+    scene.up(1)
+    record = CloudState(scene.folder).load()
+    assert record is not None
+    over = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+    CloudState(scene.folder).save(replace(record, expires_at=over))
+    (machine,) = scene.alive()
+    connect_api(scene).call("compute.instance_action", machine, "STOP")
+    with pytest.raises(RefusedPlan, match=r"was over at .*gpuctl down") as error:
+        scene.plan(1)
+    assert "Start" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("end", "minute"),
+    [
+        ("2026-12-04T17:30:00+00:00", "0 30 17 4 12 ? 2026"),
+        ("2026-12-04T17:30:01+00:00", "0 31 17 4 12 ? 2026"),
+        ("2026-12-31T23:59:59+00:00", "0 0 0 1 1 ? 2027"),
+        ("2028-02-29T01:00:00+02:00", "0 0 23 28 2 ? 2028"),
+    ],
+)
+def test_schedule_acts_in_the_first_whole_minute_after_the_end(end: str, minute: str) -> None:
+    assert requests.cron(minute_of(end)) == minute
+    assert requests.read_cron(minute) == minute_of(end)
+
+
+@pytest.mark.parametrize("text", ["0 30 17 4 12 ? *", "0 30 17 * * ?", "", "0 30 17 30 2 ? 2026"])
+def test_schedule_of_somebody_else_is_not_read_as_an_end(text: str) -> None:
+    assert requests.read_cron(text) is None
+
+
+def terminate_by_hand(scene: Scene, machine_id: str) -> None:
+    """Terminate a machine as somebody does in the console, and wait until it has ended."""
+    connect_api(scene).call("compute.terminate_instance", machine_id)
+    until(scene.alive, lambda alive: machine_id not in alive)
+
+
+def connect_api(scene: Scene) -> Api:
+    return connect(Target(provider="oci"), clock=FastClock()).api
+
+
+def most_at_once(scene: Scene) -> int:
+    return max(scene.fake.state()["most_by_cluster"].values())
