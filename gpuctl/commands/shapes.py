@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from provision.pricing.shape import Shape
 
 SORTS = ("price", "price-per-gpu", "name")
+NOT_WHOLE = "The clouds have more shapes than are listed here: `gpuctl up --shape NAME` takes those, too."
 
 Priced = tuple["Shape", "Price | None"]
 
@@ -87,6 +88,9 @@ def command(
     else:
         show(app, rows, region, in_full=exact)
     tell_unknown(app, wanted, prices, region, max_price)
+    if rows and not exact and not app.options.json:
+        tell_not_launched(app, [shape for shape, _ in rows])
+        app.output.say(NOT_WHOLE)
     if failed is not None:
         raise failed
 
@@ -197,14 +201,15 @@ def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[
         "gpus": shape.gpus,
         "gpu": shape.gpu,
         "gpu_memory_gb": shape.gpu_memory_gb,
-        "network": shape.network,
-        "network_gbps": shape.network_gbps,
+        "network": shape.network or None,
+        "network_gbps": shape.network_gbps if shape.network else None,
         "rdma": shape.rdma or None,
         "rdma_gbps": shape.rdma_gbps,
         "efa": shape.efa,
         "placement_group": shape.placement_group,
         "bare_metal": shape.bare_metal,
         "compute_cluster": shape.compute_cluster,
+        "not_launched": shape.not_launched or None,
         "usd_per_hour": usd,
         "usd_per_gpu_hour": None if usd is None else round(usd / shape.gpus, 6),
         "priced_at": None if price is None else price.date,
@@ -233,6 +238,7 @@ def tell_unknown(
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from gpuctl.text import plural
+    from provision import provider_registry
     from provision.regions import price_region, refresh_command
 
     unknown = [shape for shape, price in wanted if price is None]
@@ -241,10 +247,20 @@ def tell_unknown(
         left_out = f" --max-price leaves {plural(len(names), 'shape')} out." if max_price is not None else ""
         place = price_region(provider, region)
         where = f" in {place}" if place else ""
+        # A release has the prices of most shapes there.
+        shipped = place == provider_registry.describe(provider).price_region
+        of = f" of {', '.join(names)}" if shipped else ""
         if place and not prices.asked(provider, region):
             app.output.say(
-                f"{provider.upper()}'s prices{where} are not known here.{left_out} "
+                f"{provider.upper()}'s prices{of}{where} are not known here.{left_out} "
                 f"Ask for them: {refresh_command(provider, region)}"
             )
         else:
             app.output.say(f"{provider.upper()} lists no price{where} of {', '.join(names)}.{left_out}")
+
+
+def tell_not_launched(app: App, shapes: "Sequence[Shape]") -> None:
+    """Say which of the shapes gpuctl launches no machines of, and why."""
+    for reason in dict.fromkeys(shape.not_launched for shape in shapes if shape.not_launched):
+        names = ", ".join(shape.name for shape in shapes if shape.not_launched == reason)
+        app.output.say(f"{names}: not by gpuctl, as {reason}.")

@@ -299,7 +299,7 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         "provider": lambda shape: shape["provider"],
         "GPUs": lambda shape: f"{shape['gpus']} x {shape['gpu']}",
         "GB": lambda shape: str(shape["gpu_memory_gb"]),
-        "Gbps": lambda shape: shape["network"],
+        "Gbps": lambda shape: shape["network"] or text.UNKNOWN,
         "RDMA/EFA": _fast_network,
         "$/h": lambda shape: _usd(shape["usd_per_hour"]),
         "$/GPU-h": lambda shape: _usd(shape["usd_per_gpu_hour"]),

@@ -26,7 +26,7 @@ def _facts(shape: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "shape", shape["name"]
     yield "provider", f"{shape['provider']}, {machine}"
     yield "GPUs", f"{gpus} x {shape['gpu']}, {memory_gb} GB each{together}"
-    yield "network", f"{shape['network']} Gbps"
+    yield "network", f"{shape['network']} Gbps" if shape["network"] else "not known"
     if shape["rdma"]:
         yield "RDMA", f"{shape['rdma']} Gbps, in a compute cluster"
     if shape["efa"]:
@@ -34,6 +34,9 @@ def _facts(shape: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if shape["placement_group"]:
         yield "placement", "a cluster placement group takes it"
     yield "price", _price(shape)
+    if shape["not_launched"]:
+        yield "launch", f"not by gpuctl, as {shape['not_launched']}"
+        return
     yield "see the plan", f"gpuctl up --shape {shape['name']} --count 2 --dry-run"
 
 

@@ -17,7 +17,7 @@ SPOT_SHARE = 0.5
 """Preemptible machines cost half the price of others, whatever the shape and the region."""
 
 MEMORY_CLUSTER_ONLY = (
-    "OCI starts them only in GPU memory clusters, which need dedicated capacity, and their processors are ARM"
+    "OCI starts it only in GPU memory clusters, which need dedicated capacity, and its processors are ARM"
 )
 """Reason why gpuctl launches no GB200 and no GB300.
 https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/gpu-memory-fabric.htm."""
@@ -49,7 +49,7 @@ _ROWS: tuple[tuple[str, int, str, int, str, str, float | None], ...] = (
     ("BM.GPU.H200.8", 8, "H200", 141, "200", "8 x 400", 80.0),
     ("BM.GPU.B200.8", 8, "B200", 180, "2 x 200", "8 x 400", 112.0),
     ("BM.GPU.B300.8", 8, "B300", 268, "100", "16 x 400", 120.0),
-    ("BM.GPU.RTXPRO.8", 8, "RTXPRO6000", 96, "", "", 36.0),
+    ("BM.GPU.RTXPRO.8", 8, "RTXPRO", 96, "", "", 36.0),
     ("BM.GPU.GB200.4", 4, "GB200", 192, "2 x 200", "4 x 400", 64.0),
     ("BM.GPU.GB300.4", 4, "GB300", 278, "2 x 200", "4 x 800", 72.0),
 )

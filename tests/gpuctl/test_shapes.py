@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from price_pages import (
 )
 
 from gpuctl import cli
+from gpuctl.commands import shapes as command
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import shapes_table
 from provision.pricing.catalog import SHAPES
 
 Shapes = Callable[..., tuple[int, str, str]]
+NOT_WHOLE = f"{command.NOT_WHOLE}\n"
 PAGES: dict[str, Page] = {
     OCI_PATH: oci_page(oci_product("B95909", 2.5)),
     AWS_PATH: aws_index("us-east-1", "eu-west-1"),
@@ -75,21 +78,46 @@ p3.16xlarge  aws       8 x V100  16      25         -  24.480    3.060
 
 list prices on demand of 2026-07: OCI, AWS us-east-1 (shipped with gpuctl)
 """,
-        "",
+        NOT_WHOLE,
     )
 
 
+def test_shapes_names_what_the_table_lacks_and_what_is_not_launched(shapes: Shapes) -> None:
+    status, _, err = shapes()
+    assert status == 0
+    unpriced, not_launched, not_whole = err.splitlines(keepends=True)
+    assert unpriced.startswith(
+        "AWS's prices of g7e.2xlarge, g7e.12xlarge, g7e.24xlarge, g7e.48xlarge in us-east-1 "
+    )
+    assert not_launched.startswith(
+        "BM.GPU.GB200.4, BM.GPU.GB300.4: not by gpuctl, as OCI starts it only in GPU memory"
+    )
+    assert not_whole == NOT_WHOLE
+    out = shapes("BM.GPU.GB300.4")[1]
+    assert "launch    not by gpuctl, as OCI starts it only in GPU memory" in out
+    assert "gpuctl up" not in out
+    (shape,) = json.loads(shapes("BM.GPU.GB300.4", "--json")[1])["shapes"]
+    assert shape["not_launched"].startswith("OCI starts it only in GPU memory clusters")
+
+
+def test_shapes_says_of_an_unknown_network_that_it_is_unknown(shapes: Shapes) -> None:
+    assert "network       not known\n" in shapes("BM.GPU.RTXPRO.8")[1]
+    assert "8 x RTXPRO  96     -" in shapes("--gpu", "RTXPRO")[1]
+    (shape,) = json.loads(shapes("BM.GPU.RTXPRO.8", "--json")[1])["shapes"]
+    assert (shape["network"], shape["network_gbps"]) == (None, None)
+
+
 def test_shapes_table_of_all_shapes_fits_80_columns(shapes: Shapes) -> None:
-    status, out, err = shapes()
-    assert (status, err) == (0, "")
+    status, out, _ = shapes()
+    assert status == 0
     lines = out.splitlines()
-    assert len(lines) == len(SHAPES) + 3
+    assert len(lines) == len(SHAPES) + 5  # with the head, and below a line for each date of prices
     assert max(map(len, lines)) <= 80
     assert "…" not in out
     for name in SHAPES:
         assert sum(line.split()[:1] == [name] for line in lines) == 1
-    assert "BM.GPU.A100-v2.8  oci       8 x A100    80   2 x 50  16 x 100   32.000    4.000\n" in out
-    assert "p5.48xlarge       aws       8 x H100    80     3200    32 EFA   55.040    6.880\n" in out
+    assert "BM.GPU.A100-v2.8  oci       8 x A100     80   2 x 50  16 x 100   32.000    4.000\n" in out
+    assert "p5.48xlarge       aws       8 x H100     80     3200    32 EFA   55.040    6.880\n" in out
 
 
 def test_shapes_json_describes_shape_and_prices(shapes: Shapes) -> None:
@@ -111,6 +139,7 @@ def test_shapes_json_describes_shape_and_prices(shapes: Shapes) -> None:
                 "placement_group": False,
                 "bare_metal": True,
                 "compute_cluster": False,
+                "not_launched": None,
                 "usd_per_hour": 8.0,
                 "usd_per_gpu_hour": 2.0,
                 "priced_at": "2026-07",
@@ -196,7 +225,7 @@ def test_shapes_suggests_nearest_names_for_unknown_shape(shapes: Shapes) -> None
 def test_shapes_unknown_gpu_shows_similar_or_exits_2(shapes: Shapes) -> None:
     status, out, err = shapes("--gpu", "A1")
     assert status == 0
-    assert err == "No GPU is called A1; shown are A10, A100, A10G.\n"
+    assert err == f"No GPU is called A1; shown are A10, A100, A10G.\n{NOT_WHOLE}"
     assert "VM.GPU.A10.1" in out
     for typed, hint in (
         ("B10", "; did you mean 'A10'?"),
@@ -213,9 +242,9 @@ def test_shapes_sorts_by_price_price_per_gpu_or_name(shapes: Shapes) -> None:
     by_price = listed(shapes, "--sort", "price")
     assert by_price == listed(shapes)
     usd = [SHAPES[name].usd_per_hour for name in by_price]
-    assert usd == sorted(usd, key=float)  # type: ignore[arg-type]
+    assert usd == sorted(usd, key=lambda one: one or math.inf)
     a_gpu = [
-        (SHAPES[name].usd_per_hour or 0) / SHAPES[name].gpus
+        (SHAPES[name].usd_per_hour or math.inf) / SHAPES[name].gpus
         for name in listed(shapes, "--sort", "price-per-gpu")
     ]
     assert a_gpu == sorted(a_gpu)
@@ -251,13 +280,13 @@ def test_shapes_reports_unknown_prices_of_region(shapes: Shapes) -> None:
     assert "list prices" not in out
     assert err == (
         "AWS's prices in eu-west-1 are not known here. "
-        "Ask for them: gpuctl shapes --refresh-prices --provider aws --region eu-west-1\n"
+        "Ask for them: gpuctl shapes --refresh-prices --provider aws --region eu-west-1\n" + NOT_WHOLE
     )
     status, out, err = shapes("--max-price", "3", "--region", "eu-west-1", "--json")
     assert names(out) == ["VM.GPU2.1", "VM.GPU.A10.1", "VM.GPU3.1"]
-    assert "are not known here. --max-price leaves 22 shapes out. Ask" in err
+    assert "are not known here. --max-price leaves 26 shapes out. Ask" in err
     by_name = listed(shapes, "--region", "eu-west-1")
-    assert [SHAPES[name].provider for name in by_name] == ["oci"] * 16 + ["aws"] * 22
+    assert [SHAPES[name].provider for name in by_name] == ["oci"] * 18 + ["aws"] * 26
 
 
 def test_shapes_refresh_prices_fetches_and_keeps_prices(
@@ -275,6 +304,7 @@ def test_shapes_refresh_prices_fetches_and_keeps_prices(
             "asking AWS for its prices in us-east-1 …",
             "OCI: 3 prices",
             "AWS: 1 price in us-east-1",
+            NOT_WHOLE.strip(),
         ]
         status, out, err = shapes("--refresh-prices", "--provider", "aws", "--region", "eu-west-1", "--json")
         assert status == 0

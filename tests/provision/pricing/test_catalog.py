@@ -22,7 +22,7 @@ def test_shapes_have_gpus_memory_network_and_price():
     for name, shape in SHAPES.items():
         assert shape.name == name
         assert shape.gpus in (1, 2, 4, 8)
-        assert re.fullmatch(r"[A-Z]+[0-9]+[A-Z]?", shape.gpu)
+        assert re.fullmatch(r"[A-Z]+[0-9]+[A-Z]?|RTXPRO", shape.gpu)
         assert 16 <= shape.gpu_memory_gb <= 300
         assert shape.network_gbps > 0 or name == "BM.GPU.RTXPRO.8"
         if not name.startswith("g7e."):
