@@ -61,7 +61,7 @@ class Spec:
     bastion: str | None = None
     """Bastion through which the machines are reached: `user@host[:port]`, or an alias in `~/.ssh/config`."""
     ttl_s: float | None = None
-    """Time after which the machines end (OCI: power off), `10m` or more, such as `4h` or `1h30m`. Default: never."""
+    """Time after which the cloud ends the machines, `10m` or more, such as `4h` or `1h30m`. Default: never."""
     max_cost_usd: float | None = None
     """US dollars. Refuse a plan that could cost more before its `ttl` is over. You must also give `ttl`."""
     hosts: Path | None = None

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 @click.option(
     "--ttl",
     metavar="TIME",
-    help="End the machines after this long, 10m or more, such as 4h; on OCI they power off. (clouds)",
+    help="End the machines and their bill after this long, 10m or more, such as 4h. (clouds)",
 )
 @click.option(
     "--max-cost",

@@ -41,6 +41,7 @@ from provision.cloud.records import EndGuard
 from provision.cloud.user_data import EXPIRE_UNIT
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
+from provision.provider_registry import RENTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,8 @@ def _ends(
     except ProvisionError as error:
         app.output.say(f"note: the end of the machines' time could not be looked at: {error}")
         return None
-    if inventory.machines and (text := warning(folder, ends, inventory.hourly_usd)):
+    rented = bool(inventory.machines) and provider.name in RENTED
+    if rented and (text := warning(folder, ends, inventory.hourly_usd)):
         app.output.say(f"warning: {text}", "bold")
     for guard in ends:
         if guard.armed is False and not guard.ends_bill:
