@@ -47,7 +47,7 @@ def preview(
         ("ImportKeyPair", for_people(requests.key_pair(cluster, "<public key>"))),
         name=requests.name_of(cluster),
     )
-    if offer.facts["placement_group"]:
+    if requests.in_placement_group(cluster, offer.facts):
         placement = requests.placement_group(cluster, zone.name)
         name = ids["placement_group"] = placement["GroupName"]
         there = found.own("placement-group", lambda resource: resource.name == name)
@@ -88,7 +88,19 @@ def outline(cluster: CloudCluster) -> Offer:
 def notes(cluster: CloudCluster, offer: Offer) -> tuple[str, ...]:
     """What a person should know before they say yes."""
     nat = NAT_NOTE if requests.is_private(cluster) else None
-    return tuple(note for note in (efa_note(cluster, offer), nat) if note)
+    return tuple(note for note in (efa_note(cluster, offer), placement_note(cluster, offer), nat) if note)
+
+
+def placement_note(cluster: CloudCluster, offer: Offer) -> str | None:
+    """Return the note on machines that join a cluster of one machine, without a placement group."""
+    grows = cluster.boots_from is not None
+    if not grows or not offer.facts["placement_group"] or requests.in_placement_group(cluster, offer.facts):
+        return None
+    return (
+        "the cluster began with one machine, so its machines are in no placement group, and AWS moves no running "
+        f"machine into one. For the shortest network between them: `gpuctl down --cluster {cluster.name}`, then `gpuctl up` "
+        "with the final --count"
+    )
 
 
 def efa_note(cluster: CloudCluster, offer: Offer) -> str | None:

@@ -180,6 +180,16 @@ def placement_group(cluster: CloudCluster, zone: str) -> Request:
     }
 
 
+def in_placement_group(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
+    """Return whether the cluster's machines are launched into a placement group: if it began with several.
+
+    One machine gains nothing by it, and a group makes a lack of capacity likelier. A running machine cannot join a
+    group, so a cluster keeps what it began with.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html.
+    """
+    return bool(facts["placement_group"]) and cluster.first_count != 1
+
+
 def ssh_rule(cidr: str, port: int) -> Request:
     """Lets SSH in from `cidr`."""
     ranges = {"Ipv6Ranges": [{"CidrIpv6": cidr}]} if ":" in cidr else {"IpRanges": [{"CidrIp": cidr}]}

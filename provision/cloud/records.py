@@ -63,6 +63,8 @@ class CloudCluster:
     """Machines that stay between runs. None: all."""
     max_count: int | None = field(default=None, metadata=codec.OMITTED)
     """The most that a run may start. None: runs start and end none."""
+    first_count: int | None = field(default=None, metadata=codec.OMITTED)
+    """Number of machines that the cluster began with. None: not recorded."""
     subnet_id: str | None = None
     """An existing subnet; None: the shared network of ours."""
     public_ip: bool = True

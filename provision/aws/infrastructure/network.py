@@ -76,9 +76,10 @@ def prepare_zone(
     zone: Zone,
     ensure: Ensure,
 ) -> Infrastructure:
-    """The zone's subnet with its way out, and a placement group where the type takes one."""
+    """The zone's subnet with its way out, and a placement group if the cluster has one."""
     reads: dict[str, Read] = {}
-    if offer.facts["placement_group"]:
+    grouped = requests.in_placement_group(cluster, offer.facts)
+    if grouped:
         usable = [*tagged(tags.CLUSTER_ID, cluster.id), *filters(state=["pending", "available"])]
         reads["groups"] = maker.reader("describe_placement_groups", "PlacementGroups", usable)
     if cluster.subnet_id is None:
@@ -89,7 +90,7 @@ def prepare_zone(
         make = _private_subnet if requests.is_private(cluster) else _public_subnet
         zones = (zone, *(other for other in offer.zones if other != zone))
         ids["subnet"] = make(maker, cluster, ids, zones, ensure, found, reads)
-    if offer.facts["placement_group"]:
+    if grouped:
         ids["placement_group"] = _ensure_placement_group(
             maker, cluster, zone, ensure, found["groups"], read=reads["groups"]
         )

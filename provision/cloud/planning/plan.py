@@ -115,6 +115,8 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     count = count_of(spec, files.name, max((*alive, *open_ranks), default=-1) + 1)
     wanted = replace(wanted_cluster(cloud.name, files.name, record, spec, lives=lives), target=cloud.target)
     wanted = replace(wanted, boots_from=wanted.boots_from or boot_image(alive.values()))
+    if not lives:
+        wanted = replace(wanted, first_count=count)
     if record is not None and lives:
         refuse_changes(record, wanted)
     refuse_expired(wanted, datetime.now(UTC))
@@ -151,7 +153,8 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
 def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
     """The plan for an account that can't be asked: as if nothing of ours were there."""
     wanted = wanted_cluster(provider, files.name, None, spec, lives=False)
-    wanted = replace(wanted, ssh_cidrs=(wanted.ssh_cidr or caller_address.YOUR_ADDRESS,))
+    cidrs = (wanted.ssh_cidr or caller_address.YOUR_ADDRESS,)
+    wanted = replace(wanted, ssh_cidrs=cidrs, first_count=spec.count or 1)
     create = planned_resources.to_create(wanted, (), range(spec.count or 1))
     offer, preview = outline_of(wanted, planned_resources.new_machines(create))
     price = _price(files, wanted, offer, len(create))
