@@ -3,6 +3,7 @@
 Ids that AWS would give stand in <…>.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from provision.cloud import tags
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.pricing.catalog import SHAPES
+
+_HAS_EFA_PLUGIN = re.compile(r"deep ?learning", re.IGNORECASE)
+"""Names of AWS's images with libfabric and aws-ofi-nccl, and the paths of their SSM parameters."""
 
 NAT_NOTE = (
     "the private network has a NAT gateway, which takes AWS a few minutes to make and costs money by itself: in "
@@ -88,7 +92,18 @@ def outline(cluster: CloudCluster) -> Offer:
 def notes(cluster: CloudCluster, offer: Offer) -> tuple[str, ...]:
     """What a person should know before they say yes."""
     nat = NAT_NOTE if requests.is_private(cluster) else None
-    return tuple(note for note in (efa_note(cluster, offer), placement_note(cluster, offer), nat) if note)
+    found = (efa_note(cluster, offer), plugin_note(cluster, offer), placement_note(cluster, offer), nat)
+    return tuple(note for note in found if note)
+
+
+def plugin_note(cluster: CloudCluster, offer: Offer) -> str | None:
+    """Return the note on machines with EFA whose image may lack what NCCL needs for it."""
+    if not offer.facts["efa_cards"] or cluster.first_count == 1 or _HAS_EFA_PLUGIN.search(offer.image_name):
+        return None
+    return (
+        "NCCL uses EFA only if the image has libfabric and aws-ofi-nccl, as AWS's Deep Learning images do: without "
+        "them it uses TCP sockets"
+    )
 
 
 def placement_note(cluster: CloudCluster, offer: Offer) -> str | None:
@@ -98,8 +113,8 @@ def placement_note(cluster: CloudCluster, offer: Offer) -> str | None:
         return None
     return (
         "the cluster began with one machine, so its machines are in no placement group, and AWS moves no running "
-        f"machine into one. For the shortest network between them: `gpuctl down --cluster {cluster.name}`, then `gpuctl up` "
-        "with the final --count"
+        "machine into one. For the shortest network between them: "
+        f"`gpuctl down --cluster {cluster.name}`, then `gpuctl up` with the final --count"
     )
 
 

@@ -50,6 +50,18 @@ class Driver:
     """Processes that have the GPUs open though nvidia-smi fails, as `1234 (python3)`; those that can be seen."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EfaSoftware:
+    """What NCCL needs on AWS's EFA, as far as the node has it."""
+
+    plugin: str | None
+    """Path of the plug-in aws-ofi-nccl. None: it is not installed."""
+    loadable: bool
+    """Whether the loader looks in the plug-in's folder."""
+    libfabric: bool
+    """Whether libfabric is installed."""
+
+
 NO_GPU = Driver(devices=0, module=False, smi_exit=None, smi_said="", listed=0, reboot_required=False)
 
 
@@ -97,6 +109,8 @@ class Facts:
     """None: it was not asked for."""
     end_timer: EndTimer | None = None
     """State of the timer that powers the machine off. None: nobody asked for it, or the machine has no systemd."""
+    efa: EfaSoftware | None = None
+    """None: the node has no EFA device."""
     below: str | None = None
     """The interpreter that `python` lies over, where a project's own environment does; absolute."""
 
@@ -167,6 +181,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         active_runs=tuple(facts["active_runs"]),
         firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
         end_timer=facts["end_timer"],
+        efa=None if facts["efa"] is None else EfaSoftware(**facts["efa"]),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 from inventories.machine import Machine
-from remote.checks import gpu_use
+from remote.checks import fast_network, gpu_use
 from remote.checks.facts import Facts
 from remote.checks.finding import LOOPBACK, Finding, alike_together, listed, not_the_first, sentence
 from remote.checks.gpu_use import Expected
@@ -42,7 +42,7 @@ def findings(
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(env_names):
             found += _no_interface(facts, master.private_ip)
-        found += _cluster_network(facts, master.private_ip)
+        found += fast_network.findings(facts, master.private_ip, env_names)
     if probes is not None:
         found += probed(facts, probes, master=master)
     return alike_together(found)
@@ -82,30 +82,6 @@ def _no_interface(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]
         )
         for name, fact in facts.items()
         if fact.interfaces.get(master_addr) is None
-    ]
-
-
-def _cluster_network(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
-    """Nodes that are on OCI's cluster network with other devices than the first, or should be and are not."""
-    fix = (
-        "wait some minutes, then look again: the cloud's agent gives RDMA devices their addresses "
-        "(gpuctl exec -- ip -brief -4 addr; gpuctl exec -- sudo journalctl -u '*oracle-cloud-agent*')"
-    )
-    ways = {name: fact.interfaces.get(master_addr) for name, fact in facts.items()}
-    usable = {
-        name: str(len(nccl.cluster_network(fact, ways[name])))
-        for name, fact in facts.items()
-        if fact.cloud == "oci" and fact.gpus
-    }
-    return not_the_first(usable, "the number of RDMA devices that can be used is", fix, fatal=True) or [
-        Finding(
-            node=name,
-            problem="it has RDMA devices and none can be used, as none has an address: the run goes over TCP",
-            fix=fix,
-            fatal=False,
-        )
-        for name, fact in facts.items()
-        if usable.get(name) == "0" and nccl.joins_cluster_network(fact, ways[name])
     ]
 
 

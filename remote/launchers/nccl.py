@@ -31,6 +31,7 @@ OCI_RDMA: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("H100", _HOPPER),
     ("H200", _HOPPER),
     ("B200", _HOPPER),
+    ("B300", _HOPPER),
 )
 """Part of the GPU's name → what OCI's cluster networks (RoCE v2) need. Source: oracle-quickstart/oci-hpc."""
 OTHER_OCI_RDMA: Mapping[str, str] = _CLUSTER_NETWORK
@@ -87,8 +88,12 @@ def joins_cluster_network(facts: Facts, interface: str | None) -> bool:
     """Whether the node is of a kind that OCI puts on a cluster network. The cloud's agent then gives its devices
     their addresses, minutes after the boot; a machine that was made on none never gets any.
     """
-    kind = facts.cloud == "oci" and any(part in _gpu(facts) for part, _ in OCI_RDMA)
-    return kind and bool(_beside(facts, interface))
+    return has_rdma_gpus(facts) and bool(_beside(facts, interface))
+
+
+def has_rdma_gpus(facts: Facts) -> bool:
+    """Return whether the node is one of OCI's with GPUs that OCI puts on a cluster network."""
+    return facts.cloud == "oci" and any(part in _gpu(facts) for part, _ in OCI_RDMA)
 
 
 def _beside(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:

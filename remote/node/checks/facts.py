@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from remote.node import firewall
-from remote.node.checks import hardware
+from remote.node.checks import efa, hardware
 from remote.node.gpu import gpus
 from remote.node.home_folder import NODE_HOME
 from remote.node.runs import process, supervisor
@@ -37,6 +37,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
     NODE_HOME.mkdir(mode=0o700, exist_ok=True)
     disk = os.statvfs(str(NODE_HOME))
     port, cant_listen = free_port(private_ip)
+    rdma = hardware.rdma_devices()
     return {
         **gpus.read(),
         "hostname": socket.gethostname(),
@@ -47,7 +48,8 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "torch": package_version("torch"),
         "ray": package_version("ray"),
         "cloud": hardware.cloud(),
-        "rdma": hardware.rdma_devices(),
+        "rdma": rdma,
+        "efa": efa.software() if any(device["driver"] == "efa" for device in rdma) else None,
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "boot_id": process.boot_id(),

@@ -1,13 +1,15 @@
 """What would fail later, found in the facts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from node_facts import NO_GPU, facts
 
 from inventories.machine import Machine
-from remote.checks import preflight
-from remote.checks.facts import Facts, RdmaDevice
+from provision.oci.images.marketplace import CLUSTER_IMAGE
+from remote.checks import fast_network, preflight
+from remote.checks.facts import EfaSoftware, Facts, RdmaDevice
 from remote.checks.finding import Finding, listed, named, sentence
 from remote.checks.gpu_use import Expected
 from remote.checks.probe import Health, ProbeAnswer
@@ -116,7 +118,57 @@ def test_preflight_reports_rdma_devices_without_addresses(
 ) -> None:
     found = preflight.findings({"a": first, "b": second}, master=MASTER)
     assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
-    assert all("agent gives RDMA devices their addresses" in finding.fix for finding in found)
+    differ = [finding for finding in found if finding.fatal]
+    assert all("agent gives RDMA devices their addresses" in finding.fix for finding in differ)
+    for finding in set(found) - set(differ):
+        assert f"gpuctl up --image '{fast_network.OCI_RDMA_IMAGE}'" in finding.fix
+        assert "wait" not in finding.fix
+
+
+def test_preflight_names_oracles_image_where_rdma_devices_are_missing() -> None:
+    one = on_oci()
+    (found,) = preflight.findings(
+        {name: replace(one, gpus=one.gpus * 8) for name in ("a", "b")}, master=MASTER
+    )
+    assert (found.node, found.fatal) == ("a and b", False)
+    assert found.problem.startswith("it has no RDMA devices, which machines with these GPUs have on OCI")
+    assert f"marketplace:{CLUSTER_IMAGE}" in found.fix
+
+
+def on_aws(**software: Any) -> Facts:
+    """A node of AWS with an EFA device."""
+    device = RdmaDevice(name="rdmap0s6", driver="efa", interfaces=(), addressed=False)
+    efa = EfaSoftware(
+        **{"plugin": "/opt/amazon/ofi-nccl/lib/libnccl-net.so", "loadable": True, "libfabric": True}
+        | software
+    )
+    return facts(cloud="aws", gpus=(A10,), rdma=(device,), efa=efa)
+
+
+@pytest.mark.parametrize(
+    ("software", "env_names", "problem", "fix"),
+    [
+        ({}, (), None, ""),
+        ({"plugin": None, "loadable": False}, (),
+         "it has EFA devices and lacks aws-ofi-nccl: NCCL uses TCP sockets, not EFA", "AWS's Deep Learning image"),
+        ({"plugin": None, "loadable": False, "libfabric": False}, (),
+         "it has EFA devices and lacks aws-ofi-nccl and libfabric: NCCL uses TCP sockets, not EFA", "EFA installer"),
+        ({"loadable": False}, (),
+         "it has EFA devices, and NCCL's plug-in is in /opt/amazon/ofi-nccl/lib, where the loader does not look: "
+         "NCCL uses TCP sockets, not EFA", "--env LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib"),
+        ({"loadable": False}, ("LD_LIBRARY_PATH",), None, ""),
+        ({"plugin": None, "loadable": False}, ("NCCL_NET_PLUGIN",), None, ""),
+    ],
+)  # fmt: skip
+def test_preflight_reports_efa_without_the_plugin_of_nccl(
+    software: dict[str, Any], env_names: tuple[str, ...], problem: str | None, fix: str
+) -> None:
+    nodes = {"a": on_aws(**software), "b": on_aws(**software)}
+    found = preflight.findings(nodes, master=MASTER, env_names=env_names)
+    expected = [] if problem is None else [("a and b", problem, False)]
+    assert [(finding.node, finding.problem, finding.fatal) for finding in found] == expected
+    assert all(fix in finding.fix for finding in found)
+    assert preflight.findings({"a": on_aws(**software)}, master=MASTER, env_names=env_names) == []
 
 
 @pytest.mark.parametrize(

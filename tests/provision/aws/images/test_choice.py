@@ -6,6 +6,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from provision.aws import preview
 from provision.cloud.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running
@@ -95,3 +96,34 @@ def test_offer_for_an_added_machine_keeps_the_image_of_the_others(user: User) ->
     gone = BootImage(id="ami-0123456789abcdef0", name=DEEP)
     offer = user.cloud.offer(a_cluster(boots_from=gone))
     assert (offer.image_name, offer.driver, offer.user, offer.image_there) == (DEEP, IMAGE, "ubuntu", False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "noted"),
+    [
+        ("g5.12xlarge", {}, False),
+        ("g5.12xlarge", {"image": UBUNTU}, True),
+        ("g5.12xlarge", {"image": DEEP}, False),
+        ("g5.12xlarge", {"driver": "580"}, True),
+        ("g5.12xlarge", {"image": UBUNTU, "first_count": 1}, False),
+        ("g5.xlarge", {"image": UBUNTU}, False),
+    ],
+)
+def test_plan_notes_that_nccl_needs_a_plugin_for_efa(
+    user: User, shape: str, fields: dict[str, Any], noted: bool
+) -> None:
+    notes = user.cloud.offer(a_cluster(shape, **fields)).notes
+    assert any("NCCL uses EFA only if the image has libfabric" in note for note in notes) is noted
+
+
+@pytest.mark.parametrize(
+    ("image", "noted"),
+    [
+        (None, False),
+        ("/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id", False),
+        ("ami-0123456789abcdef0", True),
+    ],
+)
+def test_outline_notes_that_nccl_needs_a_plugin_for_efa(image: str | None, noted: bool) -> None:
+    notes = preview.outline(a_cluster("p5.48xlarge", image=image)).notes
+    assert any("NCCL uses EFA only if" in note for note in notes) is noted
