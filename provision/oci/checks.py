@@ -18,6 +18,7 @@ from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers, rights
 from provision.oci.api import Api
+from provision.oci.description import has_autoscaling
 from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
@@ -205,6 +206,14 @@ def _network_compartments(api: Api, cluster: CloudCluster) -> tuple[str, str]:
 def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
     """Yield whether a right for `--ttl` is missing, as far as lists show it."""
     check = "permission for --ttl"
+    if not has_autoscaling(api.credentials.region):
+        region = api.credentials.region
+        yield Finding(
+            what=check,
+            ok=None,
+            detail=f"OCI has no autoscaling in {region}: with --ttl, nothing in the cloud would end the machines.",
+        )
+        return
     outcomes = run_all(api.listed, rights.TIME_LIMIT_LISTS)
     methods = [operation.partition(".")[2] for operation in rights.TIME_LIMIT_LISTS]
     denied = [

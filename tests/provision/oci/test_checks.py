@@ -132,6 +132,14 @@ def test_check_says_that_nothing_would_end_the_machines(
     assert found["permission to read"].ok
 
 
+def test_check_says_where_oci_has_no_autoscaling(builder: Builder, cloud: OciCloud) -> None:
+    """Realms of the US Government have none."""
+    government = connect(replace(cloud.target, region="us-gov-ashburn-1"), clock=FastClock())
+    found = {finding.what: finding for finding in government.check(replace(builder.cluster, ttl_s=3600.0), 2)}
+    assert found["permission for --ttl"].ok is None
+    assert "OCI has no autoscaling in us-gov-ashburn-1" in found["permission for --ttl"].detail
+
+
 def test_check_stops_at_bad_credentials(builder: Builder, cloud: OciCloud, fake: FakeCloud) -> None:
     fake.fault(kind="error", status=401, code="NotAuthenticated", message="The clock is off", times=0)
     found = {finding.what: finding for finding in cloud.check(builder.cluster, 2)}

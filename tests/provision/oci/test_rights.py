@@ -14,6 +14,7 @@ from provision.oci.errors import _SEVERAL, policy_for
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock, operations
 from tests.provision.oci.permissions import NEEDED, granted, missing
+from tests.provision.oci.test_scheduled_end import Scene
 
 PAGE = Path(__file__).parents[3] / "docs" / "clouds.md"
 
@@ -29,9 +30,10 @@ def up_and_down(cloud: OciCloud, home: Path, **fields: Any) -> None:
 
 
 def optional(called: Sequence[str]) -> list[str]:
-    """Return the operations without those of hints, which may be refused."""
+    """Return the operations without those that may be refused: hints, and lists of what only `--ttl` creates."""
     hints = {"GetResourceAvailability", "CreateComputeCapacityReport", "ListRegionSubscriptions"}
-    return [name for name in called if name not in hints]
+    lists = {"ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"}
+    return [name for name in called if name not in hints | lists]
 
 
 def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeC
     called = operations(fake)
     assert {"CreateNetworkSecurityGroup", "DeleteNetworkSecurityGroup", "LaunchInstance"} <= set(called)
     assert missing(optional(called), rights.GIVEN_SUBNET) == {}
-    assert missing(called, (*rights.GIVEN_SUBNET, *rights.HINTS)) == {}
+    assert missing(called, (*rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)) == {}
     without = [policy for policy in rights.GIVEN_SUBNET if "vcns" not in policy]
     assert missing(optional(called), without) == {
         "CreateNetworkSecurityGroup": ["VCN_ATTACH"],
@@ -66,6 +68,25 @@ def test_policies_allow_machines_with_rdma(cloud: OciCloud, fake: FakeCloud, tmp
     assert "CreateComputeCluster" in called
     assert missing(optional(called), rights.SHARED_NETWORK) == {}
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in granted("manage compute-clusters in compartment id x")
+
+
+@pytest.mark.parametrize("given_subnet", [True, False])
+def test_policies_allow_a_cluster_with_a_time_limit(
+    cloud: OciCloud, fake: FakeCloud, tmp_path: Path, given_subnet: bool
+) -> None:
+    subnet = Builder(cloud, tmp_path, name="other").infrastructure().ids["subnet"]
+    fake.forget_calls()
+    scene = Scene(home=tmp_path, fake=fake)
+    fields = {"subnet_id": subnet} if given_subnet else {}
+    scene.up(2, **fields)
+    scene.up(3, **fields)
+    assert scene.provider.destroy() == ()
+    called = operations(fake)
+    assert {"AttachInstancePoolInstance", "CreateAutoScalingConfiguration", "TerminateInstancePool"} <= set(
+        called
+    )
+    policies = rights.GIVEN_SUBNET if given_subnet else rights.SHARED_NETWORK
+    assert missing(called, (*policies, *rights.TIME_LIMIT, *rights.HINTS)) == {}
 
 
 def test_policies_for_a_time_limit_allow_pools_and_schedules() -> None:
