@@ -15,7 +15,7 @@ from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
-from provision.cloud.ends import guards, not_scheduled
+from provision.cloud.ends import ends_bill, guards, not_scheduled
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.cloud.interface import Cloud, Ensure, SchedulesEnd
 from provision.cloud.launch_in_zones import ensure_running
@@ -145,9 +145,10 @@ class CloudProvider:
             # Nothing else notices that their way out is gone.
             infrastructure_at(instances[0].zone)
         self._files.save(cluster)
+        ends = ends_bill(cluster)
         if cluster.expires_at and isinstance(cloud, SchedulesEnd):
-            self._schedule_end(cloud, cluster, offer, instances, infrastructure_at, ensure)
-        if plan.create and cluster.expires_at:
+            ends &= self._schedule_end(cloud, cluster, offer, instances, infrastructure_at, ensure)
+        if plan.create and cluster.expires_at and ends:
             say(describe(self.name).ending_sentence(cluster, offer))
         return tuple(
             machine_of(one, self._files, cluster, gpus=offer.gpus, python=plan.spec.python)
@@ -162,8 +163,8 @@ class CloudProvider:
         machines: Sequence[Instance],
         infrastructure_at: Callable[[Zone], Infrastructure],
         ensure: Ensure,
-    ) -> None:
-        """Have the cloud end the machines at the end of the cluster's time.
+    ) -> bool:
+        """Have the cloud end the machines at the end of the cluster's time. Returns whether it took that.
 
         A refusal is no failure of the machines: `ends` shows it, and the caller warns of the bill.
         """
@@ -176,6 +177,8 @@ class CloudProvider:
             raise
         except CloudError as error:
             ensure.say(f"the end of the machines is not scheduled: {error}")
+            return False
+        return True
 
     def ends(self) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the cluster's machines: see `provision.provider.EndingProvider`."""

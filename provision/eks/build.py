@@ -9,7 +9,7 @@ from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.clock import Clock
 from provision.cloud.records import Infrastructure, Resource
 from provision.cloud.teardown import BLOCKED_TIMEOUT_S
-from provision.eks import names, requests
+from provision.eks import ends, names, requests
 from provision.eks.infrastructure import control_plane as planes
 from provision.eks.infrastructure import network
 from provision.eks.infrastructure import node_groups as groups
@@ -49,6 +49,7 @@ def control_plane(work: Building) -> Mapping[str, Any]:
 def node_groups(work: Building, told: Mapping[str, Any], count: int) -> None:
     """Both node groups with their machines, and add-ons that work. Raises NoCapacity where no zone has them."""
     api, cluster = work.api, work.cluster
+    ends.arm(api, cluster, work.say)
     role = ensure_role(api, cluster, names.NODE_ROLE, work.ensure)
     subnets = list(told["resourcesVpcConfig"]["subnetIds"])
     _prepare(work, names.CPU_GROUP)

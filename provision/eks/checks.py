@@ -17,6 +17,7 @@ from provision.parallel import run_all
 NEEDED = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
+    "autoscaling:DescribeScheduledActions",
     "autoscaling:PutScheduledUpdateGroupAction",
     "autoscaling:TerminateInstanceInAutoScalingGroup",
     "autoscaling:UpdateAutoScalingGroup",

@@ -7,11 +7,12 @@ from typing import Any
 from provision.clock import Clock
 from provision.cloud.records import (
     CloudCluster,
+    EndGuard,
     Finding,
     Offer,
     Target,
 )
-from provision.eks import build, checks, names, offers, tokens
+from provision.eks import build, checks, ends, names, offers, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.facts import FACTS
 from provision.eks.infrastructure.control_plane import describe, public_cidrs
@@ -71,6 +72,10 @@ class EksService:
     def end_nodes(self, work: Work, count: int) -> None:
         """As the protocol says."""
         build.end_nodes(self._building(work), count)
+
+    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
+        """As the protocol says."""
+        return ends.guards(self.cloud.api, cluster)
 
     def token(self, cluster: CloudCluster) -> str:
         """As the protocol says."""

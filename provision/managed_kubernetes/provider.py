@@ -19,7 +19,7 @@ from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_mak
 from provision.cloud.planning import caller_address
 from provision.cloud.planning.plan import wanted_cluster
 from provision.cloud.planning.spec_checks import refuse_elsewhere
-from provision.cloud.records import CloudCluster, Finding, Target
+from provision.cloud.records import CloudCluster, EndGuard, Finding, Target
 from provision.cloud.state import CloudState
 from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
 from provision.kubernetes.images import full_name
@@ -133,7 +133,7 @@ class ManagedKubernetes:
         )
         with self._taken_back(service, work):
             service.make_nodes(work, count)
-            if (plan.create or plan.makes_control_plane) and cluster.expires_at:
+            if (plan.create or plan.makes_control_plane) and any(end.ends_bill for end in plan.ends):
                 say(describe(self.name).ending_sentence(cluster, offer))
             if plan.changes or self._workers.asked_for() != count:
                 pods()
@@ -153,6 +153,13 @@ class ManagedKubernetes:
             folder = self._files.cluster_folder
             known = folder.load().machines if folder.exists() else ()
             return tuple(replace(machine, state="unknown") for machine in known)
+
+    def ends(self) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the cluster's machines: see `provision.provider.EndingProvider`."""
+        cluster = self._files.load()
+        if cluster is None or cluster.expires_at is None:
+            return ()
+        return self._of(cluster).ends(cluster)
 
     def refresh(self, machine: Machine) -> Machine:
         """As the protocol says."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from provision.cloud.interface import Cloud, Ensure
 from provision.cloud.records import (
     CloudCluster,
+    EndGuard,
     Finding,
     Offer,
     PlannedRequest,
@@ -116,6 +117,10 @@ class KubernetesService(Protocol):
 
     def end_nodes(self, work: Work, count: int) -> None:
         """Leave so many machines, and wait until the others have gone."""
+        ...
+
+    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
+        """Return the mechanisms that end the machines, with their state now. Empty: none, or no machines."""
         ...
 
     def token(self, cluster: CloudCluster) -> str:

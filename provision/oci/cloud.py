@@ -113,7 +113,7 @@ class OciCloud:
         self, cluster: CloudCluster, offer: Offer, infrastructure: Infrastructure, zone: Zone, ensure: Ensure
     ) -> Infrastructure:
         """As the protocol says."""
-        if not offer.facts.get("compute_cluster"):
+        if not requests.in_compute_cluster(cluster, offer.facts):
             return infrastructure
         made = network.compute_cluster(self.api, cluster, zone.name, ensure)
         return Infrastructure(ids={**infrastructure.ids, "compute_cluster": made})

@@ -42,7 +42,7 @@ def may_join_pool(cluster: CloudCluster) -> bool:
     Of preemptible machines and members of compute clusters they say nothing. `up` tries, and prints what it found.
     """
     shape = next((shape for shape in SHAPES if shape.name == cluster.shape), None)
-    rdma = shape is not None and shape.compute_cluster
+    rdma = shape is not None and shape.compute_cluster and cluster.first_count != 1
     return not cluster.spot and not rdma and has_autoscaling(cluster.target.region)
 
 

@@ -3,9 +3,10 @@
 Reports of capacity and of limits are hints: they order the zones, and their failure changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from inventories.errors import InvalidInput
 from provision.cloud.planning.drivers import driver_plan
@@ -64,9 +65,7 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
             "regional subnet, or another shape."
         )
     facts = shapes.facts_of(cluster.shape, shape, image)
-    rdma_note = ""
-    if facts["compute_cluster"]:
-        rdma_note = choice.rdma_note(image.name, default=cluster.image is None)
+    notes = _rdma_notes(cluster, facts, choice.rdma_note(image.name, default=cluster.image is None))
     return Offer(
         shape=cluster.shape,
         gpus=int(shape.get("gpus") or 0),
@@ -90,9 +89,21 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
         billed_when_stopped=shapes.billed_when_stopped(cluster.shape, shape),
         room={domain.name: domain.left for domain in domains if domain.shape},
-        notes=(rdma_note,) if rdma_note else (),
+        notes=notes,
         facts=facts
         | {"no_capacity_report": next((domain.unknown for domain in domains if domain.unknown), None)},
+    )
+
+
+def _rdma_notes(cluster: CloudCluster, facts: Mapping[str, Any], image_note: str) -> tuple[str, ...]:
+    """Return the plan's notes on the RDMA network of a shape that has one. `image_note`: empty, or on the image."""
+    if requests.in_compute_cluster(cluster, facts):
+        return (image_note,) if image_note else ()
+    if not facts["compute_cluster"] or cluster.boots_from is None:
+        return ()  # a machine alone needs no RDMA network
+    return (
+        "the cluster began with one machine, so its machines are in no compute cluster, and NCCL uses TCP between "
+        f"them. For RDMA: `gpuctl down --cluster {cluster.name}`, then `gpuctl up` with the final --count",
     )
 
 

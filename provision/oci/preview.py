@@ -7,6 +7,7 @@ from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests, shapes
 from provision.oci.catalog import bill_continues_when_stopped
+from provision.oci.description import may_join_pool
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
 from provision.oci.scheduled_end import minute_of
@@ -35,7 +36,7 @@ def preview(
     else:
         vcn, ids["subnet"] = _network(found, cluster, compartment)
     ids["nsg"] = _firewall(found, cluster, compartment, vcn, let_in)
-    if offer.facts.get("compute_cluster"):
+    if requests.in_compute_cluster(cluster, offer.facts):
         ids["compute_cluster"] = found.add(
             "compute-cluster",
             found.own("compute-cluster"),
@@ -60,7 +61,8 @@ def outline(cluster: CloudCluster) -> Offer:
     shape = SHAPES.get(cluster.shape)
     virtual = cluster.shape.startswith("VM.")
     rdma = bool(shape and shape.compute_cluster) and not virtual
-    rdma_note = choice.expected_rdma_note(cluster) if rdma else ""
+    joins = requests.in_compute_cluster(cluster, {"compute_cluster": rdma})
+    rdma_note = choice.expected_rdma_note(cluster) if joins else ""
     return Offer(
         shape=cluster.shape,
         gpus=shape.gpus if shape else 0,
@@ -106,7 +108,8 @@ def _scheduled_end(
             "CreateAutoScalingConfiguration",
             requests.autoscaling_configuration(cluster, "<instance pool>", end, compartment),
         ),
-        detail=f"its schedule terminates the machines at {end:%Y-%m-%d %H:%M} UTC",
+        detail=f"{'' if may_join_pool(cluster) else 'if OCI takes the machines, '}its schedule terminates them at "
+        f"{end:%Y-%m-%d %H:%M} UTC",
         placeholder="<instance pool>",
     )
     for _ in range(count):

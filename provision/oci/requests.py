@@ -146,6 +146,15 @@ def nsg_rules(nsg_id: str, ssh_cidrs: Sequence[str], ssh_port: int) -> list[Json
     ]
 
 
+def in_compute_cluster(cluster: CloudCluster, facts: Mapping[str, Any]) -> bool:
+    """Return whether the cluster's machines are launched into a compute cluster: if it began with several.
+
+    One machine needs no RDMA network, and a running machine can't join one: only LaunchInstance takes it,
+    https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/compute-clusters.htm.
+    """
+    return bool(facts.get("compute_cluster")) and cluster.first_count != 1
+
+
 def compute_cluster(cluster: CloudCluster, compartment: str, zone: str) -> Json:
     """CreateComputeCluster: machines on one RDMA network."""
     return _own(cluster, compartment) | {"availabilityDomain": zone}

@@ -51,7 +51,7 @@ def schedule(
     joining = [machine.id for machine in machines if machine.id not in members]
     if joining:
         ensure.say(
-            f"adding {len(joining)} machines to the instance pool that OCI ends at {acts_at(cluster)} …"
+            f"adding the machines to an instance pool, whose schedule ends them at {acts_at(cluster)} …"
         )
     for machine_id in joining:
         _attach(api, pool_id, machine_id)

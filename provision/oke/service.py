@@ -6,6 +6,7 @@ from dataclasses import replace
 from provision.clock import Clock
 from provision.cloud.records import (
     CloudCluster,
+    EndGuard,
     Finding,
     Offer,
     Target,
@@ -99,6 +100,10 @@ class OkeService:
             scale=lambda name, few: node_pools.scale(api, clock, pools[name], few, say, stay=work.stay),
             wait_gone=lambda name, few: node_pools.wait_gone(api, clock, pools[name], few, say),
         )
+
+    def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:  # noqa: ARG002 - OKE has none
+        """As the protocol says."""
+        return ()
 
     def token(self, cluster: CloudCluster) -> str:
         """As the protocol says."""

@@ -407,7 +407,8 @@ def test_up_replaces_ssh_address_in_firewall_rules(gpuctl: CloudGpuctl) -> None:
 
 def test_up_reports_what_happens_at_end_of_ttl(gpuctl: CloudGpuctl) -> None:
     up = gpuctl.ok(*gpuctl.up_words, "--ttl", "90m")
-    assert {"oci": "power off", "aws": "terminates them"}[gpuctl.kind.provider] in up.err
+    assert {"oci": "a schedule of OCI terminates", "aws": "terminates them"}[gpuctl.kind.provider] in up.err
+    assert any(end["ends_bill"] for end in up.json["ends"])
     again = gpuctl("up", "--ttl", "5h", "--ssh-cidr", "127.0.0.1/32", "--yes")
     assert again.status == 2, "the machines' own timers can't be changed"
     assert "--ttl" in again.err

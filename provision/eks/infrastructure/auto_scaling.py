@@ -2,12 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from provision.aws.api import Api
+from provision.cloud.ends import LATEST
 from provision.cloud.records import CloudCluster
 from provision.eks import requests
-from provision.errors import Blocked, CloudError
+from provision.eks.lists import whole
+from provision.errors import Blocked, CloudError, Denied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +109,48 @@ def scaling_groups(group: Mapping[str, Any]) -> list[str]:
     return [one["name"] for one in group.get("resources", {}).get("autoScalingGroups", [])]
 
 
-def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> None:
-    """Have the group's machines end at the cluster's time, with nobody there."""
-    for name in scaling_groups(group):
-        wanted = requests.scheduled_end(cluster, name)
-        api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **wanted)
+def schedule_end(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> bool:
+    """Schedule the end of the group's machines for the cluster's time, with every computer of ours shut.
+
+    Returns:
+        Whether an action was sent: not if the scaling groups have it already.
+    """
+    try:
+        names = unscheduled(api, cluster, group)
+    except Denied:  # sending it again changes nothing
+        names = scaling_groups(group)
+    for name in names:
+        action = requests.scheduled_end(cluster, name)
+        api.call("put_scheduled_update_group_action", service="autoscaling", again=True, **action)
+    return bool(names)
+
+
+def unscheduled(api: Api, cluster: CloudCluster, group: Mapping[str, Any]) -> list[str]:
+    """Return the names of the group's scaling groups that no action empties at the cluster's time.
+
+    An action that has acted is not listed any more:
+    https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScheduledActions.html
+    """
+    return [
+        name
+        for name in scaling_groups(group)
+        if not any(
+            empties(action, cluster)
+            for action in whole(
+                api,
+                "autoscaling",
+                "describe_scheduled_actions",
+                "ScheduledUpdateGroupActions",
+                AutoScalingGroupName=name,
+            )
+        )
+    ]
+
+
+def empties(action: Mapping[str, Any], cluster: CloudCluster) -> bool:
+    """Return whether a scheduled action leaves no machine at the cluster's time. Pure."""
+    start = action.get("StartTime")
+    if cluster.expires_at is None or not isinstance(start, datetime):
+        return False
+    late = start.astimezone(UTC) - datetime.fromisoformat(cluster.expires_at)
+    return abs(late) <= LATEST and (action.get("MinSize"), action.get("DesiredCapacity")) == (0, 0)

@@ -126,13 +126,18 @@ def describe(api: Api, cluster: CloudCluster, group: str) -> Mapping[str, Any] |
     return found
 
 
-def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
-    """Names of the groups of machines with GPUs that there are."""
+def group_names(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
+    """Return the names of the cluster's node groups. Empty: it has none, or no control plane."""
     try:
         found = whole(api, "eks", "list_nodegroups", "nodegroups", clusterName=names.cluster_name(cluster))
     except Gone:
         return ()
-    return tuple(sorted(group for group in found if group != names.CPU_GROUP))
+    return tuple(sorted(found))
+
+
+def gpu_groups(api: Api, cluster: CloudCluster) -> tuple[str, ...]:
+    """Names of the groups of machines with GPUs that there are."""
+    return tuple(group for group in group_names(api, cluster) if group != names.CPU_GROUP)
 
 
 def scale(
@@ -266,7 +271,7 @@ def wait_group(
     AWS says that it has no machine, CreateFailed for what EKS gives up at. Any other launch that failed is told, and
     waited for: a scaling group tries again.
     """
-    unscheduled = {names.CPU_GROUP, group} if ends_by_itself(cluster) else set()
+    endless = {names.CPU_GROUP, group} if ends_by_itself(cluster) else set()
     degraded_since: float | None = None
 
     def look() -> tuple[bool | None, str]:
@@ -274,11 +279,11 @@ def wait_group(
         found = describe(api, cluster, group)
         if found is None:
             return None, "EKS does not list it yet"
-        for name in sorted(unscheduled):
+        for name in sorted(endless):
             told = found if name == group else describe(api, cluster, name)
             if told is not None and scaling_groups(told):
                 schedule_end(api, cluster, told)
-                unscheduled.discard(name)
+                endless.discard(name)
         status = found["status"]
         # EKS calls a group active that waits for machines, and degraded until it gets one after a launch that failed.
         made = status in ("ACTIVE", "DEGRADED")

@@ -192,12 +192,24 @@ def test_refusal_to_join_a_pool_is_no_failure_and_is_shown(scene: Scene, kind: s
 def test_machines_of_unknown_rights_join_where_oci_takes_them(scene: Scene, fields: dict[str, Any]) -> None:
     scene = replace(scene, **fields)
     scene.fake.settings(attach_refused={})
-    assert not any(end.ends_bill for end in scene.plan(1).ends)
-    scene.up(1)
+    assert not any(end.ends_bill for end in scene.plan(2).ends)
+    scene.up(2)
     guard = scene.guards()["cloud schedule"]
     assert (guard.armed, guard.ends_bill) == (True, True)
     scene.fake.advance(TTL_S + 120)
     until(scene.alive, lambda alive: not alive)
+
+
+def test_single_machine_with_rdma_has_no_compute_cluster_and_its_end_is_scheduled(scene: Scene) -> None:
+    scene = replace(scene, shape="BM.GPU.H100.8")
+    assert any(end.ends_bill for end in scene.plan(1).ends)
+    scene.up(1)
+    assert "computecluster" not in {entry.get("kind") for entry in scene.fake.owned()}
+    assert scene.guards()["cloud schedule"].armed is True
+    (note,) = scene.plan(2).notes
+    assert "NCCL uses TCP" in note
+    scene.up(2)
+    assert scene.guards()["cloud schedule"].armed is True
 
 
 @pytest.mark.parametrize(
