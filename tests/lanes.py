@@ -128,6 +128,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pod", "tests/fakes/kube"),
     "provision/aws/infrastructure/test_private.py": ("provision/aws/", "tests/fakes/aws_proxy"),
     "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
+    "provision/eks/test_ends.py": _EKS,
     "provision/eks/test_provider.py": _EKS,
     "provision/eks/test_refusals.py": _EKS,
     "provision/eks/test_scaling.py": _EKS,

@@ -1,5 +1,9 @@
-"""Auto Scaling groups of node groups: what came of their launches, and what they will do at some time."""
+"""Auto Scaling groups of node groups: what came of their launches, and what they will do at some time.
 
+A scheduled action acts by the fake's calendar: the clock of this machine, and what tests have advanced it.
+"""
+
+import datetime as dt
 from typing import Any
 
 from tests.fakes.aws_proxy import eks_nodes, eks_wire, wire
@@ -13,7 +17,9 @@ XMLNS = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 
 def answer(world: World, region: str, operation: str, form: dict[str, str]) -> bytes:
     """The answer to a call, as XML."""
+    follow_calendar(world)
     acts = {
+        "DeleteScheduledAction": _delete,
         "DescribeAutoScalingGroups": _groups,
         "DescribeScalingActivities": _activities,
         "DescribeScheduledActions": _actions,
@@ -118,19 +124,50 @@ def _groups(world: World, region: str, params: Params) -> Params:
 
 
 def _put(world: World, region: str, params: Params) -> Params:
-    thing = _group(world, region, params["AutoScalingGroupName"])
-    thing.body.setdefault("_actions", {})[params["ScheduledActionName"]] = params
+    """Members that an update leaves out stay as they are."""
+    actions = _actions_of(_group(world, region, params["AutoScalingGroupName"]))
+    start = _time(params["StartTime"]) if "StartTime" in params else None
+    if start is not None and start <= _now(world):
+        raise ApiError("ValidationError", "Given start time is in the past")
+    name = params["ScheduledActionName"]
+    actions[name] = actions.get(name, {}) | params | ({"StartTime": start} if start else {})
+    return {}
+
+
+def _delete(world: World, region: str, params: Params) -> Params:
+    actions = _actions_of(_group(world, region, params["AutoScalingGroupName"]))
+    if params["ScheduledActionName"] not in actions:
+        raise ApiError("ValidationError", "Scheduled action name not found")
+    del actions[params["ScheduledActionName"]]
     return {}
 
 
 def _actions(world: World, region: str, params: Params) -> Params:
-    thing = _group(world, region, params["AutoScalingGroupName"])
-    return {
-        "ScheduledUpdateGroupActions": [
-            {
-                key: one[key]
-                for key in ("AutoScalingGroupName", "ScheduledActionName", "MinSize", "DesiredCapacity")
-            }
-            for one in thing.body.get("_actions", {}).values()
-        ]
-    }
+    """The actions that have not acted yet."""
+    actions = _actions_of(_group(world, region, params["AutoScalingGroupName"]))
+    return {"ScheduledUpdateGroupActions": list(actions.values())}
+
+
+def follow_calendar(world: World) -> None:
+    """Have each action act whose time has come."""
+    things = [thing for thing in list(world.things.values()) if thing.kind == eks_nodes.GROUP]
+    for thing in things:
+        actions = _actions_of(thing)
+        for name, action in list(actions.items()):
+            if action["StartTime"] <= _now(world):
+                del actions[name]
+                eks_nodes.want(world, thing, action["DesiredCapacity"])
+
+
+def _actions_of(thing: Thing) -> dict[str, Params]:
+    actions: dict[str, Params] = thing.body.setdefault("_actions", {})
+    return actions
+
+
+def _now(world: World) -> dt.datetime:
+    return dt.datetime.fromtimestamp(world.control.calendar_s(), dt.UTC)
+
+
+def _time(text: str) -> dt.datetime:
+    found = dt.datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)

@@ -7,7 +7,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fakes.aws_proxy import api, instances, shapes
+from tests.fakes.aws_proxy import api, instances, scaling, shapes
 from tests.fakes.aws_proxy.errors import ApiError
 from tests.fakes.aws_proxy.state import snapshot
 from tests.fakes.aws_proxy.world import World, extra_names, extra_settings
@@ -25,6 +25,7 @@ class Fake:
         self.world = World(self.control, hosts)
         self.control.snapshot = lambda: snapshot(self.world)
         self.control.on_reset = self.world.reset
+        self.control.on_advance = self._follow_calendar
         shapes.add_volta()
         # The first call takes moto a second.
         self.world.moto.ask(REGION, "DescribeVpcs")
@@ -60,6 +61,11 @@ class Fake:
             api.perform(self.world, request)
         except ApiError as refusal:
             print(f"the second {request.operation} was refused: {refusal}", file=sys.stderr)
+
+    def _follow_calendar(self) -> None:
+        with self.world.lock:
+            self.world.advance()
+            scaling.follow_calendar(self.world)
 
     def steer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         """Answer a request to `/_fake/*`."""
