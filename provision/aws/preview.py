@@ -92,8 +92,8 @@ def outline(cluster: CloudCluster) -> Offer:
 def notes(cluster: CloudCluster, offer: Offer) -> tuple[str, ...]:
     """What a person should know before they say yes."""
     nat = NAT_NOTE if requests.is_private(cluster) else None
-    found = (efa_note(cluster, offer), plugin_note(cluster, offer), placement_note(cluster, offer), nat)
-    return tuple(note for note in found if note)
+    candidates = (efa_note(cluster, offer), plugin_note(cluster, offer), placement_note(cluster, offer), nat)
+    return tuple(note for note in candidates if note)
 
 
 def plugin_note(cluster: CloudCluster, offer: Offer) -> str | None:

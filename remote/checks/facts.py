@@ -52,10 +52,10 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class EfaSoftware:
-    """What NCCL needs on AWS's EFA, as far as the node has it."""
+    """Software that NCCL needs for AWS's EFA, on one node."""
 
     plugin: str | None
-    """Path of the plug-in aws-ofi-nccl. None: it is not installed."""
+    """Path of the plug-in aws-ofi-nccl. None: the node does not have it."""
     loadable: bool
     """Whether the loader looks in the plug-in's folder."""
     libfabric: bool

@@ -1,4 +1,4 @@
-"""Findings on networks beside TCP: OCI's RDMA network, and AWS's EFA. Without them NCCL uses TCP, silently."""
+"""Findings on OCI's RDMA network and on AWS's EFA: NCCL uses TCP in their place, without an error."""
 
 from collections.abc import Collection, Mapping
 
@@ -7,7 +7,7 @@ from remote.checks.finding import Finding, not_the_first
 from remote.launchers import nccl
 
 OCI_RDMA_IMAGE = "marketplace:Oracle Linux - GPU Cluster Networking Image"
-"""As `--image` takes it: the image with what an RDMA network of OCI needs."""
+"""Image for RDMA networks of OCI, as `--image` takes it."""
 RDMA_GPUS = 8
 """GPUs of each machine that OCI puts on an RDMA network."""
 PLUGIN_VARIABLES = frozenset({"LD_LIBRARY_PATH", "NCCL_NET_PLUGIN"})
@@ -31,7 +31,7 @@ def findings(facts: Mapping[str, Facts], master_addr: str, env_names: Collection
 
 
 def _oci_rdma(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
-    """Return nodes that use other RDMA devices than the first node, or none although they should."""
+    """Return nodes whose usable RDMA devices differ from the first node's, or are all missing."""
     ways = {name: fact.interfaces.get(master_addr) for name, fact in facts.items()}
     usable = {
         name: str(len(nccl.cluster_network(fact, ways[name])))
@@ -54,7 +54,7 @@ def _oci_rdma(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]:
 
 
 def _rdma_problem(fact: Facts, interface: str | None) -> str:
-    """Return what is wrong with the RDMA devices of a node without usable ones; empty: it should have none."""
+    """Return why a node has no usable RDMA device; empty: its GPUs need no RDMA network."""
     if nccl.joins_cluster_network(fact, interface):
         return "it has RDMA devices and none can be used, as none has an address"
     if nccl.has_rdma_gpus(fact) and len(fact.gpus) == RDMA_GPUS:
@@ -73,13 +73,13 @@ def _efa(facts: Mapping[str, Facts], env_names: Collection[str]) -> list[Finding
 
 
 def _efa_problem(fact: Facts, env_names: Collection[str]) -> list[tuple[str, str]]:
-    """Return what NCCL lacks for EFA, and the fix; empty: nothing, or there is no EFA."""
+    """Return what NCCL lacks for EFA, and the fix; empty: it lacks nothing, or the node has no EFA."""
     if fact.efa is None:
         return []
     missing = [
         name
-        for name, there in (("aws-ofi-nccl", fact.efa.plugin), ("libfabric", fact.efa.libfabric))
-        if not there
+        for name, installed in (("aws-ofi-nccl", fact.efa.plugin), ("libfabric", fact.efa.libfabric))
+        if not installed
     ]
     if missing and not PLUGIN_VARIABLES & set(env_names):
         fix = (

@@ -1,4 +1,4 @@
-"""What NCCL needs on AWS's EFA: the plug-in aws-ofi-nccl and libfabric, as far as the node has them."""
+"""The software that NCCL needs for AWS's EFA: the plug-in aws-ofi-nccl, and libfabric."""
 
 import os
 import re
