@@ -19,7 +19,7 @@ class Family:
     pattern: str
     on_demand: tuple[str, str]
     spot: tuple[str, str] | None
-    """None: AWS documents no quota for spot machines of these types."""
+    """Absent where AWS documents no quota for spot machines of these types."""
 
 
 # Codes, names and the letters of the types: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html

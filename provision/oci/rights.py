@@ -17,7 +17,7 @@ MACHINES = (
     "inspect work-requests in compartment id {compartment}",
     "inspect compartments in tenancy",
 )
-"""For machines, their disks, the RDMA network of those that have one, and the reason of a launch that failed."""
+"""For machines, their disks, the RDMA network of shapes with RDMA, and the reason of a launch that failed."""
 SHARED_NETWORK = (*MACHINES, "manage virtual-network-family in compartment id {compartment}")
 """For machines in the network that gpuctl creates."""
 GIVEN_SUBNET = (
@@ -56,4 +56,4 @@ HINTS = (
     "manage app-catalog-listing in tenancy",
     "inspect tenancies in tenancy",
 )
-"""For what the limits leave, for reports of capacity, for marketplace images, for the subscribed regions."""
+"""For room under the limits, reports of capacity, images of the marketplace, and the subscribed regions."""

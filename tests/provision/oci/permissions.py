@@ -1,4 +1,4 @@
-"""Oracle's permissions: those that operations need, and those that policy statements grant.
+"""Oracle's permissions: which operations need which, and which of them policy statements grant.
 
 Sources, both read in the edition of March 2026:
 - CORE: https://docs.oracle.com/en-us/iaas/Content/Identity/policyreference/corepolicyreference.htm
@@ -109,7 +109,7 @@ ListCompartments COMPARTMENT_INSPECT
 ListRegionSubscriptions TENANCY_INSPECT
 GetResourceAvailability RESOURCE_AVAILABILITY_INSPECT
 """
-# OKE, with what it needs of other services beside it; BALANCERS. Work requests here are also OKE's.
+# OKE, with the permissions in other services that it needs; BALANCERS. GetWorkRequest is OKE's.
 _NODES = "INSTANCE_CREATE INSTANCE_DELETE SUBNET_ATTACH VNIC_ATTACH COMPARTMENT_INSPECT"
 _OKE = f"""
 ListClusters CLUSTER_INSPECT
@@ -151,8 +151,19 @@ NEEDED = {
     for row in table.strip().splitlines()
 }
 """Permissions of each operation."""
+OPTIONAL = frozenset(
+    {
+        "CreateComputeCapacityReport",
+        "GetResourceAvailability",
+        "ListAutoScalingConfigurations",
+        "ListInstanceConfigurations",
+        "ListInstancePools",
+        "ListRegionSubscriptions",
+    }
+)
+"""Operations that OCI may refuse to a cluster without `--ttl`: hints, and lists of resources for `--ttl`."""
 
-# CORE and IAM, "Details for Verb + Resource-Type Combinations": each verb has the permissions of those before it.
+# CORE and IAM, "Details for Verb + Resource-Type Combinations": each verb has the permissions of the verbs before it.
 _VERBS = ("inspect", "read", "use", "manage")
 _TYPES: dict[str, tuple[str, str, str, str]] = {
     "compartments": ("COMPARTMENT_INSPECT", "", "", ""),

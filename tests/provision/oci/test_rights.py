@@ -1,7 +1,7 @@
 """The policies that `doctor` names allow each call that a cluster makes, from its first `up` to its `down`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from provision.oci.cloud import OciCloud
 from provision.oci.errors import _SEVERAL, policy_for
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock, operations
-from tests.provision.oci.permissions import NEEDED, granted, missing
+from tests.provision.oci.permissions import NEEDED, OPTIONAL, granted, missing
 from tests.provision.oci.test_scheduled_end import Scene
 
 PAGE = Path(__file__).parents[3] / "docs" / "clouds.md"
@@ -29,11 +29,9 @@ def up_and_down(cloud: OciCloud, home: Path, **fields: Any) -> None:
     assert remove(cloud, {builder.cluster.id}, clock=FastClock(), say=lambda _: None).leftovers == ()
 
 
-def optional(called: Sequence[str]) -> list[str]:
-    """Return the operations without those that may be refused: hints, and lists of what only `--ttl` creates."""
-    hints = {"GetResourceAvailability", "CreateComputeCapacityReport", "ListRegionSubscriptions"}
-    lists = {"ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"}
-    return [name for name in called if name not in hints | lists]
+def necessary(called: Collection[str]) -> set[str]:
+    """Return the operations that OCI may not refuse."""
+    return set(called) - OPTIONAL
 
 
 def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
@@ -42,10 +40,10 @@ def test_policies_allow_a_cluster_in_a_given_subnet(cloud: OciCloud, fake: FakeC
     up_and_down(cloud, tmp_path, subnet_id=subnet)
     called = operations(fake)
     assert {"CreateNetworkSecurityGroup", "DeleteNetworkSecurityGroup", "LaunchInstance"} <= set(called)
-    assert missing(optional(called), rights.GIVEN_SUBNET) == {}
+    assert missing(necessary(called), rights.GIVEN_SUBNET) == {}
     assert missing(called, (*rights.GIVEN_SUBNET, *rights.TIME_LIMIT, *rights.HINTS)) == {}
     without = [policy for policy in rights.GIVEN_SUBNET if "vcns" not in policy]
-    assert missing(optional(called), without) == {
+    assert missing(necessary(called), without) == {
         "CreateNetworkSecurityGroup": ["VCN_ATTACH"],
         "DeleteNetworkSecurityGroup": ["VCN_DETACH"],
     }
@@ -59,14 +57,14 @@ def test_policies_allow_a_cluster_in_the_shared_network(
     called = operations(fake)
     assert {"CreateVcn", "DeleteVcn", "LaunchInstance"} <= set(called)
     assert ("CreateNatGateway" in called) is not public_ip
-    assert missing(optional(called), rights.SHARED_NETWORK) == {}
+    assert missing(necessary(called), rights.SHARED_NETWORK) == {}
 
 
 def test_policies_allow_machines_with_rdma(cloud: OciCloud, fake: FakeCloud, tmp_path: Path) -> None:
     up_and_down(cloud, tmp_path, shape="BM.GPU4.8")
     called = operations(fake)
     assert "CreateComputeCluster" in called
-    assert missing(optional(called), rights.SHARED_NETWORK) == {}
+    assert missing(necessary(called), rights.SHARED_NETWORK) == {}
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in granted("manage compute-clusters in compartment id x")
 
 

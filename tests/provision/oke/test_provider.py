@@ -8,6 +8,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
+from provision.cloud.state import CloudState
 from provision.errors import Capacity, CreateFailed, NoCapacity
 from provision.oci import rights
 from provision.oke.cloud import connect
@@ -19,7 +20,7 @@ from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.lost_pods import lose_first_machine
 from tests.provision.oci.building import FastClock
-from tests.provision.oci.permissions import missing
+from tests.provision.oci.permissions import OPTIONAL, missing
 from tests.provision.oke.building import SHAPE, User, operations, signed_for
 
 
@@ -44,8 +45,7 @@ def test_cluster_is_made_found_again_and_removed_without_leftovers(user: User, f
     assert (kinds["okecluster"], kinds["nodepool"], kinds["instance"]) == (1, 2, 3)
     assert user.down() == ()
     assert fake.owned() == []
-    hints = {"GetResourceAvailability", "CreateComputeCapacityReport"}
-    called = {call["operation"] for call in fake.calls()} - hints
+    called = {call["operation"] for call in fake.calls()} - OPTIONAL
     assert {"CreateCluster", "DeleteNodePool"} <= called
     assert missing(called, rights.KUBERNETES) == {}
 
@@ -81,7 +81,8 @@ def test_another_address_is_let_in(user: User, fake: FakeCloud) -> None:
 def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: User) -> None:
     plan = user.plan(2, ttl_s=3600.0)
     assert plan.price.control_plane_usd == 0.1
-    assert not plan.ends_by_itself
+    assert plan.ends == ()
+    assert not plan.ttl_ends_bill
     assert (
         plan.ending
         == "nodes and control plane are billed until `gpuctl down`, or `gpuctl reap --expired` from cron"
@@ -90,6 +91,15 @@ def test_plan_has_the_control_plane_and_tells_that_nothing_ends_by_itself(user: 
     assert asked == ["CreateCluster", "InstallAddon", "CreateNodePool", "CreateNodePool"]
     assert plan.image.startswith("Oracle-Linux-8.10-Gen2-GPU-2026.09.30")
     assert plan.requests[0].body["kubernetesVersion"] == "v1.34.1"
+
+
+def test_no_mechanism_ends_the_machines_and_nobody_is_asked(user: User, fake: FakeCloud) -> None:
+    plan = user.plan(1, ttl_s=3600.0, spot=True)
+    assert any("OKE tries to start another" in note for note in plan.notes)
+    CloudState(user.folder).save(plan.details.cluster)
+    fake.forget_calls()
+    assert user.provider.ends() == ()
+    assert fake.calls() == []
 
 
 @pytest.mark.slow
