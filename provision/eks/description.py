@@ -25,9 +25,12 @@ def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
 
 
 def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:
+    # EKS's guide has such actions for Capacity Blocks: https://docs.aws.amazon.com/eks/latest/userguide/capacity-blocks-mng.html
+    # The wish for them in EKS itself is open: https://github.com/aws/containers-roadmap/issues/1943
     return (
-        f"At {cluster.expires_at} the node groups end their machines, by an action of their scaling groups, which is "
-        "outside EKS's contract. The control plane stays, and is billed, "
+        f"At {cluster.expires_at} scheduled actions of scaling groups end the machines. AWS documents these for "
+        "Capacity Blocks; no promise is known for other node groups, and `gpuctl status` shows whether they acted. "
+        "The control plane stays, and is billed, "
         f"{dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)} an hour, until `gpuctl down`, or "
         f"`{reap_command(cluster.target)}`, which cron can run."
     )

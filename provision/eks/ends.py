@@ -24,8 +24,6 @@ def guards(api: Api, cluster: CloudCluster) -> tuple[EndGuard, ...]:
     Empty: the cluster has no time limit, or no node groups. Read-only. A refusal of AWS leaves the state unknown.
     """
     planned = DESCRIPTION.end_guards(cluster)
-    if not planned:
-        return ()
     armed: bool | None = None
     try:
         names = node_groups.group_names(api, cluster)

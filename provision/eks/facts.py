@@ -31,6 +31,11 @@ class EksFacts:
     own_plugin = True
     cpu_machine = f"{requests.CPU_TYPE} with {requests.CPU_DISK_GB} GB"
     lasts = "the first `up` takes about twenty minutes: EKS makes a control plane in ten, and nodes after it"
+    replacement = (
+        "EKS tries to start another spot machine for one that AWS takes back or is likely to: both may be billed "
+        "for a while, and the pods of the first are evicted"
+    )
+    """https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html, 2026-11."""
 
     def cluster_name(self, cluster: CloudCluster) -> str:
         """As the protocol says."""

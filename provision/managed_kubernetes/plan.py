@@ -104,6 +104,7 @@ def make_plan(
         notes=(
             *notes,
             *_limits(cluster),
+            *((facts.replacement,) if cluster.spot and (create or unfinished) else ()),
             *(offer.notes if create or unfinished else ()),
             *((facts.lasts,) if unfinished else ()),
         ),
@@ -139,7 +140,12 @@ def make_outline(facts: ServiceFacts, files: CloudState, spec: Spec) -> Plan:
         free=False,
         requests=facts.preview(cluster, offer, len(create), ()),
         resources=tuple(_resources(facts, cluster, offer, parts, create, (), (), ())),
-        notes=(*_limits(cluster), *offer.notes, facts.lasts),
+        notes=(
+            *_limits(cluster),
+            *((facts.replacement,) if cluster.spot else ()),
+            *offer.notes,
+            facts.lasts,
+        ),
         image=offer.image_name,
         image_why=offer.image_why,
         driver=offer.driver,

@@ -157,7 +157,7 @@ class ManagedKubernetes:
     def ends(self) -> tuple[EndGuard, ...]:
         """Return the mechanisms that end the cluster's machines: see `provision.provider.EndingProvider`."""
         cluster = self._files.load()
-        if cluster is None or cluster.expires_at is None:
+        if cluster is None or not describe(self.name).end_guards(cluster):
             return ()
         return self._of(cluster).ends(cluster)
 

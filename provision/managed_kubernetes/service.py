@@ -52,6 +52,8 @@ class ServiceFacts(Protocol):
     """The machine of the operators and of Ray's head, in words."""
     lasts: str
     """How long the first `up` takes, and why."""
+    replacement: str
+    """Note on spot machines that the cloud takes back: the service starts others for them."""
 
     def cluster_name(self, cluster: CloudCluster) -> str:
         """Return the name of the Kubernetes cluster."""

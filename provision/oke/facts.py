@@ -38,6 +38,8 @@ class OkeFacts:
         f"{CPU_SHAPE} with {CPU_OCPUS} OCPUs, {CPU_MEMORY_GB} GB and {requests.CPU_DISK_GB} GB of disk"
     )
     lasts = "the first `up` takes about twenty minutes: OKE makes a control plane in ten, and nodes after it"
+    replacement = "OKE tries to start another preemptible machine for one that OCI takes back"
+    """https://docs.oracle.com/iaas/Content/ContEng/Tasks/contengusingpreemptiblecapacity.htm, 2026-11."""
 
     def cluster_name(self, cluster: CloudCluster) -> str:
         """As the protocol says."""

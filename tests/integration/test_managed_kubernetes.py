@@ -177,6 +177,37 @@ def test_cluster_comes_and_goes_by_the_usual_commands(service: str, clouds: Clou
         converge(gpuctl)
 
 
+ENDLESS = "Nothing in the cloud ends these machines"
+
+
+def test_status_shows_whether_eks_will_end_the_machines(clouds: Clouds, tmp_path: Path) -> None:
+    with managed("eks", clouds, tmp_path) as gpuctl:
+        up = gpuctl.ok(*gpuctl.up_words, "--ttl", "4h")
+        (guard,) = up.json["ends"]
+        at = guard["at"]
+        assert guard == {
+            "guard": "scaling group",
+            "at": at,
+            "armed": True,
+            "ends_bill": True,
+            "problem": "",
+        }
+        assert ENDLESS not in up.err
+        assert gpuctl.ok("status", "--json").json["ends"] == [guard]
+        gpuctl.cloud.settings(denied=["DescribeScheduledActions"])
+        (guard,) = gpuctl.ok("status", "--json").json["ends"]
+        assert guard["armed"] is None
+        assert "autoscaling:DescribeScheduledActions" in guard["problem"]
+
+
+def test_status_shows_that_nothing_ends_the_machines_on_oke(clouds: Clouds, tmp_path: Path) -> None:
+    with managed("oke", clouds, tmp_path) as gpuctl:
+        up = gpuctl.ok(*gpuctl.up_words, "--ttl", "4h")
+        assert up.json["ends"] == []
+        assert ENDLESS in up.err
+        assert gpuctl.ok("status", "--json").json["ends"] == []
+
+
 @pytest.mark.skipif(lacking() is not None, reason=lacking() or "")
 @pytest.mark.parametrize("service", SERVICES)
 def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Clouds, tmp_path: Path) -> None:

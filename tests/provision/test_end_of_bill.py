@@ -109,8 +109,9 @@ CASES = {
     "eks": Case(
         cluster=cluster("eks", "g5.12xlarge", "us-east-1"),
         offer=NAT,
-        sentence=f"At {AT} the node groups end their machines, by an action of their scaling groups, which is "
-        "outside EKS's contract. The control plane stays, and is billed, $0.15 an hour, until `gpuctl down`, or "
+        sentence=f"At {AT} scheduled actions of scaling groups end the machines. AWS documents these for "
+        "Capacity Blocks; no promise is known for other node groups, and `gpuctl status` shows whether they acted. "
+        "The control plane stays, and is billed, $0.15 an hour, until `gpuctl down`, or "
         f"`{REAP} eks --region us-east-1`, which cron can run.",
         clause="then the machines end; the control plane is billed, $0.15 an hour, until `gpuctl down`",
         guards=(("scaling group", AT, True),),

@@ -147,8 +147,9 @@ def test_actions_end_all_machines_at_the_time(user: User, fake: FakeCloud) -> No
     assert guard.problem == f"the time is over, and the desired size of the node group {GPU_GROUP} is 1"
 
 
-def test_no_time_limit_and_no_control_plane_have_no_guard(user: User, fake: FakeCloud) -> None:
-    plan = user.plan(1, ttl_s=TTL_S)
+def test_cluster_without_time_limit_or_control_plane_has_no_guard(user: User, fake: FakeCloud) -> None:
+    plan = user.plan(1, ttl_s=TTL_S, spot=True)
+    assert any("EKS tries to start another spot machine" in note for note in plan.notes)
     CloudState(user.folder).save(plan.details.cluster)
     assert user.provider.ends() == ()
     CloudState(user.folder).save(replace(plan.details.cluster, expires_at=None))

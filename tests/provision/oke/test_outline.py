@@ -22,3 +22,15 @@ def test_plan_without_an_account_has_everything_and_its_price(name: str, shape: 
     assert made.count("CreateCluster") == 1
     assert sum(operation in ("CreateNodePool", "CreateNodegroup") for operation in made) == 2
     assert plan.ssh_cidrs == ("<your address>/32",)
+    assert not any("takes back" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("eks", "g5.12xlarge"), ("oke", "VM.GPU.A10.2")])
+def test_plan_of_spot_machines_notes_that_others_are_started_for_them(
+    name: str, shape: str, tmp_path: Path
+) -> None:
+    provider = load(name, Store(tmp_path).cluster("demo"))
+    assert isinstance(provider, ManagedKubernetes)
+    plan = provider.outline(Spec(cluster="demo", provider=name, shape=shape, count=2, spot=True))
+    (note,) = (note for note in plan.notes if "takes back" in note)
+    assert note.startswith(f"{name.upper()} tries to start another")
