@@ -99,6 +99,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "gpuctl/workflow/cluster/reach.py",
     ),
     "integration/test_elastic.py": ("gpuctl/workflow/", "remote/launchers/ray", "train/"),
+    "integration/test_end_timers.py": (
+        "gpuctl/workflow/cluster/ends.py",
+        "gpuctl/workflow/cluster/reach.py",
+        "remote/checks/",
+        "remote/node/checks/facts.py",
+    ),
     "integration/test_environment.py": ("remote/python_env/", "remote/node/environments/"),
     "integration/test_fab.py": ("gpuctl/workflow/machines/fab", "remote/fabfile.py", "remote/transport/"),
     "integration/test_faults.py": _RUN,
@@ -133,6 +139,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/eks/test_refusals.py": _EKS,
     "provision/eks/test_scaling.py": _EKS,
     "provision/eks/test_zones.py": _EKS,
+    "provision/oci/test_scheduled_end.py": ("provision/oci/", "provision/cloud/", "tests/fakes/oci"),
     "provision/oke/test_provider.py": _OKE,
     "integration/test_kube_server.py": (
         "provision/kubernetes/",

@@ -251,7 +251,7 @@ def _guard_note(guard: EndGuard) -> str:
     state = {True: "armed", False: "not armed", None: "not known whether it is armed"}[guard.armed]
     bill = "ends the bill" if guard.ends_bill else "does not end the bill"
     problem = f" ({guard.problem})" if guard.problem else ""
-    return f"{guard.guard} at {guard.at}: {state}{problem}, {bill}"
+    return f"{guard.guard} at {guard.at or 'an unknown time'}: {state}{problem}, {bill}"
 
 
 def unfinished_note(run: str, unheard: Sequence[str]) -> Text:

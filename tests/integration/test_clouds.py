@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -412,6 +413,20 @@ def test_up_reports_what_happens_at_end_of_ttl(gpuctl: CloudGpuctl) -> None:
     again = gpuctl("up", "--ttl", "5h", "--ssh-cidr", "127.0.0.1/32", "--yes")
     assert again.status == 2, "the machines' own timers can't be changed"
     assert "--ttl" in again.err
+
+def test_up_warns_where_nothing_in_the_cloud_ends_the_bill(clouds: Clouds, tmp_path: Path) -> None:
+    oci = clouds.as_new(KINDS["oci"], tmp_path)
+    up = oci.ok(*oci.up_words, "--spot", "--ttl", "4h")
+    (warning,) = [line for line in up.err.splitlines() if line.startswith("warning: ")]
+    assert "Nothing in the cloud ends these machines" in warning
+    assert re.search(r"\$\d+\.\d\d a day, until `gpuctl down", warning)
+    assert "`*/10 * * * * gpuctl reap --expired --yes --provider oci" in warning
+    assert not any(end["ends_bill"] for end in up.json["ends"])
+    assert oci.ok("status", "--json").json["expires_at"] is None
+    assert "nothing ends these machines: a day costs $" in oci.ok("status").out
+    oci.ok("down", "--yes")
+    assert oci.cloud.owned() == []
+
 
 
 def test_reap_looks_into_every_compartment(clouds: Clouds, tmp_path: Path) -> None:

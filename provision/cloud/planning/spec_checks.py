@@ -225,13 +225,20 @@ def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
 
 
 def refuse_stopped(name: str, machines: Iterable[Instance]) -> None:
-    """Raise RefusedPlan where machines are there and switched off."""
-    stopped = [machine.id for machine in machines if machine.state in ("stopping", "stopped")]
-    if stopped:
-        raise RefusedPlan(
-            f"These machines are stopped: {', '.join(stopped)}. Start them in the cloud's console and run "
-            f"`gpuctl up` again, or remove the cluster with `gpuctl down --cluster {name}`."
-        )
+    """Raise RefusedPlan where machines are stopped. Spot machines can't be started, so only `down` is advised.
+
+    https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm
+    """
+    stopped = [machine for machine in machines if machine.state in ("stopping", "stopped")]
+    if not stopped:
+        return
+    start = "Start them in the cloud's console and run `gpuctl up` again, or remove"
+    remove = "Spot machines can't be started again: remove"
+    raise RefusedPlan(
+        f"These machines are stopped: {', '.join(machine.id for machine in stopped)}. "
+        f"{remove if any(machine.spot for machine in stopped) else start} the cluster with "
+        f"`gpuctl down --cluster {name}`."
+    )
 
 
 def refuse_unknown_shape(provider: str, shape: str, error: Exception) -> None:

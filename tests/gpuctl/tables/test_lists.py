@@ -31,6 +31,7 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
+from provision.cloud.records import EndGuard
 
 TRAIN = TrainSummary(
     model="cnn",
@@ -681,6 +682,26 @@ def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
         ),
     ):
         assert "nothing ends" not in drawn(machines_table(quiet))
+
+
+def test_machines_table_lists_the_guards_of_the_end() -> None:
+    guards = (
+        EndGuard(guard="cloud schedule", at="2026-11-22T01:00:00+00:00", ends_bill=True, armed=True),
+        EndGuard(
+            guard="machine power-off",
+            at="2026-11-22T01:10:00+00:00",
+            ends_bill=False,
+            armed=False,
+            problem="the timer does not run on a10-1",
+        ),
+        EndGuard(guard="scaling group", at=None, ends_bill=True, armed=None, problem="no answer"),
+    )
+    shown = " ".join(drawn(machines_table(replace(CLUSTER, ends=guards))).split())
+    assert shown.endswith(
+        "cloud schedule at 2026-11-22T01:00:00+00:00: armed, ends the bill "
+        "machine power-off at 2026-11-22T01:10:00+00:00: not armed (the timer does not run on a10-1), does not end "
+        "the bill scaling group at an unknown time: not known whether it is armed (no answer), ends the bill"
+    )
 
 
 def test_found_table_lists_clusters_found_by_reap(monkeypatch: pytest.MonkeyPatch) -> None:

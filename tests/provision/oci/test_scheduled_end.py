@@ -84,6 +84,8 @@ def scene(fake: FakeCloud, tmp_path: Path) -> Iterator[Scene]:
     yield Scene(home=tmp_path, fake=fake)
 
 
+@pytest.mark.slow
+@pytest.mark.whole
 def test_cloud_terminates_the_machines_with_every_computer_shut(scene: Scene) -> None:
     machines = scene.up(2)
     schedule = scene.guards()["cloud schedule"]
@@ -99,6 +101,7 @@ def test_cloud_terminates_the_machines_with_every_computer_shut(scene: Scene) ->
     assert scene.fake.owned() == []
 
 
+@pytest.mark.slow
 def test_every_part_has_the_tags_of_the_cluster_and_no_secret(scene: Scene) -> None:
     scene.up(1)
     parts = [entry for entry in scene.fake.owned() if entry.get("kind") in POOL_KINDS]
@@ -110,6 +113,7 @@ def test_every_part_has_the_tags_of_the_cluster_and_no_secret(scene: Scene) -> N
     assert "metadata" not in json.dumps(created)
 
 
+@pytest.mark.slow
 def test_second_up_sends_no_change(scene: Scene) -> None:
     scene.up(2)
     scene.fake.forget_calls()
@@ -117,6 +121,7 @@ def test_second_up_sends_no_change(scene: Scene) -> None:
     assert [call["operation"] for call in scene.fake.calls(mutating=True)] == []
 
 
+@pytest.mark.slow
 def test_growth_joins_the_pool(scene: Scene) -> None:
     scene.up(1)
     scene.up(3)
@@ -125,6 +130,7 @@ def test_growth_joins_the_pool(scene: Scene) -> None:
     until(scene.alive, lambda alive: not alive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one of two", "all"])
 def test_lost_machines_are_replaced_and_never_more_than_asked_for(scene: Scene, kind: str) -> None:
     machines = scene.up(2)
@@ -140,6 +146,7 @@ def test_lost_machines_are_replaced_and_never_more_than_asked_for(scene: Scene, 
     assert most_at_once(scene) <= 2
 
 
+@pytest.mark.slow
 def test_machine_that_the_pool_made_is_ended_before_its_rank_is_launched(scene: Scene) -> None:
     machines = scene.up(2)
     terminate_by_hand(scene, machines[0].id)
@@ -150,6 +157,7 @@ def test_machine_that_the_pool_made_is_ended_before_its_rank_is_launched(scene: 
     assert most_at_once(scene) <= 2
 
 
+@pytest.mark.slow
 def test_down_ends_a_machine_that_the_pool_made(scene: Scene) -> None:
     machines = scene.up(2)
     terminate_by_hand(scene, machines[0].id)
@@ -159,6 +167,7 @@ def test_down_ends_a_machine_that_the_pool_made(scene: Scene) -> None:
     assert most_at_once(scene) <= 2
 
 
+@pytest.mark.slow
 def test_down_while_the_pool_is_scaling_leaves_nothing(scene: Scene) -> None:
     machines = scene.up(2)
     scene.fake.settings(scaling_s=1.0)
@@ -175,6 +184,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_refusal_to_join_a_pool_is_no_failure_and_is_shown(scene: Scene, kind: str) -> None:
     fields, trait = REFUSALS[kind]
@@ -188,6 +198,7 @@ def test_refusal_to_join_a_pool_is_no_failure_and_is_shown(scene: Scene, kind: s
     assert scene.fake.owned() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"spot": True}, {"shape": "BM.GPU.H100.8"}])
 def test_machines_of_unknown_rights_join_where_oci_takes_them(scene: Scene, fields: dict[str, Any]) -> None:
     scene = replace(scene, **fields)
@@ -200,6 +211,7 @@ def test_machines_of_unknown_rights_join_where_oci_takes_them(scene: Scene, fiel
     until(scene.alive, lambda alive: not alive)
 
 
+@pytest.mark.slow
 def test_single_machine_with_rdma_has_no_compute_cluster_and_its_end_is_scheduled(scene: Scene) -> None:
     scene = replace(scene, shape="BM.GPU.H100.8")
     assert any(end.ends_bill for end in scene.plan(1).ends)
@@ -212,6 +224,7 @@ def test_single_machine_with_rdma_has_no_compute_cluster_and_its_end_is_schedule
     assert scene.guards()["cloud schedule"].armed is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operation",
     [
@@ -237,6 +250,7 @@ def test_missing_right_is_shown_and_armed_by_the_next_up_that_has_it(scene: Scen
     assert scene.fake.owned() == []
 
 
+@pytest.mark.slow
 def test_account_without_any_right_to_pools_still_rents_and_removes(scene: Scene) -> None:
     scene.fake.settings(
         refused_by_policy=["ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"]
@@ -247,6 +261,7 @@ def test_account_without_any_right_to_pools_still_rents_and_removes(scene: Scene
     assert scene.fake.owned() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["disabled", "removed", "later"])
 def test_schedule_that_somebody_changed_is_noticed_and_armed_again(scene: Scene, change: str) -> None:
     scene.up(1)
@@ -270,6 +285,7 @@ def test_schedule_that_somebody_changed_is_noticed_and_armed_again(scene: Scene,
     assert scene.guards()["cloud schedule"].armed is True
 
 
+@pytest.mark.slow
 def test_after_the_end_up_advises_down_alone(scene: Scene) -> None:
     scene.up(1)
     record = CloudState(scene.folder).load()
