@@ -50,8 +50,12 @@ KEPT = {
         "test_up_replaces_ssh_address_in_firewall_rules",
     ),
     ("clouds.md", "Time limits"): (
-        "integration/test_clouds.py",
-        "test_up_reports_what_happens_at_end_of_ttl",
+        "provision/oci/test_scheduled_end.py",
+        "test_cloud_terminates_the_machines_with_every_computer_shut",
+    ),
+    ("clouds.md", "Guards that are armed"): (
+        "integration/test_end_timers.py",
+        "test_up_starts_a_timer_that_stands_and_shows_all_as_armed",
     ),
     ("clouds.md", "One TTL for the cluster"): (
         "provision/cloud/test_provider.py",

@@ -226,8 +226,9 @@ def test_reap_lists_spot_machines_without_price(gpuctl: CloudGpuctl) -> None:
 
 
 def test_up_prints_cron_command_that_finds_the_cluster(oci: CloudGpuctl) -> None:
-    up = oci.ok(*oci.up_words, "--ttl", "4h", "--profile", "TOKEN")
-    (command,) = (words for words in up.err.split("`") if words.startswith("gpuctl reap --expired"))
+    up = oci.ok(*oci.up_words, "--spot", "--ttl", "4h", "--profile", "TOKEN")
+    (line,) = (words for words in up.err.split("`") if words.startswith("*/10 * * * * gpuctl reap --expired"))
+    command = line.removeprefix("*/10 * * * * ")
     assert "--provider oci --region eu-frankfurt-1" in command
     assert command.endswith("--profile TOKEN")
     found = oci.ok(*command.split()[1:], "--dry-run", "--json").json
