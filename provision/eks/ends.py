@@ -37,7 +37,7 @@ def guards(api: Api, cluster: CloudCluster) -> tuple[EndGuard, ...]:
 
 
 def arm(api: Api, cluster: CloudCluster, say: Say) -> None:
-    """Schedule the end of each node group that has none at the cluster's time, also of groups without machines."""
+    """Schedule the end of each node group for which no action is scheduled, also of groups without machines."""
     if not node_groups.ends_by_itself(cluster):
         return
     for name in node_groups.group_names(api, cluster):

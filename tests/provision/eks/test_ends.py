@@ -34,7 +34,7 @@ def scaling_groups() -> dict[str, str]:
         group: eks.describe_nodegroup(clusterName=name, nodegroupName=group)["nodegroup"]
         for group in eks.list_nodegroups(clusterName=name)["nodegroups"]
     }
-    return {group: found["resources"]["autoScalingGroups"][0]["name"] for group, found in groups.items()}
+    return {group: view["resources"]["autoScalingGroups"][0]["name"] for group, view in groups.items()}
 
 
 def remove_action(node_group: str) -> None:
