@@ -19,7 +19,7 @@ ADDRESS_HOURLY_USD = 0.005
 NAT_HOURLY_USD = 0.045
 """A NAT gateway without its address and its traffic. https://aws.amazon.com/vpc/pricing/, 2026-11."""
 
-# g7e: networks from AWS's page of EC2 G7e, EFA interfaces from AWS's own table in
+# g7e: networks from two public documents that agree, EFA interfaces from AWS's own table in
 # https://github.com/aws/sagemaker-hyperpod-cli (src/sagemaker/hyperpod/training/constants.py); prices are not known.
 # Every type here is taken by a cluster placement group: DescribeInstanceTypes lists the strategy `cluster`.
 _ROWS: tuple[tuple[str, int, str, int, str, int, float | None], ...] = (

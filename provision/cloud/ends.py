@@ -12,6 +12,8 @@ SCHEDULE: GuardName = "cloud schedule"
 POWER_OFF: GuardName = "machine power-off"
 LATEST = timedelta(minutes=1)
 """Longest time that a schedule may act after the end of the cluster's time: schedules know whole minutes."""
+LONGEST_END = timedelta(minutes=30)
+"""Longest time that machines take to end after their schedule has acted; bare metal takes longest."""
 
 
 def ends_bill(cluster: CloudCluster) -> bool:
@@ -42,29 +44,40 @@ def guards(
     schedules: Sequence[ScheduledEnd],
     machines: Collection[str],
     *,
+    now: datetime,
     unreadable: str = "",
 ) -> tuple[EndGuard, ...]:
-    """Return the planned mechanisms with their state, as the cloud's schedules tell it.
+    """Return the planned mechanisms with their state, as the cloud's schedules show it.
 
-    `machines`: ids of those that are not ended. `unreadable`: why the schedules could not be read. A schedule that
-    was not planned counts where it covers all machines. The state of what runs on the machines is not known here.
+    `machines`: ids of the machines that are not ended. `unreadable`: reason why the schedules could not be read. A
+    schedule that was not planned counts where it covers all machines. The state of timers on the machines is not
+    known here.
     """
+    states = [EndGuard(**asdict(end), armed=None) for end in planned]
     bare = not_scheduled(cluster, schedules, machines)
-    states = [EndGuard(**asdict(end), armed=None, problem="") for end in planned]
-    schedule = next((end for end in planned if end.guard == SCHEDULE), None)
-    if schedule is None:
-        if not schedules or bare or not machines:
+    position = next((index for index, end in enumerate(planned) if end.guard == SCHEDULE), None)
+    if position is None:
+        if bare or not machines:
             return tuple(states)
-        end = PlannedEnd(guard=SCHEDULE, at=cluster.expires_at, ends_bill=True)
-        return (EndGuard(**asdict(end), armed=True), *states)
-    problem = unreadable or (f"no schedule of the cloud ends {', '.join(bare)}" if bare else "")
-    armed = None if unreadable else not bare
-    return tuple(
-        EndGuard(**asdict(schedule), armed=armed, problem=problem) if state.guard == SCHEDULE else state
-        for state in states
-    )
+        unplanned = PlannedEnd(guard=SCHEDULE, at=cluster.expires_at, ends_bill=True)
+        position, planned = 0, (unplanned, *planned)
+        states.insert(0, EndGuard(**asdict(unplanned), armed=None))
+    problem = unreadable
+    if not unreadable and bare:
+        problem = f"no schedule of the cloud ends {', '.join(bare)}"
+    elif not unreadable and _is_late(cluster, now):
+        problem = f"its time is over, and the cloud still lists {', '.join(sorted(machines))}"
+    armed = None if unreadable else not problem
+    states[position] = EndGuard(**asdict(planned[position]), armed=armed, problem=problem)
+    return tuple(states)
+
+
+def _is_late(cluster: CloudCluster, now: datetime) -> bool:
+    """Whether the schedule should have ended all machines by now."""
+    assert cluster.expires_at is not None
+    return now > datetime.fromisoformat(cluster.expires_at) + LONGEST_END
 
 
 def _acts_in_time(schedule: ScheduledEnd, end: datetime) -> bool:
     acts = read_time(schedule.at)
-    return acts is not None and acts <= end + LATEST
+    return acts is not None and end <= acts <= end + LATEST

@@ -171,7 +171,7 @@ class SchedulesEnd(Protocol):
     def scheduled_ends(self, cluster_id: str) -> tuple[ScheduledEnd, ...]:
         """Return the schedules for a cluster's machines, as the cloud describes them now. Raises CloudError."""
 
-    def forget_ended(self, cluster_id: str, alive: Sequence[str]) -> None:
+    def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Callable[[str], None]) -> None:
         """Keep the cloud from making machines in place of those of the cluster that are not alive.
 
         A machine that it is making already is listed when this returns. Raises CloudError.

@@ -113,7 +113,7 @@ class _Launching:
                 self._settle(launch, count)
         have = self._by_rank(count)
         if len(have) < count and isinstance(self._cloud, SchedulesEnd):
-            self._cloud.forget_ended(self._cluster.id, [machine.id for machine in have.values()])
+            self._cloud.forget_ended(self._cluster.id, [machine.id for machine in have.values()], self._say)
             have = self._by_rank(count)
         missing = tuple(rank for rank in range(count) if rank not in have)
         if missing:

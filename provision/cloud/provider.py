@@ -196,7 +196,8 @@ class CloudProvider:
                 schedules = cloud.scheduled_ends(cluster.id)
             except CloudError as error:
                 unreadable = str(error)
-        return guards(planned, cluster, schedules, machines, unreadable=unreadable)
+        now = datetime.now(UTC)
+        return guards(planned, cluster, schedules, machines, now=now, unreadable=unreadable)
 
     def find(self) -> tuple[Machine, ...]:
         """The cluster's machines by their tags, those that have ended left out."""

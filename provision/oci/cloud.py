@@ -35,6 +35,7 @@ from provision.oci.api import Api
 from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
 from provision.oci.resources import deletion, listing
+from provision.provider import Say
 
 CONSISTENCY_S = 20.0
 
@@ -174,9 +175,9 @@ class OciCloud:
         """Implement `SchedulesEnd`."""
         return scheduled_end.scheduled(self.api, cluster_id)
 
-    def forget_ended(self, cluster_id: str, alive: Sequence[str]) -> None:
+    def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Say) -> None:
         """Implement `SchedulesEnd`."""
-        scheduled_end.forget_ended(self.api, cluster_id, alive)
+        scheduled_end.forget_ended(self.api, cluster_id, alive, say)
 
     def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""

@@ -11,8 +11,8 @@ from provision.errors import Blocked, CloudError, Denied, Gone, Quota
 from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message, policy_for
+from provision.oci.instance_pool import end_members
 from provision.oci.resources.resource_types import GOING, GONE, tags_of
-from provision.oci.scheduled_end import end_members
 from provision.parallel import first_error, run_all, together, values
 from provision.retry import PollWaits
 
