@@ -31,6 +31,8 @@ STABLE = (
     (r"\bgpuctl-g5-[0-9a-f]{8}", "gpuctl-g5-01234567"),
     (r'("gpuctl-owner": |"Key": "gpuctl-owner", "Value": )"[^"]*"', r'\1"you@computer"'),
     (r"\bUocm:EU-FRANKFURT-1-AD", "Uocm:US-ASHBURN-AD"),
+    (r"\b20\d\d-\d\d-\d\d \d\d:\d\d UTC", "2026-07-01 16:00 UTC"),
+    (r"\b0 \d+ \d+ \d+ \d+ \? 20\d\d", "0 0 16 1 7 ? 2026"),
     (r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00", "2026-07-01T16:00:00+00:00"),
 )
 """What differs from one account, computer and day to the next."""
