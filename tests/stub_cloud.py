@@ -414,7 +414,6 @@ class StubCloud:
                 disk_gb=cluster.disk_gb or 100,
                 zones=tuple(Zone(name=zone) for zone in self.world.zones),
                 hourly_usd=2.0,
-                billed_when_stopped=False,
             )
 
         return self.world.perform("offer", cluster, do)

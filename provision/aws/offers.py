@@ -47,7 +47,6 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         disk_gb=lookup.disk_gb(image, cluster.disk_gb),
         zones=tuple(Zone(name=zone) for zone in zones),
         hourly_usd=shapes.spot_usd(api, cluster.shape, zones) if cluster.spot else None,
-        billed_when_stopped=False,
         facts=shapes.facts(described) | lookup.facts(image) | ({"subnet": subnet} if subnet else {}),
     )
     notes = preview.notes(cluster, offer)

@@ -75,7 +75,6 @@ def outline(cluster: CloudCluster) -> Offer:
         disk_gb=cluster.disk_gb or lookup.MIN_DISK_GB,
         zones=(Zone(name=f"{region}a"),),
         hourly_usd=None,
-        billed_when_stopped=False,
         network_hourly_usd=requests.network_hourly_usd(cluster),
         facts={
             "efa_cards": list(range(shape.efa if shape else 0)),

@@ -202,8 +202,6 @@ class Offer:
     """In the order in which they are tried."""
     hourly_usd: float | None
     """Price of one machine. None: not known."""
-    billed_when_stopped: bool
-    """Whether an OS shutdown leaves the machine on the bill."""
     room: Mapping[str, int | None] = field(default_factory=dict)
     """GPUs that the account's limits leave, by zone. None: not known; empty: the cloud does not tell."""
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -54,7 +54,6 @@ def find(api: Api, cluster: CloudCluster) -> Offer:
         disk_gb=cluster.disk_gb or DISK_GB,
         zones=tuple(Zone(name=zone) for zone in usable),
         hourly_usd=shapes.spot_usd(api, cluster.shape, usable) if cluster.spot else None,
-        billed_when_stopped=False,
         facts=facts
         | {
             "control_zones": control_zones(usable, zones),

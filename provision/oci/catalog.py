@@ -1,4 +1,4 @@
-"""OCI's shapes, and its list prices, which are the same in every commercial region."""
+"""OCI's shapes, and its list prices: Oracle's public list has no regions."""
 
 import re
 
@@ -14,7 +14,9 @@ PERFORMANCE_USD_PER_GB_MONTH = 10 * 0.0017
 https://www.oracle.com/cloud/storage/block-volumes/pricing/, 2026-11."""
 
 SPOT_SHARE = 0.5
-"""Preemptible machines cost half the price of others, whatever the shape and the region."""
+"""Preemptible machines cost half the price of others, whatever the shape and the region.
+
+https://blogs.oracle.com/cloud-infrastructure/announcing-ga-of-oracle-preemptible-instances-vm-shapes, 2026-11."""
 
 MEMORY_CLUSTER_ONLY = (
     "OCI starts it only in GPU memory clusters, which need dedicated capacity, and its processors are ARM"

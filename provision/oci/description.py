@@ -10,6 +10,8 @@ from provision.oci.catalog import (
     SHAPES,
     SPOT_SHARE,
     STORAGE_USD_PER_GB_MONTH,
+    bill_continues_when_stopped,
+    may_have_rdma,
 )
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.spending import reap_command
@@ -39,10 +41,10 @@ so its schedule has to act first.
 def may_join_pool(cluster: CloudCluster) -> bool:
     """Whether Oracle's pages let machines of the cluster join an instance pool.
 
-    Of preemptible machines and members of compute clusters they say nothing. `up` tries, and prints what it found.
+    Preemptible machines may not (https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm).
+    Oracle says nothing of members of compute clusters. `up` tries, and prints the outcome.
     """
-    shape = next((shape for shape in SHAPES if shape.name == cluster.shape), None)
-    rdma = shape is not None and shape.compute_cluster and cluster.first_count != 1
+    rdma = may_have_rdma(cluster.shape) and cluster.first_count != 1
     return not cluster.spot and not rdma and has_autoscaling(cluster.target.region)
 
 
@@ -74,7 +76,7 @@ def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG00
         )
     return (
         f"At {cluster.expires_at} a schedule of OCI terminates the machines, which ends their bill, also with this "
-        "computer off. `gpuctl down` removes the rest, which is free."
+        "computer off. `gpuctl down` removes the rest."
     )
 
 
@@ -121,6 +123,7 @@ DESCRIPTION = CloudDescription(
     disk_usd_per_gb_month=STORAGE_USD_PER_GB_MONTH + PERFORMANCE_USD_PER_GB_MONTH,
     spot_share=SPOT_SHARE,
     end_guards=_end_guards,
+    bills_stopped=bill_continues_when_stopped,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -87,7 +87,6 @@ def find(api: Api, cluster: CloudCluster, *, terms: bool, refused: str | None = 
         disk_gb=lookup.disk_gb(cluster.disk_gb, image),
         zones=zones,
         hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
-        billed_when_stopped=shapes.billed_when_stopped(cluster.shape, shape),
         room={domain.name: domain.left for domain in domains if domain.shape},
         notes=notes,
         facts=facts

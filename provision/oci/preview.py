@@ -6,7 +6,6 @@ from typing import Any
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests, shapes
-from provision.oci.catalog import bill_continues_when_stopped
 from provision.oci.description import may_join_pool
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
@@ -72,7 +71,6 @@ def outline(cluster: CloudCluster) -> Offer:
         disk_gb=cluster.disk_gb or DEFAULT_DISK_GB,
         zones=(Zone(name="<availability domain>"),),
         hourly_usd=None,
-        billed_when_stopped=bill_continues_when_stopped(cluster.shape),
         terms=choice.unknown_terms(cluster),
         facts={
             "listing": ("<listing>", "<version>"),

@@ -6,7 +6,7 @@ from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from provision.errors import BadCredentials, CloudError, Throttled, Unclear
 from provision.oci.api import Api, Json
-from provision.oci.catalog import SPOT_SHARE, bill_continues_when_stopped, not_launched
+from provision.oci.catalog import SPOT_SHARE, not_launched
 from provision.oci.images.lookup import Image
 from provision.pricing.catalog import SHAPES
 
@@ -57,12 +57,6 @@ def hourly_usd(name: str, *, spot: bool) -> float | None:
     if price is None:
         return None
     return price * SPOT_SHARE if spot else price
-
-
-def billed_when_stopped(name: str, shape: Json) -> bool:
-    """Return whether OCI bills a stopped machine of the shape: as OCI lists it, else by its name."""
-    listed: bool | None = shape.get("isBilledForStoppedInstance")
-    return bill_continues_when_stopped(name) if listed is None else listed
 
 
 def refuse_not_launched(name: str) -> None:

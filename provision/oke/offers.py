@@ -67,7 +67,6 @@ def find(api: Api, cluster: CloudCluster, *, version: str | None = None) -> Offe
         disk_gb=cluster.disk_gb or DISK_GB,
         zones=tuple(zone for zone in ordered_zones(domains) if zone.fault_domain is None),
         hourly_usd=shapes.hourly_usd(cluster.shape, spot=cluster.spot),
-        billed_when_stopped=bool(shape.get("isBilledForStoppedInstance")),
         room={domain.name: domain.left for domain in domains if domain.shape},
         facts={
             "version": version,

@@ -7,7 +7,7 @@ is not known (None), and then the whole is not known either. Machines' prices ar
 from dataclasses import dataclass
 
 HOURS_A_MONTH = 730.0
-"""What clouds that bill a disk by the month take for one: 8,760 hours a year in twelve parts."""
+"""Hours of a month in gpuctl's prices of disks, which clouds state for a month: a year's 8,760 in twelve parts."""
 
 
 @dataclass(frozen=True, kw_only=True)

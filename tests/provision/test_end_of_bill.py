@@ -18,7 +18,6 @@ OFFER = Offer(
     disk_gb=200,
     zones=(),
     hourly_usd=None,
-    billed_when_stopped=True,
 )
 NAT = replace(OFFER, network_hourly_usd=0.05)
 REAP = "gpuctl reap --expired --yes --provider"
@@ -64,7 +63,7 @@ OKE_PRICE = "https://www.oracle.com/cloud/price-list/"
 SCHEDULED = Case(
     cluster=cluster("oci", "VM.GPU.A10.2", "eu-frankfurt-1"),
     sentence=f"At {AT} a schedule of OCI terminates the machines, which ends their bill, also with this computer "
-    "off. `gpuctl down` removes the rest, which is free.",
+    "off. `gpuctl down` removes the rest.",
     clause="then a schedule of OCI terminates them, which ends their bill",
     guards=(("cloud schedule", AT, True), ("machine power-off", LATER, False)),
     sources=(OCI_STOP, OCI_BILL, OCI_POOL, OCI_RESTARTS),

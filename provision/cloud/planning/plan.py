@@ -120,7 +120,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     if record is not None and lives:
         refuse_changes(record, wanted)
     refuse_expired(wanted, datetime.now(UTC))
-    refuse_stopped(files.name, alive.values())
+    refuse_stopped(wanted, alive.values())
     create = planned_resources.to_create(wanted, machines, set(range(count)) - set(alive))
     offer = _offer(cloud, wanted, terms=spec.accept_terms or spec.ask_terms)
     if create:

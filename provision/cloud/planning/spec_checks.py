@@ -11,6 +11,7 @@ from provision.cloud.records import BootImage, CloudCluster, Instance, Offer, Re
 from provision.errors import NoCapacity, RefusedPlan, UnknownShape
 from provision.pricing.catalog import SHAPES, nearest_shapes
 from provision.pricing.spending import expires_at, ttl_text
+from provision.provider_registry import describe
 
 OPTIONS = {
     "shape": "--shape",
@@ -224,7 +225,7 @@ def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
         )
 
 
-def refuse_stopped(name: str, machines: Iterable[Instance]) -> None:
+def refuse_stopped(cluster: CloudCluster, machines: Iterable[Instance]) -> None:
     """Raise RefusedPlan where machines are stopped. Spot machines can't be started, so only `down` is advised.
 
     https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm
@@ -232,12 +233,17 @@ def refuse_stopped(name: str, machines: Iterable[Instance]) -> None:
     stopped = [machine for machine in machines if machine.state in ("stopping", "stopped")]
     if not stopped:
         return
-    start = "Start them in the cloud's console and run `gpuctl up` again, or remove"
-    remove = "Spot machines can't be started again: remove"
+    bill = (
+        "They are billed as if they ran. "
+        if describe(cluster.target.provider).bills_stopped(cluster.shape)
+        else ""
+    )
+    hint = "Start them in the cloud's console and run `gpuctl up` again, or remove"
+    if any(machine.spot for machine in stopped):
+        hint = "Spot machines can't be started again: remove"
     raise RefusedPlan(
-        f"These machines are stopped: {', '.join(machine.id for machine in stopped)}. "
-        f"{remove if any(machine.spot for machine in stopped) else start} the cluster with "
-        f"`gpuctl down --cluster {name}`."
+        f"These machines are stopped: {', '.join(machine.id for machine in stopped)}. {bill}{hint} the cluster with "
+        f"`gpuctl down --cluster {cluster.name}`."
     )
 
 

@@ -61,7 +61,6 @@ def _offer(cluster: CloudCluster) -> Offer:
         disk_gb=cluster.disk_gb or 20,
         zones=(Zone(name=f"{cluster.target.region or REGION}-1"),),
         hourly_usd=shape.usd_per_hour,
-        billed_when_stopped=False,
     )
 
 

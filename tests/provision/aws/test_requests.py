@@ -33,7 +33,6 @@ def an_offer(shape: str = "g5.12xlarge", **facts: Any) -> Offer:
         disk_gb=200,
         zones=(ZONE,),
         hourly_usd=5.672,
-        billed_when_stopped=False,
         facts={"root_device": "/dev/sda1", "other_devices": [], "placement_group": True, **ONE_EFA, **facts},
     )
 

@@ -10,6 +10,7 @@ from provision.errors import UnknownShape
 from provision.oci import preview, shapes
 from provision.oci.cloud import OciCloud, connect
 from provision.oci.images import lookup
+from provision.provider_registry import describe
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, FastClock, operations
 
@@ -61,7 +62,6 @@ def test_offer_lists_only_domains_that_have_the_shape(cloud: OciCloud, tmp_path:
     offer = Builder(cloud, tmp_path, shape="BM.GPU4.8").offer()
     assert {zone.name for zone in offer.zones} == {f"{AD}1", f"{AD}2"}
     assert offer.facts["compute_cluster"] is True
-    assert offer.billed_when_stopped is True
 
 
 def test_offer_reads_a_shape_missing_in_the_catalog(cloud: OciCloud, tmp_path: Path) -> None:
@@ -136,11 +136,9 @@ def test_offer_and_outline_refuse_shapes_of_memory_clusters(
     ],
 )
 def test_bill_of_a_stopped_machine_pauses_for_standard_shapes_and_virtual_a10(
-    cloud: OciCloud, tmp_path: Path, shape: str, billed: bool
+    shape: str, billed: bool
 ) -> None:
-    assert shapes.billed_when_stopped(shape, {}) is billed
-    assert shapes.billed_when_stopped(shape, {"isBilledForStoppedInstance": not billed}) is not billed
-    assert preview.outline(Builder(cloud, tmp_path, shape=shape).cluster).billed_when_stopped is billed
+    assert describe("oci").bills_stopped(shape) is billed
 
 
 def test_rdma_of_a_shape_without_networks_in_the_catalog_is_as_listed() -> None:

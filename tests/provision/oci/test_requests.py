@@ -43,7 +43,6 @@ OFFER = Offer(
     disk_gb=200,
     zones=(ZONE,),
     hourly_usd=4.0,
-    billed_when_stopped=False,
     facts={"encrypts_in_transit": True, "compute_cluster": False, "shape_config": None, "listing": None},
 )
 GROUND = Infrastructure(ids={"vcn": "v", "subnet": "s", "nsg": "n", "public_key": "ssh-ed25519 AAAA"})

@@ -4,7 +4,7 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.validate import parse_duration_s
-from provision.cloud.records import Offer, Target
+from provision.cloud.records import Target
 from provision.errors import RefusedPlan
 from provision.pricing.spending import cost_so_far, expires_at, refuse_over_max_cost
 

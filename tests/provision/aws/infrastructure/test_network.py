@@ -48,7 +48,6 @@ def test_offer_describes_gpus_image_disk_and_zones(user: User) -> None:
     assert (offer.gpus, offer.user, offer.disk_gb, offer.hourly_usd) == (4, "ubuntu", 200, None)
     assert offer.image_name == "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20260701"
     assert Zone(name="us-east-1a") in offer.zones
-    assert not offer.billed_when_stopped
     assert json.loads(json.dumps(dict(offer.facts))) == dict(offer.facts)
 
 

@@ -28,7 +28,6 @@ OFFER = Offer(
     disk_gb=365,
     zones=(Zone(name="a"),),
     hourly_usd=4.0,
-    billed_when_stopped=False,
 )
 IN_IRELAND = replace(AWS, target=Target(provider="aws", region="eu-west-1"))
 
