@@ -59,7 +59,7 @@ def guards(
     if position is None:
         if bare or not machines:
             return tuple(states)
-        unplanned = PlannedEnd(guard=SCHEDULE, at=cluster.expires_at, ends_bill=True)
+        unplanned = PlannedEnd(guard=SCHEDULE, at=schedules[0].at, ends_bill=True)
         position, planned = 0, (unplanned, *planned)
         states.insert(0, EndGuard(**asdict(unplanned), armed=None))
     problem = unreadable

@@ -1,7 +1,7 @@
 """OCI, as it is described to the rest of gpuctl."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from provision.cloud.description import CloudDescription
 from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
@@ -56,6 +56,17 @@ def has_autoscaling(region: str | None) -> bool:
     return not (region or "").startswith(("us-gov-", "us-langley-", "us-luke-"))
 
 
+def acts_at(cluster: CloudCluster) -> datetime:
+    """Return the time at which a schedule ends the machines: the first whole minute not before the cluster's end.
+
+    Schedules of OCI know no seconds: https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm
+    """
+    assert cluster.expires_at is not None
+    end = datetime.fromisoformat(cluster.expires_at).astimezone(UTC)
+    minute = end.replace(second=0, microsecond=0)
+    return minute if minute == end else minute + timedelta(minutes=1)
+
+
 def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
     if cluster.expires_at is None:
         return ()
@@ -65,7 +76,8 @@ def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
     power_off = PlannedEnd(guard="machine power-off", at=off, ends_bill=False)
     if not may_join_pool(cluster):
         return (power_off,)
-    return (PlannedEnd(guard="cloud schedule", at=cluster.expires_at, ends_bill=True), power_off)
+    at = acts_at(cluster).isoformat(timespec="seconds")
+    return (PlannedEnd(guard="cloud schedule", at=at, ends_bill=True), power_off)
 
 
 def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all shapes

@@ -6,10 +6,9 @@ from typing import Any
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests, shapes
-from provision.oci.description import may_join_pool
+from provision.oci.description import acts_at, may_join_pool
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
-from provision.oci.scheduled_end import minute_of
 from provision.pricing.catalog import SHAPES
 
 
@@ -91,12 +90,11 @@ def _scheduled_end(
     compartment: str,
 ) -> None:
     """Add the pool that ends `count` new machines, and its schedule."""
-    assert cluster.expires_at is not None
     configuration = requests.instance_configuration(cluster, offer, infrastructure, compartment)
     pool = requests.instance_pool(
         cluster, configuration, "<instance configuration>", infrastructure.ids, zone
     )
-    end = minute_of(cluster.expires_at)
+    end = acts_at(cluster)
     pool_id = found.add(
         "instance-pool",
         found.own("instance-pool"),

@@ -7,7 +7,7 @@ https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepool
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
@@ -15,7 +15,7 @@ from provision.cloud.records import CloudCluster, Infrastructure, Instance, Offe
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.description import has_autoscaling
+from provision.oci.description import acts_at, has_autoscaling
 from provision.oci.instance_pool import InstancePool, live_pools
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.provider import Say
@@ -47,9 +47,8 @@ def schedule(
     members = pool.members()
     joining = [machine.id for machine in machines if machine.id not in members]
     if joining:
-        ensure.say(
-            f"adding the machines to an instance pool, whose schedule ends them at {acts_at(cluster)} …"
-        )
+        at = f"{acts_at(cluster):%Y-%m-%d %H:%M} UTC"
+        ensure.say(f"adding the machines to an instance pool, whose schedule ends them at {at} …")
     for machine_id in joining:
         pool.attach(machine_id)
 
@@ -66,7 +65,7 @@ def scheduled(api: Api, cluster_id: str) -> tuple[ScheduledEnd, ...]:
             view = api.call(KINDS["autoscaling-configuration"].operation("get"), summary["id"])
             times = [time for policy in view.get("policies") or () if (time := _end_of(policy))]
             members = frozenset(pool.members()) if times else frozenset()
-            ends += [ScheduledEnd(at=time, machines=members) for time in times]
+            ends += [ScheduledEnd(at=time.isoformat(timespec="seconds"), machines=members) for time in times]
     return tuple(ends)
 
 
@@ -74,19 +73,6 @@ def forget_ended(api: Api, cluster_id: str, alive: Collection[str], say: Say) ->
     """Keep the cluster's pools from making machines in place of members that are not alive. Raises Blocked."""
     for pool in live_pools(api, cluster_id, say):
         pool.forget_ended(alive)
-
-
-def acts_at(cluster: CloudCluster) -> str:
-    """Return the time at which the schedule acts: the end of the cluster's time, rounded up to a minute."""
-    assert cluster.expires_at is not None
-    return minute_of(cluster.expires_at).isoformat(timespec="seconds")
-
-
-def minute_of(expires_at: str) -> datetime:
-    """Return the first whole minute that is not before a time in ISO 8601: schedules of OCI know no seconds."""
-    end = datetime.fromisoformat(expires_at).astimezone(UTC)
-    minute = end.replace(second=0, microsecond=0)
-    return minute if minute == end else minute + timedelta(minutes=1)
 
 
 def _ensure_pool(
@@ -129,9 +115,7 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
         return next((str(view["id"]) for view in views if view["resource"].get("id") == pool_id), None)
 
     def create(token: str) -> str:
-        body = requests.autoscaling_configuration(
-            cluster, pool_id, minute_of(acts_at(cluster)), api.compartment
-        )
+        body = requests.autoscaling_configuration(cluster, pool_id, acts_at(cluster), api.compartment)
         return str(api.call(kind.operation("create"), body, opc_retry_token=token)["id"])
 
     configuration_id = ensure(f"autoscaling-configuration of {pool_id}", find=find, create=create)
@@ -140,7 +124,7 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
         api.call(
             "autoscaling.update_auto_scaling_configuration", configuration_id, {"isEnabled": True}, again=True
         )
-    policy = requests.scheduled_policy(minute_of(acts_at(cluster)))
+    policy = requests.scheduled_policy(acts_at(cluster))
     policies = list(view.get("policies") or ())
     if any(_end_of(found) == acts_at(cluster) for found in policies):
         return
@@ -151,12 +135,11 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
         api.call("autoscaling.update_auto_scaling_policy", configuration_id, ours["id"], policy, again=True)
 
 
-def _end_of(policy: Mapping[str, object]) -> str | None:
-    """Return the time at which a policy sets its pool to 0, ISO 8601, UTC. None: it does not."""
+def _end_of(policy: Mapping[str, object]) -> datetime | None:
+    """Return the time at which a policy sets its pool to 0. None: it does not."""
     capacity, schedule = policy.get("capacity"), policy.get("executionSchedule")
     if not isinstance(capacity, Mapping) or not isinstance(schedule, Mapping):
         return None
     if not policy.get("isEnabled") or capacity.get("initial") != 0 or schedule.get("timezone") != "UTC":
         return None
-    end = requests.read_cron(str(schedule.get("expression")))
-    return None if end is None else end.isoformat(timespec="seconds")
+    return requests.read_cron(str(schedule.get("expression")))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.json_documents import ClusterStatus
 from gpuctl.options import App
 from gpuctl.workflow.cluster.choose_provider import provider_name
-from gpuctl.workflow.cluster.ends import ends_of
+from gpuctl.workflow.cluster.ends import ends_bill, ends_of
 from gpuctl.workflow.cluster.run_machines import start_cut_off
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from gpuctl.workflow.connect import load_inventory
@@ -156,9 +156,7 @@ def describe(
 ) -> ClusterStatus:
     """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
-    planned = ending_of(folder, inventory.provider)
-    ending = next((guard.at for guard in guards or () if guard.ends_bill and guard.armed is not False), None)
-    expires_at = ending if guards else planned
+    expires_at = ending_of(folder, inventory.provider, guards)
     return ClusterStatus(
         cluster=inventory.cluster,
         provider=inventory.provider,
@@ -216,7 +214,12 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
     )
 
 
-def ending_of(folder: ClusterFolder, provider: str) -> str | None:
-    """Return the time at which the bill of the machines is planned to end, ISO 8601, UTC. None: nothing ends it."""
+def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:
+    """Return the time at which the bill of the machines ends, ISO 8601, UTC. None: nothing ends it.
+
+    `guards`: the mechanisms as the cloud describes them. Empty or None: nobody asked, so it is the planned time.
+    """
     record = CloudState(folder).load() if provider in RENTED else None
-    return record.expires_at if record is not None and ends.ends_bill(record) else None
+    if record is None:
+        return None
+    return record.expires_at if (ends_bill(guards) if guards else ends.ends_bill(record)) else None

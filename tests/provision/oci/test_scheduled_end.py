@@ -14,13 +14,13 @@ from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.cloud.provider import CloudProvider
-from provision.cloud.records import EndGuard, Target
+from provision.cloud.records import CloudCluster, EndGuard, Target
 from provision.cloud.state import CloudState
 from provision.errors import RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api
 from provision.oci.cloud import connect
-from provision.oci.scheduled_end import minute_of
+from provision.oci.description import acts_at
 from provision.provider import Plan
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import FastClock, until
@@ -309,8 +309,17 @@ def test_after_the_end_up_advises_down_alone(scene: Scene) -> None:
     ],
 )
 def test_schedule_acts_in_the_first_whole_minute_after_the_end(end: str, minute: str) -> None:
-    assert requests.cron(minute_of(end)) == minute
-    assert requests.read_cron(minute) == minute_of(end)
+    cluster = CloudCluster(
+        name="demo",
+        id="1",
+        owner="ann@desk",
+        created_at=end,
+        target=Target(provider="oci"),
+        shape="VM.GPU.A10.2",
+        expires_at=end,
+    )
+    assert requests.cron(acts_at(cluster)) == minute
+    assert requests.read_cron(minute) == acts_at(cluster)
 
 
 @pytest.mark.parametrize("text", ["0 30 17 4 12 ? *", "0 30 17 * * ?", "", "0 30 17 30 2 ? 2026"])
