@@ -28,7 +28,7 @@ bash /var/run/oke-init.sh
 Oracle Linux leaves its root file system at 47 GB, however large the boot volume is; the kubelet looks when it starts.
 """
 COMPUTE_CLUSTER_POLICY = (
-    "node pools may use a compute cluster only where this policy statement is there: `Allow any-user to "
+    "node pools may need this policy statement to use a compute cluster: `Allow any-user to "
     "{{COMPUTE_CLUSTER_LAUNCH_INSTANCE}} in compartment id {compartment} where request.principal.type = 'nodepool'`"
 )
 PREEMPTIBLE = "oci.oraclecloud.com/oke-is-preemptible"
