@@ -26,6 +26,8 @@ MIRRORED = (
 )
 NAMED_AFTER_S = 5.0
 """EKS does not name a new group's scaling group at once."""
+RETRY_S = 60.0
+"""Time between two launches of a scaling group, after AWS refused the first."""
 NAME_TAG = "eks:nodegroup-name"
 AMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)"
 
@@ -149,12 +151,17 @@ def _scale(world: World, thing: Thing) -> None:
             told = f"Could not launch {market} Instances. {refusal.code} - {refusal.message}"
             thing.body["_activities"].insert(0, (new_id("a"), told))
             thing.body["_refused"] = True
-            world.after(60.0, lambda: _try_again(world, thing))
+            world.after(RETRY_S, lambda: _try_again(world, thing))
 
 
 def _try_again(world: World, thing: Thing) -> None:
-    if thing.body["_refused"]:
+    """Start missing machines; without any missing, look again later, as Auto Scaling does."""
+    if not thing.body["_refused"] or thing.body["status"] == "DELETING":
+        return
+    if len(stay_of(world, thing)) < thing.body["_wanted"]:
         _scale(world, thing)
+    else:
+        world.after(RETRY_S, lambda: _try_again(world, thing))
 
 
 def want(world: World, thing: Thing, count: int) -> None:
