@@ -90,6 +90,10 @@ KEPT = {
         "integration/test_probe.py",
         "test_doctor_names_oci_firewall_and_working_fix",
     ),
+    ("checks.md", "Fast networks"): (
+        "remote/checks/test_preflight.py",
+        "test_preflight_names_oracles_image_where_rdma_devices_are_missing",
+    ),
     ("checks.md", "Transport"): (
         "integration/test_user_scripts.py",
         "test_nccl_transport_is_in_log_and_result",

@@ -39,13 +39,24 @@ so its schedule has to act first.
 
 
 def may_join_pool(cluster: CloudCluster) -> bool:
-    """Whether Oracle's pages let machines of the cluster join an instance pool.
+    """Whether Oracle's pages let machines of the cluster join an instance pool with a schedule.
 
-    Preemptible machines may not (https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm).
-    Oracle says nothing of members of compute clusters. `up` tries, and prints the outcome.
+    Of members of compute clusters they say nothing: `up` tries, and prints what it found.
     """
     rdma = may_have_rdma(cluster.shape) and cluster.first_count != 1
-    return not cluster.spot and not rdma and has_autoscaling(cluster.target.region)
+    return not rdma and not pool_refusal(cluster)
+
+
+def pool_refusal(cluster: CloudCluster) -> str:
+    """Return why machines of the cluster can't have a schedule, as a clause. Empty: OCI may take them.
+
+    Source: https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm
+    """
+    if cluster.spot:
+        return "preemptible machines can't join an instance pool"
+    if not has_autoscaling(cluster.target.region):
+        return f"OCI has no autoscaling in {cluster.target.region}"
+    return ""
 
 
 def has_autoscaling(region: str | None) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from provision.cloud.planning.preview import Previewer
 from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests, shapes
-from provision.oci.description import acts_at, may_join_pool
+from provision.oci.description import acts_at, may_join_pool, pool_refusal
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
 from provision.pricing.catalog import SHAPES
@@ -48,7 +48,7 @@ def preview(
         )
         request["details"]["metadata"]["user_data"] = "<user data>"
         found.call(("LaunchInstance", request["details"]))
-    if cluster.expires_at and machines:
+    if cluster.expires_at and machines and not pool_refusal(cluster):
         _scheduled_end(found, cluster, offer, Infrastructure(ids=ids), zone, len(machines), compartment)
     return found.preview()
 

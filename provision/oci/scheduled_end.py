@@ -15,7 +15,7 @@ from provision.cloud.records import CloudCluster, Infrastructure, Instance, Offe
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
-from provision.oci.description import acts_at, has_autoscaling
+from provision.oci.description import acts_at, pool_refusal
 from provision.oci.instance_pool import InstancePool, live_pools
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.provider import Say
@@ -34,11 +34,8 @@ def schedule(
     The schedule stands before the first machine joins its pool, so that each is guarded from then on.
     Raises CloudError where OCI refuses a part of it; machines that joined before stay guarded.
     """
-    if not has_autoscaling(api.credentials.region):
-        raise CloudError(
-            f"OCI's autoscaling is not available in {api.credentials.region}, so no schedule can end machines there.",
-            operation="create_auto_scaling_configuration",
-        )
+    if refusal := pool_refusal(cluster):
+        raise CloudError(f"On OCI {refusal}.", operation="attach_instance_pool_instance")
     pool = InstancePool(
         api, _ensure_pool(api, cluster, offer, infrastructure, machines[0].zone, ensure), ensure.say
     )

@@ -414,6 +414,7 @@ def test_up_reports_what_happens_at_end_of_ttl(gpuctl: CloudGpuctl) -> None:
     assert again.status == 2, "the machines' own timers can't be changed"
     assert "--ttl" in again.err
 
+
 def test_up_warns_where_nothing_in_the_cloud_ends_the_bill(clouds: Clouds, tmp_path: Path) -> None:
     oci = clouds.as_new(KINDS["oci"], tmp_path)
     up = oci.ok(*oci.up_words, "--spot", "--ttl", "4h")
@@ -426,7 +427,6 @@ def test_up_warns_where_nothing_in_the_cloud_ends_the_bill(clouds: Clouds, tmp_p
     assert "nothing ends these machines: a day costs $" in oci.ok("status").out
     oci.ok("down", "--yes")
     assert oci.cloud.owned() == []
-
 
 
 def test_reap_looks_into_every_compartment(clouds: Clouds, tmp_path: Path) -> None:

@@ -178,7 +178,6 @@ def test_down_while_the_pool_is_scaling_leaves_nothing(scene: Scene) -> None:
 
 
 REFUSALS = {
-    "preemptible": ({"spot": True}, "preemptible"),
     "a shape": ({}, "VM.GPU.A10.2"),
     "compute cluster": ({"shape": "BM.GPU.H100.8"}, "compute-cluster"),
 }
@@ -199,9 +198,20 @@ def test_refusal_to_join_a_pool_is_no_failure_and_is_shown(scene: Scene, kind: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"spot": True}, {"shape": "BM.GPU.H100.8"}])
-def test_machines_of_unknown_rights_join_where_oci_takes_them(scene: Scene, fields: dict[str, Any]) -> None:
-    scene = replace(scene, **fields)
+def test_preemptible_machines_are_in_no_pool_and_in_no_plan_of_one(scene: Scene) -> None:
+    scene = replace(scene, spot=True)
+    plan = scene.plan(2)
+    assert not any("Pool" in request.operation for request in plan.requests)
+    assert not any(end.ends_bill for end in plan.ends)
+    scene.up(2)
+    assert any("preemptible machines can't join an instance pool" in line for line in scene.said)
+    assert not [call for call in scene.fake.calls(mutating=True) if "Pool" in call["operation"]]
+    assert list(scene.guards()) == ["machine power-off"]
+
+
+@pytest.mark.slow
+def test_machines_with_rdma_join_a_pool_where_oci_takes_them(scene: Scene) -> None:
+    scene = replace(scene, shape="BM.GPU.H100.8")
     scene.fake.settings(attach_refused={})
     assert not any(end.ends_bill for end in scene.plan(2).ends)
     scene.up(2)
