@@ -113,7 +113,7 @@ class ClusterStatus(ClusterInfo):
     """ISO 8601, UTC."""
     age_s: int
     expires_at: str | None
-    """Time at which a mechanism ends the bill of its machines. None: none does."""
+    """Time at which an armed mechanism ends the bill of its machines. None: nothing does, or it is not known."""
     ends: "tuple[EndGuard, ...] | None"
     """Mechanisms that act at the end of the cluster's time. None: not known."""
     cost_usd: float | None

@@ -70,6 +70,8 @@ class Plan:
     """Mechanisms that act at the end of the cluster's time."""
     ttl_ends_bill: bool = True
     """Whether one of them would end the bill of the machines, given a time limit."""
+    least_billed_s: float = 0.0
+    """Shortest time that the machines are billed for."""
     run_hourly_usd: float | None = None
     """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
     notes: tuple[str, ...] = ()
@@ -96,9 +98,9 @@ class Plan:
         return self.cost_usd(DAY_S if self.until_s is None else self.until_s)
 
     def cost_usd(self, seconds: float) -> float | None:
-        """What it costs in that time."""
+        """Return what it costs in that time, or in the shortest time that is billed."""
         hourly_usd = self.price.hourly_usd
-        return None if hourly_usd is None else round(hourly_usd * seconds / 3600, 4)
+        return None if hourly_usd is None else round(hourly_usd * max(seconds, self.least_billed_s) / 3600, 4)
 
     @property
     def changes(self) -> bool:

@@ -234,20 +234,21 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
 
 
 def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
-    """Whether machines of it are billed and nothing ends them; False where that is not known."""
+    """Return whether machines of it are billed and nothing ends them; False where that is not known."""
     if isinstance(cluster, ClusterSummary) and cluster.problem:
         return False
     billed = cluster.hourly_usd != 0 and any(machine.state != "gone" for machine in cluster.machines or ())
-    return billed and cluster.expires_at is None
+    unknown = any(guard.ends_bill and guard.armed is None for guard in cluster.ends or ())
+    return billed and cluster.expires_at is None and not unknown
 
 
 def _endless_note(cluster: ClusterStatus | ClusterSummary) -> str:
-    hourly_usd = cluster.hourly_usd
-    return text.nothing_ends(None if hourly_usd is None else hourly_usd * 24, " (gpuctl down ends them)")
+    day_usd = None if cluster.hourly_usd is None else cluster.hourly_usd * 24
+    return text.nothing_ends(day_usd, f" (gpuctl down --cluster {cluster.cluster} ends them)")
 
 
 def _guard_note(guard: EndGuard) -> str:
-    """`cloud schedule at 2026-12-04T17:30:00+00:00: armed, ends the bill`."""
+    """Return a line on a guard, such as `cloud schedule at 2026-12-04T17:30:00+00:00: armed, ends the bill`."""
     state = {True: "armed", False: "not armed", None: "not known whether it is armed"}[guard.armed]
     bill = "ends the bill" if guard.ends_bill else "does not end the bill"
     problem = f" ({guard.problem})" if guard.problem else ""

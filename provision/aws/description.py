@@ -21,6 +21,12 @@ def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
     return (PlannedRequest(operation="TerminateInstances", body={"InstanceIds": list(ids)}),)
 
 
+def _least_billed_s(shape: str) -> float:  # noqa: ARG001 - the same for all types
+    # Linux, by the second from the state `running` on:
+    # https://github.com/awsdocs/amazon-ec2-user-guide/blob/master/doc_source/ec2-instance-lifecycle.md
+    return 60.0
+
+
 def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:
     # InstanceInitiatedShutdownBehavior is `terminate`:
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingInstanceInitiatedShutdownBehavior.html
@@ -82,6 +88,7 @@ DESCRIPTION = CloudDescription(
     address_hourly_usd=ADDRESS_HOURLY_USD,
     default_driver=DriverPlan(source="image"),
     end_guards=_end_guards,
+    least_billed_s=_least_billed_s,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,
     ending_clause=_ending_clause,

@@ -63,6 +63,8 @@ class CloudDescription:
 
     end_guards: Callable[[CloudCluster], tuple[PlannedEnd, ...]]
     """Mechanisms that act at the end of the cluster's time; empty without a time limit."""
+    least_billed_s: Callable[[str], float]
+    """Shortest time that a machine of a shape is billed for."""
     bills_stopped: Callable[[str], bool] = lambda shape: False  # noqa: ARG005 - whatever the shape
     """Whether a stopped machine of a shape is billed as one that runs."""
     ending_requests: Callable[[Sequence[str]], tuple[PlannedRequest, ...]]

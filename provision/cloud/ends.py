@@ -17,7 +17,7 @@ LONGEST_END = timedelta(minutes=30)
 
 
 def ends_bill(cluster: CloudCluster) -> bool:
-    """Whether a mechanism ends the bill of the cluster's machines, given a time limit."""
+    """Return whether a mechanism ends the bill of the cluster's machines, given a time limit."""
     timed = replace(cluster, expires_at=cluster.expires_at or datetime.now(UTC).isoformat(timespec="seconds"))
     return any(end.ends_bill for end in describe(cluster.target.provider).end_guards(timed))
 
@@ -44,40 +44,43 @@ def guards(
     schedules: Sequence[ScheduledEnd],
     machines: Collection[str],
     *,
-    now: datetime,
+    late: Collection[str] = (),
     unreadable: str = "",
 ) -> tuple[EndGuard, ...]:
     """Return the planned mechanisms with their state, as the cloud's schedules show it.
 
-    `machines`: ids of the machines that are not ended. `unreadable`: reason why the schedules could not be read. A
-    schedule that was not planned counts where it covers all machines. The state of timers on the machines is not
-    known here.
+    `machines`: ids of the machines that are alive. `late`: ids of those that should have ended. `unreadable`: reason
+    why the schedules could not be read. A schedule that was not planned counts where it covers all machines. The
+    state of timers on the machines is not known here.
     """
     states = [EndGuard(**asdict(end), armed=None) for end in planned]
     bare = not_scheduled(cluster, schedules, machines)
     position = next((index for index, end in enumerate(planned) if end.guard == SCHEDULE), None)
     if position is None:
-        if bare or not machines:
+        if (bare or not machines) and not unreadable:
             return tuple(states)
-        unplanned = PlannedEnd(guard=SCHEDULE, at=schedules[0].at, ends_bill=True)
+        at = schedules[0].at if schedules else cluster.expires_at
+        unplanned = PlannedEnd(guard=SCHEDULE, at=at, ends_bill=True)
         position, planned = 0, (unplanned, *planned)
         states.insert(0, EndGuard(**asdict(unplanned), armed=None))
-    problem = unreadable
+    doubt = unreadable or next((schedule.problem for schedule in schedules if schedule.problem), "")
+    problem = doubt
     if not unreadable and bare:
-        problem = f"no schedule of the cloud ends {', '.join(bare)}"
-    elif not unreadable and _is_late(cluster, now):
-        problem = f"its time is over, and the cloud still lists {', '.join(sorted(machines))}"
-    armed = None if unreadable else not problem
+        problem, doubt = f"no schedule of the cloud ends {', '.join(bare)}", ""
+    elif not unreadable and late:
+        problem, doubt = f"its time is over, and the cloud still lists {', '.join(sorted(late))}", ""
+    armed = None if doubt else not problem
     states[position] = EndGuard(**asdict(planned[position]), armed=armed, problem=problem)
     return tuple(states)
 
 
-def _is_late(cluster: CloudCluster, now: datetime) -> bool:
-    """Whether the schedule should have ended all machines by now."""
+def is_late(cluster: CloudCluster, now: datetime) -> bool:
+    """Return whether a schedule should have ended all machines by now."""
     assert cluster.expires_at is not None
     return now > datetime.fromisoformat(cluster.expires_at) + LONGEST_END
 
 
 def _acts_in_time(schedule: ScheduledEnd, end: datetime) -> bool:
+    """Return whether a schedule acts at a cluster's end, and not before."""
     acts = read_time(schedule.at)
     return acts is not None and end <= acts <= end + LATEST

@@ -4,7 +4,7 @@ A cloud's own package translates these few questions into its SDK's calls, and t
 `provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, in this folder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from provision.cloud.records import (
@@ -175,4 +175,10 @@ class SchedulesEnd(Protocol):
         """Keep the cloud from making machines in place of those of the cluster that are not alive.
 
         A machine that it is making already is listed when this returns. Raises CloudError.
+        """
+
+    def end_pools(self, cluster_ids: Collection[str] | None) -> None:
+        """Begin to end what keeps the number of these clusters' machines, with the machines. None: of all clusters.
+
+        Raises CloudError.
         """

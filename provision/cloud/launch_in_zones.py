@@ -111,16 +111,27 @@ class _Launching:
         for launch in self._files.launches():
             if not launch.settled:
                 self._settle(launch, count)
-        have = self._by_rank(count)
-        if len(have) < count and isinstance(self._cloud, SchedulesEnd):
-            self._cloud.forget_ended(self._cluster.id, [machine.id for machine in have.values()], self._say)
-            have = self._by_rank(count)
+        have = self._settled(count)
         missing = tuple(rank for rank in range(count) if rank not in have)
         if missing:
             # Machines that join stand where the others are.
             zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
             self._launch_in_some_zone(missing, zones[:1] if have else zones)
-        return self._all_running(count, {rank: machine.id for rank, machine in have.items()})
+        machines = self._all_running(count, {rank: machine.id for rank, machine in have.items()})
+        if missing and self._cluster.expires_at:
+            self._by_rank(count)  # a pool may have made a machine for one that was lost in between
+        return machines
+
+    def _settled(self, count: int) -> dict[int, Instance]:
+        """Return the cluster's machines by rank, once the cloud makes none in place of those that are missing."""
+        have = self._by_rank(count)
+        while len(have) < count and self._cluster.expires_at and isinstance(self._cloud, SchedulesEnd):
+            alive = [machine.id for machine in have.values()]
+            self._cloud.forget_ended(self._cluster.id, alive, self._say)
+            have = self._by_rank(count)
+            if [machine.id for machine in have.values()] == alive:
+                break
+        return have
 
     def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
         attempts: list[_NoCapacityAt] = []

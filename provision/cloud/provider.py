@@ -15,7 +15,7 @@ from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
 from provision.cloud import teardown
-from provision.cloud.ends import ends_bill, guards, not_scheduled
+from provision.cloud.ends import ends_bill, guards, is_late, not_scheduled
 from provision.cloud.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.cloud.interface import Cloud, Ensure, SchedulesEnd
 from provision.cloud.launch_in_zones import ensure_running
@@ -185,8 +185,8 @@ class CloudProvider:
         cluster, cloud = self._recorded()
         if cluster is None or cloud is None or cluster.expires_at is None:
             return ()
-        machines = [machine.id for machine in cloud.instances(cluster.id) if machine.state != "ended"]
-        if not machines:
+        listed = [machine for machine in cloud.instances(cluster.id) if machine.state != "ended"]
+        if not listed:
             return ()
         planned = describe(self.name).end_guards(cluster)
         schedules: tuple[ScheduledEnd, ...] = ()
@@ -196,8 +196,16 @@ class CloudProvider:
                 schedules = cloud.scheduled_ends(cluster.id)
             except CloudError as error:
                 unreadable = str(error)
-        now = datetime.now(UTC)
-        return guards(planned, cluster, schedules, machines, now=now, unreadable=unreadable)
+        alive = [machine.id for machine in listed if machine.alive]
+        late = [machine.id for machine in listed] if is_late(cluster, datetime.now(UTC)) else []
+        return guards(planned, cluster, schedules, alive, late=late, unreadable=unreadable)
+
+    def strays(self) -> tuple[str, ...]:
+        """Return the ids of machines of the cluster that no rank has: an instance pool of OCI made them."""
+        cluster, cloud = self._recorded()
+        if cluster is None or cloud is None:
+            return ()
+        return tuple(m.id for m in cloud.instances(cluster.id) if m.alive and m.rank is None)
 
     def find(self) -> tuple[Machine, ...]:
         """The cluster's machines by their tags, those that have ended left out."""

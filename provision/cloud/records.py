@@ -145,6 +145,8 @@ class ScheduledEnd:
     """Time at which it acts, ISO 8601, UTC."""
     machines: frozenset[str]
     """Ids of the machines that it terminates."""
+    problem: str = ""
+    """Reason why it may not act in time, as a clause. Empty: it acts."""
 
 
 ResourceAction = Literal["create", "use", "end"]

@@ -32,6 +32,11 @@ PROVIDER = "gpuctl-provider"
 """The provider, on what is none of the cloud's virtual machines alone: `eks` shares AWS's account and network."""
 
 
+POOL = "gpuctl-pool"
+"""MEMBER on machines that joined an instance pool of OCI, or were about to, and on those that a pool makes."""
+MEMBER = "member"
+
+
 def of_cluster(
     name: str, cluster_id: str, owner: str, expires_at: str | None = None, *, private: bool = False
 ) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from provision.clock import Clock
 from provision.cloud import tags
-from provision.cloud.interface import Cloud
+from provision.cloud.interface import Cloud, SchedulesEnd
 from provision.cloud.records import Instance, Resource
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
 from provision.parallel import run_all
@@ -175,6 +175,8 @@ class _Teardown:
     def _terminate(self, ids: Sequence[str], reminders: Reminders) -> dict[str, str]:
         """Ask for all; those that are refused, one by one, so that one does not keep the others."""
         try:
+            if isinstance(self._cloud, SchedulesEnd):
+                self._cloud.end_pools(self._cluster_ids)
             self._cloud.terminate(ids)
             reminders.asked(ids)
             return {}

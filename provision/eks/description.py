@@ -38,7 +38,10 @@ def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:
 
 def _ending_clause(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG001 - the same for all clusters
     usd = dollars(CONTROL_PLANE_HOURLY_USD + offer.network_hourly_usd)
-    return f"then the machines end; the control plane is billed, {usd} an hour, until `gpuctl down`"
+    return (
+        f"then scheduled actions are to end the machines; the control plane is billed, {usd} an hour, until "
+        "`gpuctl down`"
+    )
 
 
 DESCRIPTION = replace(

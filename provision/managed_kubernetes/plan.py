@@ -101,6 +101,7 @@ def make_plan(
         ending=conditions["ending"],
         ends=conditions["ends"],
         ttl_ends_bill=conditions["ttl_ends_bill"],
+        least_billed_s=conditions["least_billed_s"],
         notes=(
             *notes,
             *_limits(cluster),

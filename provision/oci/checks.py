@@ -18,7 +18,7 @@ from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers, rights
 from provision.oci.api import Api
-from provision.oci.description import has_autoscaling
+from provision.oci.description import has_autoscaling, may_join_pool
 from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
@@ -234,8 +234,17 @@ def _time_limit(api: Api, cluster: CloudCluster) -> Iterator[Finding]:
         )
     elif failed:
         yield Finding(what=check, ok=None, detail=str(failed[0]))
+    elif not may_join_pool(cluster):
+        yield Finding(
+            what=check,
+            ok=None,
+            detail="OCI may not end machines of this kind: `gpuctl up --dry-run` shows the price of a day.",
+        )
     else:
-        yield Finding(what=check, ok=True, detail="instance pools and their schedules can be read")
+        detail = (
+            "instance pools and their schedules can be read; OCI can't be asked for the right to make them"
+        )
+        yield Finding(what=check, ok=None, detail=detail)
 
 
 def _plan(api: Api, cluster: CloudCluster, count: int) -> Iterator[Finding]:

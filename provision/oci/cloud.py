@@ -1,7 +1,7 @@
 """OCI as a `provision.cloud.interface.Cloud`: one compartment in one region."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
@@ -178,6 +178,10 @@ class OciCloud:
     def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Say) -> None:
         """Implement `SchedulesEnd`."""
         scheduled_end.forget_ended(self.api, cluster_id, alive, say)
+
+    def end_pools(self, cluster_ids: Collection[str] | None) -> None:
+        """Implement `SchedulesEnd`."""
+        scheduled_end.end_pools(self.api, cluster_ids)
 
     def resources(self) -> tuple[Resource, ...]:
         """As the protocol says."""

@@ -38,6 +38,15 @@ so its schedule has to act first.
 """
 
 
+def least_billed_s(shape: str) -> float:
+    """Return the shortest time that a machine is billed for: an hour on bare metal, else a minute.
+
+    Source, a copy of Oracle's blog of 2020:
+    https://the-report.cloud/oracle-announcing-per-second-billing-for-compute-and-autonomous-database
+    """
+    return 3600.0 if shape.startswith("BM.") else 60.0
+
+
 def may_join_pool(cluster: CloudCluster) -> bool:
     """Whether Oracle's pages let machines of the cluster join an instance pool with a schedule.
 
@@ -98,8 +107,8 @@ def _ending_sentence(cluster: CloudCluster, offer: Offer) -> str:  # noqa: ARG00
             f"this from cron: `*/10 * * * * {reap_command(cluster.target)}`."
         )
     return (
-        f"At {cluster.expires_at} a schedule of OCI terminates the machines, which ends their bill, also with this "
-        "computer off. `gpuctl down` removes the rest."
+        f"At {acts_at(cluster):%Y-%m-%d %H:%M} UTC a schedule of OCI terminates the machines, which ends their bill, "
+        "also with this computer off. `gpuctl down` removes the rest."
     )
 
 
@@ -146,6 +155,7 @@ DESCRIPTION = CloudDescription(
     disk_usd_per_gb_month=STORAGE_USD_PER_GB_MONTH + PERFORMANCE_USD_PER_GB_MONTH,
     spot_share=SPOT_SHARE,
     end_guards=_end_guards,
+    least_billed_s=least_billed_s,
     bills_stopped=bill_continues_when_stopped,
     ending_requests=_ending_requests,
     ending_sentence=_ending_sentence,

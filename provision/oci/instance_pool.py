@@ -5,10 +5,10 @@ through it alone, as it makes a machine in place of each member that ends withou
 """
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from provision.cloud import tags
-from provision.errors import BadCredentials, Blocked, CloudError, Gone
+from provision.errors import BadCredentials, Blocked, CloudError, Denied, Gone
 from provision.oci.api import APPEAR_TIMEOUT_S, Api, Json
 from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind, tags_of
 from provision.progress import Progress
@@ -18,36 +18,44 @@ from provision.retry import PollWaits
 SCALING_TIMEOUT_S = 900.0
 """Longest wait for a pool that is scaling."""
 
+CHANGING = ("PROVISIONING", "SCALING")
+"""States of a pool in which it takes no other change."""
+
 _KIND = KINDS["instance-pool"]
 
 
-def live_pools(api: Api, cluster_id: str | None = None, say: Say = quiet) -> "list[InstancePool]":
-    """Return the live pools of a cluster, or of all clusters of ours in the compartment."""
-    views = [view for view in list_kind(api, "instance-pool") if is_live(view)]
-    ours = [view for view in views if tags.is_clusters(tags_of(view))]
-    return [
-        InstancePool(api, view["id"], say)
-        for view in ours
-        if cluster_id in (None, tags_of(view).get(tags.CLUSTER_ID))
-    ]
+def live_pools(api: Api, cluster_ids: Collection[str] | None, say: Say = quiet) -> list["InstancePool"]:
+    """Return the live pools of these clusters. None: of all clusters of ours in the compartment.
+
+    Empty without the right to list pools where no machine of the clusters joined one. Raises Denied where one did.
+    """
+
+    def is_meant(of: Mapping[str, str]) -> bool:
+        return tags.is_clusters(of) and (cluster_ids is None or of[tags.CLUSTER_ID] in cluster_ids)
+
+    try:
+        views = list_kind(api, "instance-pool")
+    except Denied:
+        machines = [tags_of(view) for view in api.listed("compute.list_instances")]
+        if any(is_meant(of) and tags.POOL in of for of in machines):
+            raise
+        return []
+    return [InstancePool(api, view["id"], say) for view in views if is_live(view) and is_meant(tags_of(view))]
 
 
 def end_members(api: Api, ids: Collection[str]) -> frozenset[str]:
     """Have the pools of ours end those of the machines that are their members. Returns these.
 
-    A pool of which all machines are to end is terminated with them; of another one only these leave and are
-    terminated, and its size shrinks with them.
+    They leave their pool and are terminated, and its size shrinks with them.
     """
+    machines = [view for view in api.listed("compute.list_instances") if view["id"] in ids]
+    clusters = {of.get(tags.CLUSTER_ID, "") for of in map(tags_of, machines) if tags.POOL in of}
     ending: set[str] = set()
-    for pool in live_pools(api):
-        members = pool.members()
-        chosen = sorted(members & set(ids))
-        if members and len(chosen) == len(members):
-            pool.terminate()
-        else:
-            for machine_id in chosen:
-                pool.terminate_member(machine_id)
-        ending |= set(chosen)
+    for pool in live_pools(api, clusters) if clusters else ():
+        chosen = pool.members() & set(ids)
+        for machine_id in sorted(chosen):
+            pool.terminate_member(machine_id)
+        ending |= chosen
     return frozenset(ending)
 
 
@@ -95,7 +103,7 @@ class InstancePool:
         def send(token: str) -> None:  # noqa: ARG001 - the call takes none
             self._api.call(_KIND.operation("delete"), self.id, again=True)
 
-        self._change(send, lambda: self._view().get("lifecycleState") in GOING | GONE)
+        self._change(send, lambda: self.view().get("lifecycleState", "TERMINATED") in GOING | GONE)
 
     def forget_ended(self, alive: Collection[str]) -> None:
         """Take members out that are not alive, so that the pool makes no machine in their place.
@@ -111,13 +119,13 @@ class InstancePool:
 
     def settle(self) -> None:
         """Wait until the pool takes the next change. Raises Blocked at the deadline."""
-        self._wait(lambda view: view.get("lifecycleState") not in ("PROVISIONING", "SCALING"), "is scaling")
+        self._wait(lambda view: view.get("lifecycleState") not in CHANGING, "is scaling")
 
     def _wait(self, is_good: Callable[[Json], bool], what: str) -> None:
         deadline = self._api.clock.now() + SCALING_TIMEOUT_S
         waits = PollWaits()
         progress = Progress(self._api.clock, self._say)
-        while (view := self._view()) and not is_good(view):
+        while (view := self.view()) and not is_good(view):
             if self._api.clock.now() > deadline:
                 raise Blocked(
                     f"The instance pool {self.id} {what} for more than {SCALING_TIMEOUT_S / 60:.0f} minutes. Run the "
@@ -127,7 +135,7 @@ class InstancePool:
             progress.tell(f"the instance pool {what}")
             self._api.clock.sleep(waits.next())
 
-    def _view(self) -> Json:
+    def view(self) -> Json:
         """Return the pool as OCI describes it now; empty for one that is gone."""
         try:
             view: Json = self._api.call(_KIND.operation("get"), self.id)
@@ -136,20 +144,28 @@ class InstancePool:
         return view
 
     def _change(self, send: Callable[[str], None], is_done: Callable[[], bool]) -> None:
-        """Send a change until OCI takes it: `send` takes a token. Raises the refusal where the change is not done."""
+        """Send a change until OCI takes it: `send` takes a token. Raises the refusal where the change is not done.
+
+        A pool refuses changes while it is scaling; another refusal may be about what is not listed yet.
+        """
         began = self._api.clock.now()
         waits = PollWaits()
         progress = Progress(self._api.clock, self._say)
         while True:
             try:
                 return send(secrets.token_hex(16))
-            except BadCredentials:
-                raise
-            except CloudError as error:
+            except (Blocked, Gone) as error:
                 if is_done():
                     return None
-                patience_s = {Blocked: SCALING_TIMEOUT_S, Gone: APPEAR_TIMEOUT_S}.get(type(error), 0.0)
+                scaling = isinstance(error, Blocked) and self.view().get("lifecycleState") in CHANGING
+                patience_s = SCALING_TIMEOUT_S if scaling else APPEAR_TIMEOUT_S
                 if self._api.clock.now() - began > patience_s:
                     raise
+            except BadCredentials:
+                raise
+            except CloudError:
+                if is_done():
+                    return None
+                raise
             progress.tell("the instance pool is scaling")
             self._api.clock.sleep(waits.next())

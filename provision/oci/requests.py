@@ -221,7 +221,8 @@ def instance_configuration(
 
     Nobody can log in to a machine that the pool makes of it: it has no keys, no user-data and no rank.
     """
-    machine = _machine(cluster, offer, infrastructure.ids, cluster_tags(cluster), compartment)
+    of = cluster_tags(cluster) | {tags.POOL: tags.MEMBER}
+    machine = _machine(cluster, offer, infrastructure.ids, of, compartment)
     return _own(cluster, compartment) | {
         "displayName": f"gpuctl {cluster.name} {cluster.shape} {offer.image_id[-8:]}",
         "source": "NONE",

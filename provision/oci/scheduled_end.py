@@ -7,18 +7,21 @@ https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepool
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from provision.cloud import tags
 from provision.cloud.interface import Ensure
 from provision.cloud.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd, Zone
-from provision.errors import CloudError
+from provision.errors import BadCredentials, CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.description import acts_at, pool_refusal
 from provision.oci.instance_pool import InstancePool, live_pools
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.provider import Say
+
+SHORTEST = timedelta(minutes=2)
+"""Shortest time to the end for which a schedule is made: one that has passed never acts."""
 
 
 def schedule(
@@ -36,40 +39,78 @@ def schedule(
     """
     if refusal := pool_refusal(cluster):
         raise CloudError(f"On OCI {refusal}.", operation="attach_instance_pool_instance")
+    if acts_at(cluster) < datetime.now(UTC) + SHORTEST:
+        raise CloudError(
+            f"{cluster.expires_at} is too near for a schedule of OCI.",
+            operation="create_auto_scaling_configuration",
+        )
     pool = InstancePool(
         api, _ensure_pool(api, cluster, offer, infrastructure, machines[0].zone, ensure), ensure.say
     )
     pool.settle()
     _ensure_schedule(api, cluster, pool.id, ensure)
     members = pool.members()
-    joining = [machine.id for machine in machines if machine.id not in members]
+    joining = [machine for machine in machines if machine.id not in members]
     if joining:
         at = f"{acts_at(cluster):%Y-%m-%d %H:%M} UTC"
         ensure.say(f"adding the machines to an instance pool, whose schedule ends them at {at} …")
-    for machine_id in joining:
-        pool.attach(machine_id)
+    outcomes = [_join(api, pool, machine) for machine in joining]
+    if error := next(filter(None, outcomes), None):
+        raise error
 
 
 def scheduled(api: Api, cluster_id: str) -> tuple[ScheduledEnd, ...]:
     """Return the ends that OCI has scheduled for machines of a cluster, as OCI describes them now."""
-    pools = {pool.id: pool for pool in live_pools(api, cluster_id)}
+    pools = {pool.id: pool for pool in live_pools(api, {cluster_id})}
     if not pools:
         return ()
     ends: list[ScheduledEnd] = []
     for summary in list_kind(api, "autoscaling-configuration"):
-        pool = pools.get(str((summary.get("resource") or {}).get("id")))
+        pool = pools.get(str(summary["resource"].get("id")))
         if pool is not None and summary.get("isEnabled"):
             view = api.call(KINDS["autoscaling-configuration"].operation("get"), summary["id"])
             times = [time for policy in view.get("policies") or () if (time := _end_of(policy))]
             members = frozenset(pool.members()) if times else frozenset()
-            ends += [ScheduledEnd(at=time.isoformat(timespec="seconds"), machines=members) for time in times]
+            problem = _problem(pool.view(), len(members))
+            ends += [
+                ScheduledEnd(at=time.isoformat(timespec="seconds"), machines=members, problem=problem)
+                for time in times
+            ]
     return tuple(ends)
+
+
+def end_pools(api: Api, cluster_ids: Collection[str] | None) -> None:
+    """Begin to terminate the pools of these clusters with their machines. None: of all clusters of ours."""
+    for pool in live_pools(api, cluster_ids):
+        pool.terminate()
 
 
 def forget_ended(api: Api, cluster_id: str, alive: Collection[str], say: Say) -> None:
     """Keep the cluster's pools from making machines in place of members that are not alive. Raises Blocked."""
-    for pool in live_pools(api, cluster_id, say):
+    for pool in live_pools(api, {cluster_id}, say):
         pool.forget_ended(alive)
+
+
+def _join(api: Api, pool: InstancePool, machine: Instance) -> CloudError | None:
+    """Add a machine to a pool. Returns the refusal, so that one machine keeps no other from its guard."""
+    of = dict(machine.tags) | {tags.POOL: tags.MEMBER}
+    try:
+        # Before it joins: who may not list pools has to know that there is one.
+        api.call("compute.update_instance", machine.id, {"freeformTags": of}, again=True)
+        pool.attach(machine.id)
+    except BadCredentials:
+        raise
+    except CloudError as error:
+        return error
+    return None
+
+
+def _problem(pool: Json, members: int) -> str:
+    """Return why a schedule may not act on the machines of a pool in time, as a clause. Empty: it acts."""
+    state, size = pool.get("lifecycleState"), pool.get("size")
+    if state == "RUNNING" and size == members:
+        return ""
+    return f"the instance pool is {state} with {members} of {size} machines, and may not act in time"
 
 
 def _ensure_pool(

@@ -44,8 +44,11 @@ def refuse_over_max_cost(
     ttl_s: float | None,
     max_cost_usd: float | None,
     target: Target,
+    least_s: float = 0.0,
 ) -> None:
     """Raise RefusedPlan where a cluster of `hourly_usd` in all, at `target`, could cost more than that.
+
+    `least_s`: shortest time that its machines are billed for.
 
     What is not known is refused as well: an unknown price (None), or no time limit on what costs something.
     """
@@ -58,7 +61,7 @@ def refuse_over_max_cost(
             f"the prices with `{refresh_command(target.provider, target.region)}`, or leave --max-cost out."
         )
     lasts_s = max_cost_usd / hourly_usd * 3600
-    longest = _duration(lasts_s) if lasts_s >= LEAST_TTL_S else ""
+    longest = _duration(lasts_s) if lasts_s >= max(LEAST_TTL_S, least_s) else ""
     if ttl_s is None:
         raise RefusedPlan(
             f"{limit} can't be kept without a time limit. Nothing was created. At {dollars(hourly_usd)} an hour "
@@ -68,25 +71,30 @@ def refuse_over_max_cost(
                 else "it does not last until they have booted."
             )
         )
-    cost_usd = hourly_usd * ttl_s / 3600
+    billed_s = max(ttl_s, least_s)
+    cost_usd = hourly_usd * billed_s / 3600
+    least = ", the least that is billed," if billed_s > ttl_s else ""
     if cost_usd > max_cost_usd * (1 + 1e-9):
         raise RefusedPlan(
-            f"{_duration(ttl_s) or f'{ttl_s:g}s'} at {dollars(hourly_usd)} an hour cost {dollars(cost_usd)}, "
+            f"{_duration(billed_s) or f'{billed_s:g}s'}{least} at {dollars(hourly_usd)} an hour cost "
+            f"{dollars(cost_usd)}, "
             f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
             + (f", --ttl {longest}" if longest else "")
             + f" or --max-cost {_amount(math.ceil(cost_usd * 100) / 100)}."
         )
 
 
-def cost_so_far(each_usd: float | None, since: Iterable[str], now: datetime) -> float | None:
-    """What machines of `each_usd` an hour have cost, each since its ISO 8601 time, by list price.
+def cost_so_far(
+    each_usd: float | None, since: Iterable[str], now: datetime, least_s: float = 0.0
+) -> float | None:
+    """Return what machines of `each_usd` an hour have cost, each since its ISO 8601 time, by list price.
 
-    None: not known.
+    `least_s`: shortest time that each is billed for. None: not known.
     """
     began = [read_time(one) for one in since]
     if each_usd is None or None in began:
         return None
-    ages_s = (max((now - one).total_seconds(), 0.0) for one in began if one is not None)
+    ages_s = (max((now - one).total_seconds(), least_s) for one in began if one is not None)
     return each_usd * sum(ages_s) / 3600
 
 

@@ -62,8 +62,8 @@ OKE_PRICE = "https://www.oracle.com/cloud/price-list/"
 
 SCHEDULED = Case(
     cluster=cluster("oci", "VM.GPU.A10.2", "eu-frankfurt-1"),
-    sentence=f"At {AT} a schedule of OCI terminates the machines, which ends their bill, also with this computer "
-    "off. `gpuctl down` removes the rest.",
+    sentence="At 2026-11-27 17:30 UTC a schedule of OCI terminates the machines, which ends their bill, "
+    "also with this computer off. `gpuctl down` removes the rest.",
     clause="then a schedule of OCI terminates them, which ends their bill",
     guards=(("cloud schedule", AT, True), ("machine power-off", LATER, False)),
     sources=(OCI_STOP, OCI_BILL, OCI_POOL, OCI_RESTARTS),
@@ -112,7 +112,8 @@ CASES = {
         "Capacity Blocks; no promise is known for other node groups, and `gpuctl status` shows whether they acted. "
         "The control plane stays, and is billed, $0.15 an hour, until `gpuctl down`, or "
         f"`{REAP} eks --region us-east-1`, which cron can run.",
-        clause="then the machines end; the control plane is billed, $0.15 an hour, until `gpuctl down`",
+        clause="then scheduled actions are to end the machines; the control plane is billed, $0.15 an hour, until "
+        "`gpuctl down`",
         guards=(("scaling group", AT, True),),
         sources=(EKS_PRICE, EKS_GROUPS),
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuctl.workflow.advice.billing import min_billed_s
 from gpuctl.workflow.training.request import DATA_OPTIONS, value_of
 from inventories.spec import LEAST_TTL_S
 from provision.cloud.planning.planned_resources import disk_hourly_usd
@@ -67,7 +68,8 @@ def _up(row: Mapping[str, Any], account: Account) -> list[str]:
     if row["hourly_usd"] is None or other_usd is None:
         return words
     hourly_usd = row["hourly_usd"] + row["count"] * other_usd
-    return [*words, "--max-cost", f"{math.ceil(COST_MARGIN * hourly_usd * limit_s / 3600)}"]
+    billed_s = max(limit_s, min_billed_s(shape))
+    return [*words, "--max-cost", f"{math.ceil(COST_MARGIN * hourly_usd * billed_s / 3600)}"]
 
 
 def ttl_s(forecast_s: float) -> float:

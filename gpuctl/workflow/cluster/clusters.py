@@ -72,9 +72,9 @@ def look_at(folder: ClusterFolder) -> Seen:
     notes: list[str] = []
     try:
         inventory = inventory_now(folder, notes.append)
+        guards = status.guards_of(folder, inventory, notes.append)
     except Exception as error:  # noqa: BLE001 - told with the cluster; the others are shown all the same
         return Seen(notes=tuple(notes), problem=str(error) or repr(error))
-    guards = status.guards_of(folder, inventory, notes.append)
     return Seen(inventory=inventory, guards=guards, notes=tuple(notes))
 
 

@@ -1,5 +1,6 @@
 """The end of a cluster's time: which mechanisms are armed, and the warning where the bill goes on."""
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -38,18 +39,20 @@ def ends_of(folder: ClusterFolder, provider: Provider, machines: Iterable[Machin
     )
 
 
-def ends_bill(ends: Iterable[EndGuard]) -> bool:
-    """Whether a mechanism that is not known to be unarmed ends the bill of all machines."""
-    return any(guard.ends_bill and guard.armed is not False for guard in ends)
+def is_relied_on(guard: EndGuard) -> bool:
+    """Return whether the guard ends the bill: it is armed, or it is a timer that no `up` has read yet."""
+    return guard.ends_bill and (guard.armed or (guard.armed is None and guard.guard == POWER_OFF))
 
 
 def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float | None) -> str:
-    """Sentences for a cluster with a time limit at which nothing ends its bill. Empty: something does.
+    """Return a warning for a cluster with a time limit at which nothing ends its bill. Empty: something may end it.
 
     The warning has the price of a day, and the line for cron that ends the machines in time.
     """
     record = CloudState(folder).load()
-    if record is None or record.expires_at is None or ends_bill(ends):
+    if record is None or record.expires_at is None:
+        return ""
+    if any(guard.ends_bill and guard.armed is not False for guard in ends):
         return ""
     reasons = [guard.problem for guard in ends if guard.ends_bill and guard.problem]
     price = "an unknown price" if hourly_usd is None else dollars(hourly_usd * DAY_S / 3600)
@@ -57,8 +60,13 @@ def warning(folder: ClusterFolder, ends: Iterable[EndGuard], hourly_usd: float |
         f"Nothing in the cloud ends these machines at {record.expires_at}"
         f"{f' ({reasons[0]})' if reasons else ''}: they are billed, {price} a day, until `gpuctl down --cluster "
         f"{folder.name}`. To end them in time, run this from cron on a computer that is on: "
-        f"`*/10 * * * * {reap_command(record.target)}`."
+        f"`*/10 * * * * {_with_path(reap_command(record.target))}`."
     )
+
+
+def _with_path(command: str) -> str:
+    """Return a command of gpuctl with the program's path: cron does not look where a shell does."""
+    return command.replace("gpuctl", shutil.which("gpuctl") or "gpuctl", 1)
 
 
 def _with_timers(folder: ClusterFolder, guard: EndGuard, machines: Iterable[Machine]) -> EndGuard:
@@ -72,5 +80,5 @@ def _with_timers(folder: ClusterFolder, guard: EndGuard, machines: Iterable[Mach
         return replace(guard, armed=False, problem=f"the timer does not run on {', '.join(idle)}")
     unknown = [machine.name for machine in machines if machine.id not in states]
     if unknown:
-        return replace(guard, problem=f"no `up` has read the timer of {', '.join(unknown)}")
+        return replace(guard, problem=f"the timer was not read on {', '.join(unknown)}")
     return replace(guard, armed=True)

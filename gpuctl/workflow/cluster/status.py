@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpuctl.json_documents import ClusterStatus
 from gpuctl.options import App
 from gpuctl.workflow.cluster.choose_provider import provider_name
-from gpuctl.workflow.cluster.ends import ends_bill, ends_of
+from gpuctl.workflow.cluster.ends import ends_of, is_relied_on
 from gpuctl.workflow.cluster.run_machines import start_cut_off
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
 from gpuctl.workflow.connect import load_inventory
@@ -23,6 +23,7 @@ from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider import Provider
 from provision.provider_registry import RENTED, load
+from provision.provider_registry import describe as describe_cloud
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
@@ -52,9 +53,14 @@ def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> floa
     if inventory.hourly_usd is not None and inventory.machines:
         each_usd = inventory.hourly_usd / len(inventory.machines)
     ended = now if expires_at is None else min(now, datetime.fromisoformat(expires_at))
+    rented = inventory.provider in RENTED and inventory.shape is not None
+    least_s = describe_cloud(inventory.provider).least_billed_s(inventory.shape or "") if rented else 0.0
     costs = [
         spending.cost_so_far(
-            each_usd, [machine.launched_at or inventory.created_at], ended if machine.state == "gone" else now
+            each_usd,
+            [machine.launched_at or inventory.created_at],
+            ended if machine.state == "gone" else now,
+            least_s,
         )
         for machine in inventory.machines
     ]
@@ -103,6 +109,11 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
     if isinstance(provider, CloudProvider):
         # One question for all of them, however many there are.
         machines = with_found(inventory.machines, provider.find(), provider.states())
+        if strays := provider.strays():
+            say(
+                f"{', '.join(strays)}: billed, and of no use: an instance pool made it in place of a lost machine. "
+                "`gpuctl up` or `gpuctl down` ends it"
+            )
         if len(machines) > len(inventory.machines):
             say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
@@ -215,11 +226,12 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 
 def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:
-    """Return the time at which the bill of the machines ends, ISO 8601, UTC. None: nothing ends it.
+    """Return the time at which the bill of the machines ends, ISO 8601, UTC. None: nothing ends it, or not for sure.
 
     `guards`: the mechanisms as the cloud describes them. Empty or None: nobody asked, so it is the planned time.
     """
     record = CloudState(folder).load() if provider in RENTED else None
     if record is None:
         return None
-    return record.expires_at if (ends_bill(guards) if guards else ends.ends_bill(record)) else None
+    ended = any(map(is_relied_on, guards)) if guards else ends.ends_bill(record)
+    return record.expires_at if ended else None

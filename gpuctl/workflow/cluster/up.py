@@ -14,7 +14,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster import up_plan
 from gpuctl.workflow.cluster.choose_provider import choose_provider, folder_to_plan, taken
-from gpuctl.workflow.cluster.ends import ends_of, record_end_timers, warning
+from gpuctl.workflow.cluster.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.cluster.host_firewalls import let_go
 from gpuctl.workflow.cluster.reach import (
     BOOT_TIMEOUT_S,
@@ -139,7 +139,8 @@ def _ends(
     if rented and (text := warning(folder, ends, inventory.hourly_usd)):
         app.output.say(f"warning: {text}", "bold")
     for guard in ends:
-        if guard.armed is False and not guard.ends_bill:
+        unknown = guard.armed is None and guard.ends_bill and not is_relied_on(guard)
+        if unknown or (guard.armed is False and not guard.ends_bill):
             app.output.say(f"note: {guard.guard}: {guard.problem}")
     return ends
 

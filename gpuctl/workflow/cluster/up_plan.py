@@ -92,7 +92,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.free:
         return
     if plan.until_s is None:
-        advice = " (add --ttl 4h)" if plan.ttl_ends_bill else " (`gpuctl down` ends them)"
+        add = plan.ttl_ends_bill and not plan.keep
+        advice = " (add --ttl 4h)" if add else f" (`gpuctl down --cluster {plan.spec.cluster}` ends them)"
         yield "ends", nothing_ends(plan.total_usd, advice), "yellow"
     elif not plan.ttl_ends_bill:
         day = nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
@@ -123,6 +124,8 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "price", "free", "bold"
         return
     yield "price", costs(plan), "bold"
+    if plan.until_s is not None and plan.until_s < plan.least_billed_s:
+        yield "", f"the cloud bills these machines for {span(plan.least_billed_s)} at least", ""
     if plan.run_hourly_usd is not None:
         yield (
             "",
@@ -195,7 +198,9 @@ def costs(plan: Plan) -> str:
     spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
     spans[ends_s] = end
     said = [f"{most}{dollars(known)} an hour"]
-    said += [f"{dollars(known * seconds / 3600)} {spans[seconds]}" for seconds in sorted(spans)]
+    for seconds in sorted(spans):
+        billed_s = max(seconds, plan.least_billed_s)
+        said.append(f"{dollars(known * billed_s / 3600)} {spans[seconds]}")
     return " · ".join(said)
 
 
@@ -209,7 +214,7 @@ def price(plan: Plan) -> str:
         return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
     if plan.until_s is None:
         return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
-    total = dollars(hourly_usd * plan.until_s / 3600)
+    total = dollars(hourly_usd * max(plan.until_s, plan.least_billed_s) / 3600)
     until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
     return f"{most}{dollars(hourly_usd)} an hour, {total} {until}"
 

@@ -135,7 +135,7 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     cidrs, ssh_unknown = caller_address.planned_cidrs(wanted.ssh_cidr)
     wanted = replace(wanted, ssh_cidrs=cidrs)
     price = _price(files, wanted, offer, count)
-    refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
+    _refuse_over_max_cost(price, wanted)
     keep = tuple(machine for _, machine in sorted(alive.items()))
     kept = {machine.id for machine in keep}
     return _Decision(
@@ -150,6 +150,11 @@ def _decide(cloud: Cloud, files: CloudState, record: CloudCluster | None, spec: 
     )
 
 
+def _refuse_over_max_cost(price: PlanPrice, cluster: CloudCluster) -> None:
+    least_s = describe(cluster.target.provider).least_billed_s(cluster.shape)
+    refuse_over_max_cost(price.most_hourly_usd, cluster.ttl_s, cluster.max_cost_usd, cluster.target, least_s)
+
+
 def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
     """The plan for an account that can't be asked: as if nothing of ours were there."""
     wanted = wanted_cluster(provider, files.name, None, spec, lives=False)
@@ -159,7 +164,7 @@ def make_outline(provider: str, files: CloudState, spec: Spec) -> Plan:
     offer, preview = outline_of(wanted, planned_resources.new_machines(create))
     price = _price(files, wanted, offer, len(create))
     if price.most_hourly_usd is not None:
-        refuse_over_max_cost(price.most_hourly_usd, wanted.ttl_s, wanted.max_cost_usd, wanted.target)
+        _refuse_over_max_cost(price, wanted)
     own = planned_resources.resources(wanted, offer, price, create=create, keep=(), end=())
     driver = expected_plan(
         wanted.driver,

@@ -152,6 +152,7 @@ class Conditions(TypedDict):
     ending: str
     ends: tuple[PlannedEnd, ...]
     ttl_ends_bill: bool
+    least_billed_s: float
 
 
 def conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> Conditions:
@@ -164,6 +165,7 @@ def conditions(cluster: CloudCluster, offer: Offer, *, lives: bool) -> Condition
         ending=cloud.ending_clause(cluster, offer) if cluster.expires_at else "",
         ends=cloud.end_guards(cluster),
         ttl_ends_bill=ends_bill(cluster),
+        least_billed_s=cloud.least_billed_s(cluster.shape),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from provision.cloud import tags
 from provision.cloud.records import Resource
+from provision.errors import Denied
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import (
     GOING,
@@ -17,19 +18,38 @@ from provision.parallel import run_all, values
 
 
 def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ...]:
-    """Everything of ours of these kinds, also what is on its way out."""
-    found = values(run_all(lambda kind: list_kind(api, kind), tuple(kinds)))
-    return tuple(
-        Resource(
-            kind=kind,
-            id=view["id"],
-            name=view.get("displayName") or view.get("name") or "",
-            tags=tags_of(view),
-            stage=kinds[kind].stage,
-            going=view.get("lifecycleState") in GOING,
-            ends_within_s=kinds[kind].ends_within_s,
-        )
-        for kind, views in zip(kinds, found, strict=True)
-        for view in views
-        if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
-    )
+    """Everything of ours of these kinds, also what is on its way out.
+
+    A pool that may not be listed counts for each cluster whose machines joined one; its removal names the right.
+    """
+    outcomes = run_all(lambda kind: list_kind(api, kind), tuple(kinds))
+    found: list[Resource] = []
+    for (kind, described), views in zip(kinds.items(), outcomes, strict=True):
+        if isinstance(views, Denied) and described.optional:
+            found += _unlisted_pools(api) if kind == "instance-pool" else []
+            continue
+        found += [
+            Resource(
+                kind=kind,
+                id=view["id"],
+                name=view.get("displayName") or view.get("name") or "",
+                tags=tags_of(view),
+                stage=described.stage,
+                going=view.get("lifecycleState") in GOING,
+                ends_within_s=described.ends_within_s,
+            )
+            for view in values([views])[0]
+            if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
+        ]
+    return tuple(found)
+
+
+def _unlisted_pools(api: Api) -> list[Resource]:
+    """Return a pool for each cluster of ours that has, or had, machines in one."""
+    machines = [tags_of(view) for view in api.listed("compute.list_instances")]
+    members = {of[tags.CLUSTER_ID]: of for of in machines if tags.is_clusters(of) and tags.POOL in of}
+    stage = KINDS["instance-pool"].stage
+    return [
+        Resource(kind="instance-pool", id=f"of cluster {of[tags.CLUSTER]}", name="", tags=of, stage=stage)
+        for of in members.values()
+    ]

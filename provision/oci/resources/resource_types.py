@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.errors import Denied
 from provision.oci.api import Api, Json
 from provision.oci.description import has_autoscaling
 
@@ -23,7 +22,7 @@ class Kind:
     ends_within_s: float = 0.0
     """Longest time that OCI takes to remove it, where that is more than some seconds."""
     optional: bool = False
-    """Whether clusters can do without: who may not list resources of the kind has none."""
+    """Whether clusters can do without, so that an account needs no right to list resources of the kind."""
 
     def operation(self, verb: str) -> str:
         """`delete` → `network.delete_vcn`; `list` → `network.list_vcns`."""
@@ -32,17 +31,17 @@ class Kind:
 
 
 KINDS = {
-    # A pool's schedule is removed with it, and its configuration only after it.
-    "autoscaling-configuration": Kind(
-        client="autoscaling", noun="auto_scaling_configuration", stage=-3, optional=True
-    ),
+    # A pool goes before its schedule, which ends the machines that the pool may still make.
     "instance-pool": Kind(
         client="management",
         noun="instance_pool",
-        stage=-2,
+        stage=-3,
         end_verb="terminate",
         ends_within_s=900.0,
         optional=True,
+    ),
+    "autoscaling-configuration": Kind(
+        client="autoscaling", noun="auto_scaling_configuration", stage=-2, optional=True
     ),
     "instance-configuration": Kind(
         client="management", noun="instance_configuration", stage=-1, optional=True
@@ -90,15 +89,9 @@ def is_live(view: Mapping[str, Any]) -> bool:
 def list_kind(api: Api, kind: str) -> list[Json]:
     """Return all resources of a kind in the compartment, whoever made them.
 
-    Empty for an optional kind that the account may not list, or that the region does not have: nobody with these
-    rights can have made one there. Raises CloudError.
+    Empty for a kind that the region does not have. Raises CloudError.
     """
     found = kind_of(kind)
     if found.client == "autoscaling" and not has_autoscaling(api.credentials.region):
         return []
-    try:
-        return api.listed(found.operation("list"))
-    except Denied:
-        if found.optional:
-            return []
-        raise
+    return api.listed(found.operation("list"))

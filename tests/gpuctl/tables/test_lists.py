@@ -668,9 +668,9 @@ run 20261121-054625-3fa9 is running
 
 
 def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
-    said = "nothing ends these machines: a day costs $192.48 (gpuctl down ends them)"
+    said = "nothing ends these machines: a day costs $192.48 (gpuctl down --cluster default ends them)"
     endless = replace(CLUSTER, provider="oci", region="r", hourly_usd=8.02)
-    assert drawn(machines_table(endless)).endswith(f"{said}\n")
+    assert " ".join(drawn(machines_table(endless)).split()).endswith(said)
     unknown = drawn(machines_table(replace(endless, hourly_usd=None)))
     assert "nothing ends these machines: what a day costs is not known" in " ".join(unknown.split())
     for quiet in (

@@ -119,7 +119,8 @@ def test_check_says_that_nothing_would_end_the_machines(
 ) -> None:
     cluster = replace(builder.cluster, ttl_s=ttl_s)
     found = {finding.what: finding for finding in cloud.check(cluster, 2)}
-    assert found["permission for --ttl"].ok
+    assert found["permission for --ttl"].ok is None
+    assert "can be read" in found["permission for --ttl"].detail
     fault = {"kind": "error", "status": 404, "code": "NotAuthorizedOrNotFound", "message": "no", "times": 0}
     for operation in ("ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"):
         fake.fault(operation=operation, **fault)
@@ -172,7 +173,7 @@ def test_check_reports_unanswered_lists_as_unknown(
         "permission to list vcns": None,
         "permission to list images": None,
         "permission to create": None,
-        "permission for --ttl": True,
+        "permission for --ttl": None,
         "shape and image": None,
     }
     fake.clear_faults()

@@ -16,7 +16,7 @@ from inventories.spec import Spec
 from provision.cloud.provider import CloudProvider
 from provision.cloud.records import CloudCluster, EndGuard, Target
 from provision.cloud.state import CloudState
-from provision.errors import RefusedPlan
+from provision.errors import ProvisionError, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api
 from provision.oci.cloud import connect
@@ -293,6 +293,92 @@ def test_schedule_that_somebody_changed_is_noticed_and_armed_again(scene: Scene,
     assert scene.guards()["cloud schedule"].armed is False
     scene.up(1)
     assert scene.guards()["cloud schedule"].armed is True
+
+
+LISTS = ["ListInstancePools", "ListInstanceConfigurations", "ListAutoScalingConfigurations"]
+
+
+@pytest.mark.slow
+def test_rights_that_were_revoked_hide_no_pool_from_down(scene: Scene) -> None:
+    scene.up(2)
+    scene.fake.settings(refused_by_policy=LISTS)
+    left = scene.provider.destroy()
+    assert {one.kind for one in left} >= {"instance", "instance-pool"}
+    assert all("instance-pools" in one.reason or "compute-management" in one.reason for one in left[:2])
+    assert len(scene.alive()) == 2
+    scene.fake.settings(refused_by_policy=[])
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+@pytest.mark.slow
+def test_rights_that_were_revoked_keep_up_from_a_machine_too_many(scene: Scene) -> None:
+    machines = scene.up(2)
+    scene.fake.settings(refused_by_policy=LISTS)
+    terminate_by_hand(scene, machines[0].id)
+    with pytest.raises(ProvisionError):
+        scene.up(2)
+    assert most_at_once(scene) <= 2
+    scene.fake.settings(refused_by_policy=[])
+    scene.up(2)
+    assert most_at_once(scene) <= 2
+
+
+@pytest.mark.slow
+def test_schedule_that_may_not_be_read_is_not_known(scene: Scene) -> None:
+    scene.up(1)
+    for operation in ("GetAutoScalingConfiguration", "ListInstancePools", "ListAutoScalingConfigurations"):
+        scene.fake.settings(refused_by_policy=[operation])
+        guard = scene.guards()["cloud schedule"]
+        assert guard.armed is None, operation
+        assert guard.problem
+
+
+@pytest.mark.slow
+def test_pool_that_makes_a_machine_is_not_known_to_act(scene: Scene) -> None:
+    machines = scene.up(2)
+    scene.fake.settings(capacity={f"Uocm:EU-FRANKFURT-1-AD-{number}": 0 for number in (1, 2, 3)})
+    terminate_by_hand(scene, machines[0].id)
+    guard = until(lambda: scene.guards()["cloud schedule"], lambda guard: guard.armed is not True)
+    assert guard.armed is None
+    assert "may not act in time" in guard.problem
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+@pytest.mark.slow
+def test_pool_that_may_not_be_terminated_keeps_its_schedule(scene: Scene) -> None:
+    scene.up(1)
+    scene.fake.settings(refused_by_policy=["TerminateInstancePool"])
+    assert scene.provider.destroy()
+    kinds = {entry.get("kind") for entry in scene.fake.owned()}
+    assert {"instancepool", "autoscalingconfiguration"} <= kinds
+    scene.fake.settings(refused_by_policy=[])
+    assert scene.provider.destroy() == ()
+    assert scene.fake.owned() == []
+
+
+@pytest.mark.slow
+def test_one_refused_machine_keeps_no_other_from_the_pool(scene: Scene) -> None:
+    scene.fake.fault(
+        operation="AttachInstancePoolInstance", nth=1, kind="error", status=400, code="InvalidParameter"
+    )
+    scene.up(3)
+    guard = scene.guards()["cloud schedule"]
+    assert guard.armed is False
+    assert guard.problem.count("ocid1.instance") == 1
+    scene.fake.clear_faults()
+    scene.up(3)
+    assert scene.guards()["cloud schedule"].armed is True
+
+
+@pytest.mark.slow
+def test_machine_that_the_pool_made_is_a_stray(scene: Scene) -> None:
+    machines = scene.up(2)
+    assert scene.provider.strays() == ()
+    terminate_by_hand(scene, machines[0].id)
+    made = until(lambda: scene.alive() - {machine.id for machine in machines}, bool)
+    assert set(scene.provider.strays()) == made
 
 
 @pytest.mark.slow

@@ -92,3 +92,15 @@ def test_cost_so_far_adds_the_hours_of_each_machine():
     assert cost_so_far(8.0, [], NOW) == 0.0
     assert cost_so_far(None, [early], NOW) is None
     assert cost_so_far(4.0, [early, "yesterday"], NOW) is None
+
+
+def test_max_cost_counts_the_shortest_time_that_is_billed():
+    with pytest.raises(
+        RefusedPlan, match=r"1h, the least that is billed, at \$160\.00 an hour cost \$160\.00"
+    ):
+        refuse_over_max_cost(160.0, 600.0, 30.0, OCI, 3600.0)
+    refuse_over_max_cost(160.0, 600.0, 160.0, OCI, 3600.0)
+
+
+def test_cost_so_far_counts_the_shortest_time_that_is_billed():
+    assert cost_so_far(80.0, ["2026-07-01T11:59:50+00:00"], NOW, 3600.0) == pytest.approx(80.0)
