@@ -40,8 +40,8 @@ class ClusterInfo:
 class UpResult(ClusterInfo):
     """What `up` made or found: the document of `up --json`."""
 
-    ends: "tuple[EndGuard, ...] | None" = ()
-    """Mechanisms that end the machines at the end of the cluster's time. None: not known."""
+    ends: "tuple[EndGuard, ...] | None" = field(default=None, metadata=codec.OMITTED)
+    """Mechanisms that end the machines at the end of the cluster's time. None: it has no time limit, or not known."""
     setup: "tuple[SetUp, ...] | None" = field(default=None, metadata=codec.OMITTED)
     """What came of the setup on the machines that had yet to run it. None: the cluster has no setup."""
     seconds: float

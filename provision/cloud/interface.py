@@ -172,7 +172,7 @@ class SchedulesEnd(Protocol):
         """Return the schedules for a cluster's machines, as the cloud describes them now. Raises CloudError."""
 
     def forget_ended(self, cluster_id: str, alive: Sequence[str], say: Callable[[str], None]) -> None:
-        """Keep the cloud from making machines in place of those of the cluster that are not alive.
+        """Keep the cloud from making machines in place of dead ones of the cluster.
 
         A machine that it is making already is listed when this returns. Raises CloudError.
         """

@@ -123,7 +123,7 @@ class _Launching:
         return machines
 
     def _settled(self, count: int) -> dict[int, Instance]:
-        """Return the cluster's machines by rank, once the cloud makes none in place of those that are missing."""
+        """Return the cluster's machines by rank, once no pool makes a machine in place of a missing one."""
         have = self._by_rank(count)
         while len(have) < count and self._cluster.expires_at and isinstance(self._cloud, SchedulesEnd):
             alive = [machine.id for machine in have.values()]

@@ -74,7 +74,7 @@ class EksService:
         build.end_nodes(self._building(work), count)
 
     def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:
-        """As the protocol says."""
+        """Return the mechanisms that end the machines, with their state now. Empty: no time limit."""
         return ends.guards(self.cloud.api, cluster)
 
     def token(self, cluster: CloudCluster) -> str:

@@ -48,7 +48,7 @@ def least_billed_s(shape: str) -> float:
 
 
 def may_join_pool(cluster: CloudCluster) -> bool:
-    """Whether Oracle's pages let machines of the cluster join an instance pool with a schedule.
+    """Return whether Oracle's pages let machines of the cluster join an instance pool with a schedule.
 
     Of members of compute clusters they say nothing: `up` tries, and prints what it found.
     """
@@ -69,7 +69,7 @@ def pool_refusal(cluster: CloudCluster) -> str:
 
 
 def has_autoscaling(region: str | None) -> bool:
-    """Whether a region has the autoscaling service: realms of the US Government have not.
+    """Return whether a region has the autoscaling service: realms of the US Government have not.
 
     Source: https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepools.htm
     """

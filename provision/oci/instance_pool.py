@@ -121,18 +121,19 @@ class InstancePool:
         """Wait until the pool takes the next change. Raises Blocked at the deadline."""
         self._wait(lambda view: view.get("lifecycleState") not in CHANGING, "is scaling")
 
-    def _wait(self, is_good: Callable[[Json], bool], what: str) -> None:
+    def _wait(self, is_good: Callable[[Json], bool], activity: str) -> None:
+        """Wait until the pool is good. `activity`: a clause on the pool. Raises Blocked at the deadline."""
         deadline = self._api.clock.now() + SCALING_TIMEOUT_S
         waits = PollWaits()
         progress = Progress(self._api.clock, self._say)
         while (view := self.view()) and not is_good(view):
             if self._api.clock.now() > deadline:
                 raise Blocked(
-                    f"The instance pool {self.id} {what} for more than {SCALING_TIMEOUT_S / 60:.0f} minutes. Run the "
-                    "command again, or `gpuctl down`, which removes the pool with its machines.",
+                    f"The instance pool {self.id} {activity} for more than {SCALING_TIMEOUT_S / 60:.0f} minutes. Run "
+                    "the command again, or `gpuctl down`, which removes the pool with its machines.",
                     code=str(view.get("lifecycleState")),
                 )
-            progress.tell(f"the instance pool {what}")
+            progress.tell(f"the instance pool {activity}")
             self._api.clock.sleep(waits.next())
 
     def view(self) -> Json:

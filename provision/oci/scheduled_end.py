@@ -164,9 +164,11 @@ def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensu
         )
     policy = requests.scheduled_policy(acts_at(cluster))
     policies = list(view.get("policies") or ())
-    if any(_end_of(found) == acts_at(cluster) for found in policies):
+    if any(_end_of(candidate) == acts_at(cluster) for candidate in policies):
         return
-    ours = next((found for found in policies if found.get("displayName") == policy["displayName"]), None)
+    ours = next(
+        (candidate for candidate in policies if candidate.get("displayName") == policy["displayName"]), None
+    )
     if ours is None:
         api.call("autoscaling.create_auto_scaling_policy", configuration_id, policy)
     else:

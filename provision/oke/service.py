@@ -102,7 +102,7 @@ class OkeService:
         )
 
     def ends(self, cluster: CloudCluster) -> tuple[EndGuard, ...]:  # noqa: ARG002 - OKE has none
-        """As the protocol says."""
+        """Return the mechanisms that end the machines, with their state now. Empty: OKE has none."""
         return ()
 
     def token(self, cluster: CloudCluster) -> str:

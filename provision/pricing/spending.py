@@ -73,10 +73,10 @@ def refuse_over_max_cost(
         )
     billed_s = max(ttl_s, least_s)
     cost_usd = hourly_usd * billed_s / 3600
-    least = ", the least that is billed," if billed_s > ttl_s else ""
+    minimum = ", the least that is billed," if billed_s > ttl_s else ""
     if cost_usd > max_cost_usd * (1 + 1e-9):
         raise RefusedPlan(
-            f"{_duration(billed_s) or f'{billed_s:g}s'}{least} at {dollars(hourly_usd)} an hour cost "
+            f"{_duration(billed_s) or f'{billed_s:g}s'}{minimum} at {dollars(hourly_usd)} an hour cost "
             f"{dollars(cost_usd)}, "
             f"more than {limit}. Nothing was created. Ask for fewer machines, a cheaper shape"
             + (f", --ttl {longest}" if longest else "")

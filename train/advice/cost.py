@@ -1,4 +1,4 @@
-"""How long machines are rented for a training, and what they cost. Pure."""
+"""The time for which machines are rented for a training, and their cost. Pure."""
 
 from dataclasses import dataclass
 

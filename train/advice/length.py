@@ -1,4 +1,4 @@
-"""How long a training is: in samples, and in the epochs that a command has to name. Pure."""
+"""The length of a training: in samples, and in the epochs that a command has to name. Pure."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long a machine takes before it trains, and the shortest time that its cloud bills."""
+"""The time from the order of a machine to its first step, and the shortest time that its cloud bills."""
 
 from provision.pricing.shape import Shape
 from provision.provider_registry import CLOUDS, describe

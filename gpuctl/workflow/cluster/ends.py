@@ -1,4 +1,4 @@
-"""The end of a cluster's time: which mechanisms are armed, and the warning where the bill goes on."""
+"""The end of a cluster's time: its mechanisms with their state, and the warning if no mechanism ends the bill."""
 
 import shutil
 from collections.abc import Iterable, Mapping

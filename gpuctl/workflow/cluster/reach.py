@@ -239,13 +239,13 @@ class _Work:
                 node.close()
 
 
-def _with_end_timer(node: "Node", found: "Facts", unit: str | None) -> "Facts":
+def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
     """Start the timer that powers the machine off where it does not run. Returns the facts with its state."""
     from remote.checks import readiness
 
-    if unit is None or found.end_timer != "inactive":
-        return found
-    return replace(found, end_timer="active" if readiness.start_end_timer(node, unit) else "inactive")
+    if unit is None or facts.end_timer != "inactive":
+        return facts
+    return replace(facts, end_timer="active" if readiness.start_end_timer(node, unit) else "inactive")
 
 
 def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":

@@ -115,7 +115,7 @@ def up(
         region=inventory.region,
         machines=tuple(machine.public() for machine in inventory.machines),
         hourly_usd=inventory.hourly_usd,
-        ends=ends,
+        ends=ends or None,
         setup=tuple(done) if setup.steps else None,
         seconds=seconds,
     )

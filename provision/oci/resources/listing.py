@@ -23,12 +23,12 @@ def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ..
     A pool that may not be listed counts for each cluster whose machines joined one; its removal names the right.
     """
     outcomes = run_all(lambda kind: list_kind(api, kind), tuple(kinds))
-    found: list[Resource] = []
+    listed: list[Resource] = []
     for (kind, described), views in zip(kinds.items(), outcomes, strict=True):
         if isinstance(views, Denied) and described.optional:
-            found += _unlisted_pools(api) if kind == "instance-pool" else []
+            listed += _unlisted_pools(api) if kind == "instance-pool" else []
             continue
-        found += [
+        listed += [
             Resource(
                 kind=kind,
                 id=view["id"],
@@ -41,7 +41,7 @@ def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ..
             for view in values([views])[0]
             if tags.is_ours(tags_of(view)) and view.get("lifecycleState") not in GONE
         ]
-    return tuple(found)
+    return tuple(listed)
 
 
 def _unlisted_pools(api: Api) -> list[Resource]:

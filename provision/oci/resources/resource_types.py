@@ -91,7 +91,7 @@ def list_kind(api: Api, kind: str) -> list[Json]:
 
     Empty for a kind that the region does not have. Raises CloudError.
     """
-    found = kind_of(kind)
-    if found.client == "autoscaling" and not has_autoscaling(api.credentials.region):
+    described = kind_of(kind)
+    if described.client == "autoscaling" and not has_autoscaling(api.credentials.region):
         return []
-    return api.listed(found.operation("list"))
+    return api.listed(described.operation("list"))
