@@ -203,7 +203,7 @@ def test_status_shows_whether_eks_will_end_the_machines(clouds: Clouds, tmp_path
 def test_status_shows_that_nothing_ends_the_machines_on_oke(clouds: Clouds, tmp_path: Path) -> None:
     with managed("oke", clouds, tmp_path) as gpuctl:
         up = gpuctl.ok(*gpuctl.up_words, "--ttl", "4h")
-        assert up.json["ends"] == []
+        assert "ends" not in up.json
         assert ENDLESS in up.err
         assert gpuctl.ok("status", "--json").json["ends"] == []
 

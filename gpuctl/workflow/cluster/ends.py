@@ -17,11 +17,9 @@ END_TIMERS = "end timers"
 """Event in a cluster's journal: `machines`, id → state of the timer that powers the machine off."""
 
 
-def record_end_timers(
-    folder: ClusterFolder, machines: Iterable[Machine], states: Mapping[str, str | None]
-) -> None:
-    """Keep the states of the machines' timers, by name of the machine; states that are not known are left out."""
-    known = {machine.id: state for machine in machines if (state := states.get(machine.name)) is not None}
+def record_end_timers(folder: ClusterFolder, machines: Iterable[Machine], states: Mapping[str, str]) -> None:
+    """Keep the states of the machines' timers, by name of the machine."""
+    known = {machine.id: states[machine.name] for machine in machines if machine.name in states}
     if known:
         folder.journal.append(END_TIMERS, machines=known)
 

@@ -54,8 +54,8 @@ class Reached:
     """With their GPUs counted; as they were, where those can't be used."""
     problems: Mapping[str, str]
     """Machine → why its GPUs can't be used as the driver plan has it, and the fix: a sentence with its name."""
-    end_timers: "Mapping[str, EndTimer | None]" = field(default_factory=dict)
-    """Machine → state of the timer that powers it off. None: not known."""
+    end_timers: "Mapping[str, EndTimer]" = field(default_factory=dict)
+    """Machine → state of the timer that powers it off, where it is known."""
 
 
 def reach(
@@ -110,7 +110,7 @@ def reach(
             for machine in machines
         ),
         problems=problems,
-        end_timers={name: fact.end_timer for name, fact in found.items()},
+        end_timers={name: fact.end_timer for name, fact in found.items() if fact.end_timer is not None},
     )
 
 
