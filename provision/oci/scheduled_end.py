@@ -16,8 +16,9 @@ from provision.errors import BadCredentials, CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.description import acts_at, pool_refusal
+from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.instance_pool import InstancePool, live_pools
-from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
+from provision.oci.resources.resource_types import KINDS, list_kind, tags_of
 from provision.provider import Say
 
 SHORTEST = timedelta(minutes=2)
@@ -130,18 +131,12 @@ def _ensure_pool(
 
 def _ensure(api: Api, cluster: CloudCluster, kind: str, body: Json, ensure: Ensure) -> str:
     """Return the id of the cluster's resource with the display name of `body`: found, or created."""
-    name = body["displayName"]
+    name, existing = body["displayName"], ExistingResources(api, ())
 
-    def find() -> str | None:
-        views = [view for view in list_kind(api, kind) if is_live(view) and view.get("displayName") == name]
-        ids = [str(view["id"]) for view in views if tags_of(view).get(tags.CLUSTER_ID) == cluster.id]
-        return min(ids, default=None)
+    def is_meant(view: Json) -> bool:
+        return view.get("displayName") == name and tags_of(view).get(tags.CLUSTER_ID) == cluster.id
 
-    def create(token: str) -> str:
-        view = api.settled(lambda: api.call(KINDS[kind].operation("create"), body, opc_retry_token=token))
-        return str(view["id"])
-
-    return ensure(f"{kind} {name}", find=find, create=create)
+    return ensure(f"{kind} {name}", find=existing.finder(kind, is_meant), create=existing.creator(kind, body))
 
 
 def _ensure_schedule(api: Api, cluster: CloudCluster, pool_id: str, ensure: Ensure) -> None:
