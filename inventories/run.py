@@ -419,6 +419,11 @@ class NodeRecord:
         """What failed, where it was the node and not its launcher or a rank."""
         return self.ended if self.ended is not None and self.ended.reason not in STOPS else None
 
+    @property
+    def stop_ordered(self) -> bool:
+        """Return whether a command of gpuctl ordered the stop; a failure of another node orders nothing."""
+        return self.stopped and (self.reason is None or self.reason in STOPS - {Reason.PEER_FAILED})
+
     @classmethod
     def of_older(cls, document: dict[str, Any]) -> dict[str, Any]:
         """A document of the release before, as one of this: it told by a sentence, `failure`, what failed."""

@@ -276,7 +276,7 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
             app.output.say(
                 f"it was stopped as it hung; `gpuctl why {result.run}` shows what is known of that"
             )
-        if result.status == "stopped" and not (hung or interrupted):
+        if result.reason is Reason.STOPPED and not interrupted:
             app.output.say("it was stopped by another command: gpuctl stop, or gpuctl down")
         elif result.status != "succeeded":
             _advise(app, result)

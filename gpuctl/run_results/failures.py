@@ -87,7 +87,7 @@ class End:
     rank: int | None = None
     """None: the node."""
     stopped: bool = False
-    """Whether its node had been told to stop by then: its end, whatever the status, follows from that."""
+    """Whether a stop explains its end, whatever the status: its node, or another by an order, had been stopped."""
     own_error: bool = False
     """Whether its log tells of an exception of its own."""
     head: bool = False
@@ -140,6 +140,8 @@ def _first(
     if _stopped_at_an_unknown_time(ends, nodes):
         ends = [end for end in ends if end.reason is Reason.UNKNOWN]
     began = which_began([*ends, *_node_ends(run, nodes)])
+    if began is None and not any(node.stop_ordered for node in nodes):
+        began = min(ends, key=_when, default=None)  # nobody ordered a stop, so an end caused the stops
     if began is None:
         return None
     if began.reason is Reason.TIMED_OUT:
@@ -201,12 +203,9 @@ def _by_themselves(ranks: Sequence[End]) -> list[End]:
 def _of_echoes(echoes: Sequence[End], ranks: Sequence[End]) -> list[End]:
     """The suspects where all ranks that ended by themselves only tell of another one.
 
-    It may be one that was ended while it was still dying of its own error. Where ranks were stopped, one that lost
-    its peer is none: the peer was one of these.
+    It may be one that was ended while it was still dying of its own error.
     """
-    dying = [end for end in ranks if end.own_error]
-    stopped = any(end.stopped for end in ranks)
-    return [*dying, *(end for end in echoes if end.reason is Reason.TIMED_OUT or not stopped)]
+    return [*(end for end in ranks if end.own_error), *echoes]
 
 
 def _when(end: End) -> tuple[float, bool, int]:
@@ -249,6 +248,7 @@ def _rank_ends(
     of = {node.node: node for node in nodes}
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
     by_itself = any(node.exit_code != 0 and not node.stopped for node in nodes)
+    ordered_at = _ordered_at(run, nodes)
     ends = []
     for name, records in ranks.items():
         node, offset = of.get(name), offsets.get(name, 0.0)
@@ -259,17 +259,32 @@ def _rank_ends(
                 continue
             ended, own_error = rank_end(record, log_tails.get(record.rank, ""), lines.get(record.rank, ()))
             told = None if node is None else node.stopped_at
+            at = math.inf if record.ended_at is None else record.ended_at - offset
+            # A rank can only lose a peer after the peer's stop: what says otherwise is the clocks' difference.
+            order = ordered_at - SAME_MOMENT_S if ended.reason is Reason.LOST_PEER else ordered_at
+            # Of one clock, the node's: those of two may differ by more than a stop takes.
+            by_own_stop = told is not None and record.ended_at is not None and record.ended_at >= told
             end = End(
                 ended=ended,
-                at=math.inf if record.ended_at is None else record.ended_at - offset,
+                at=at,
                 node=name,
                 rank=record.rank,
-                # Of one clock, the node's: those of two may differ by more than a stop takes.
-                stopped=told is not None and record.ended_at is not None and record.ended_at >= told,
+                stopped=by_own_stop or order <= at < math.inf,
                 own_error=own_error,
             )
             ends.append(end)
     return sorted(ends, key=_when)
+
+
+def _ordered_at(run: Run, nodes: Sequence[NodeRecord]) -> float:
+    """Return the time of the first ordered stop, in the cluster's time. Infinity: no order, or an unknown time."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    ordered = [
+        node.stopped_at - offsets.get(node.node, 0.0)
+        for node in nodes
+        if node.stop_ordered and node.stopped_at is not None
+    ]
+    return min(ordered, default=math.inf)
 
 
 def _gone(record: RankRecord, node: NodeRecord | None) -> bool:
@@ -289,15 +304,16 @@ def _node_ends(run: Run, nodes: Sequence[NodeRecord]) -> list[End]:
     """The nodes that failed themselves, or whose launchers did."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
     head = next((node.name for node in run.nodes), None)
+    ordered_at = _ordered_at(run, nodes)
     ends = []
     for node in nodes:
+        at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
         if node.failure:
             ended = replace(node.failure, exit_code=node.exit_code)
-        elif node.exit_code != 0 and not node.stopped:
+        elif node.exit_code != 0 and not node.stopped and not ordered_at <= at < math.inf:
             ended = Ended(reason=Reason.LAUNCHER_ENDED, program=node.launcher, exit_code=node.exit_code)
         else:
             continue
-        at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
         ends.append(End(ended=ended, at=at, node=node.node, head=node.node == head))
     return ends
 
@@ -308,7 +324,7 @@ def _stopped_at_an_unknown_time(ends: Sequence[End], nodes: Sequence[NodeRecord]
     The first was asked to end, or all were killed at once.
     """
     seen = [end for end in ends if not end.stopped and end.ended.exit_code is not None]
-    if not seen or not any(node.stopped and node.stopped_at is None for node in nodes):
+    if not seen or not any(node.stop_ordered and node.stopped_at is None for node in nodes):
         return False
     killed = all(end.killed for end in seen)
     return seen[0].asked or (killed and seen[-1].at - seen[0].at < SAME_MOMENT_S)

@@ -10,12 +10,12 @@ from inventories.run import NodeRecord, RankRecord, Run, RunStatus
 def run_status(
     run: Run, records: Mapping[int, RankRecord], nodes: Sequence[NodeRecord], failure: Failure | None
 ) -> RunStatus:
-    """Return the status: `succeeded` needs every node's word; `stopped`, that nothing failed by itself before."""
+    """Return the status: `succeeded` needs every node's word; `stopped`, a recorded order and no failure before."""
     if failure:
         return "failed"
     if {node.name for node in run.nodes} - {node.node for node in nodes}:
         return "running"
-    if any(node.stopped for node in nodes):
+    if any(node.stop_ordered for node in nodes):
         return "stopped"
     launchers_well = bool(nodes) and all(node.exit_code == 0 for node in nodes)
     ranks_well = all(record.exit_code in (0, None) for record in records.values())
@@ -28,7 +28,7 @@ def reason_of(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure |
         return failure.error.reason
     if status != "stopped":
         return None
-    stops = [node.reason for node in nodes if node.stopped and node.reason is not None]
+    stops = [node.reason for node in nodes if node.stop_ordered and node.reason is not None]
     # A person's order counts for more than what gpuctl does by itself.
     return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
 

@@ -72,6 +72,24 @@ def test_train_reports_exception_of_failed_rank(two_hosts: Gpuctl) -> None:
     assert "ValueError: no such layer: 17" in done.json["first_error"]["message"]
 
 
+def test_rank_that_lost_its_peer_fails_the_run_and_is_started_again(two_hosts: Gpuctl) -> None:
+    """The other rank waits until gpuctl stops it: nobody ordered a stop."""
+    text = (
+        "import os, time\ntime.sleep(0.5)\nif os.environ['RANK'] == '1':\n    raise RuntimeError('Gloo "
+        "connectFullMesh failed with [pair.cc:152] timed out connecting: No route to host')\ntime.sleep(60)\n"
+    )
+    two_hosts.script("loses.py", text)
+    done = two_hosts("train", "--json", "--max-restarts", "1", "loses.py")
+    assert done.status == 1, done.err
+    result, error = done.json, done.json["first_error"]
+    assert (result["status"], result["reason"], result["exit_code"]) == ("failed", "lost_peer", 1)
+    assert (error["rank"], error["node"]) == (1, "default-1")
+    assert "No route to host" in error["message"]
+    assert "restart 1 of 1: " in done.err
+    assert "another command" not in done.err
+    assert len(two_hosts.ok("runs", "--json").json["runs"]) == 2
+
+
 def test_train_reports_rank_killed_by_sigkill(two_hosts: Gpuctl) -> None:
     process, run = running_train(two_hosts)
     # The rank itself, not the watcher around it: the younger of the two processes that name the script.

@@ -12,6 +12,7 @@ from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
 from gpuctl.view import View
 from gpuctl.workflow.training.collect import conclude
+from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import send_code
 from gpuctl.workflow.training.request import VISIBLE, TrainRequest
@@ -70,22 +71,16 @@ def measure(
         env = {} if any(fact.gpus for fact in facts.values()) else {VISIBLE: ""}
         service = launcher_of(run.mode).start(nodes, facts, cluster, view.node, most=len(nodes))
         launches = service.launches(run, script, facts, code, env)
-        result, overdue = _run(view, run, run_folder, nodes, cluster, launches)
+        result = _run(view, run, run_folder, nodes, cluster, launches)
         lines = [line for some in read_metrics(run_folder, run).values() for line in some]
-    if result.status == "stopped" and not overdue:
-        raise KeyboardInterrupt
     measured: list[Line] = [
         line for line in lines if line.get("event") == "allreduce" and line.keys() >= set(SHOWN)
     ]
     if result.status == "succeeded" and measured:
         return measured, rows_of(measured, run)
-    first = result.first_error
-    why = (
-        ": ".join(filter(None, [first.node, first.message]))
-        if first
-        else f"it did not end within {LIMIT_S:.0f} s"
-    )
-    return None, [_row(False, f"failed: {why.splitlines()[-1]}", "gpuctl train shows all ranks' logs")]
+    late = result.status == "stopped"
+    why = f"it did not end within {LIMIT_S:.0f} s, or was stopped" if late else what_failed(result)
+    return None, [_row(False, f"failed: {why}", "gpuctl train shows all ranks' logs")]
 
 
 def _run(
@@ -95,8 +90,11 @@ def _run(
     nodes: "Mapping[str, Node]",
     cluster: ClusterFolder,
     launches: Mapping[str, dict[str, Any]],
-) -> tuple[Result, bool]:
-    """See the job through, or stop it after the limit: its result, and whether that was so."""
+) -> Result:
+    """See the job through, or stop it after the limit, and return its result.
+
+    Raises KeyboardInterrupt where a person ended it.
+    """
     from remote.runs.monitor import RunMonitor
 
     machines = {name: node.machine for name, node in nodes.items()}
@@ -118,7 +116,9 @@ def _run(
     finally:
         limit.cancel()
         watch.close()
-    return conclude(run, folder, watch, launched=began, began=began), overdue.is_set()
+    if watch.interrupts > overdue.is_set():
+        raise KeyboardInterrupt
+    return conclude(run, folder, watch, launched=began, began=began)
 
 
 def rows_of(lines: Sequence[Line], run: Run) -> list[dict[str, Any]]:

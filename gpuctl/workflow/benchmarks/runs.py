@@ -215,6 +215,10 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     if result.status != "succeeded":
         if interrupted:
             raise KeyboardInterrupt
+        if result.status == "stopped":
+            raise Failed(
+                f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
+            )
         raise Failed(
             f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} shows "
             "all of it."

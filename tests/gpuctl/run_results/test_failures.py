@@ -7,7 +7,8 @@ import pytest
 from gpuctl.run_results.failures import SUSPICION, failed_first, first_failure, headline
 from gpuctl.run_results.metrics import Line
 from gpuctl.run_results.rank_end import rank_end
-from inventories.end_reasons import Ended, Reason
+from gpuctl.run_results.run_status import reason_of, run_status
+from inventories.end_reasons import STOPS, Ended, Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunNode
 from remote.end_sentences import sentence
 
@@ -16,6 +17,20 @@ PEER = (
     "Traceback (most recent call last):\n  ...\n"
     "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:14253: "
     "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application.\n"
+)
+CONNECT = (
+    "Traceback (most recent call last):\n  ...\nRuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/"
+    "gloo/gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: No route to host, remote=[10.0.0.2]:49558\n"
+)
+NCCL_PEER = (
+    "Traceback (most recent call last):\n  ...\ntorch.distributed.DistBackendError: NCCL error in: "
+    "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process exited or there was a network error, "
+    "NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer gpu-0<49558>\n"
+)
+RESET = (
+    "Traceback (most recent call last):\n  ...\ntorch.distributed.DistNetworkError: Failed to recv, got 0 bytes. "
+    "Connection was likely closed. Did the remote server shutdown or crash?\n"
 )
 TERMINATED = "Traceback (most recent call last):\n  ...\ntorch...SignalException: Process 7 got signal: 15\n"
 
@@ -55,15 +70,18 @@ def node(
     stopped: bool = False,
     stopped_at: float | None = None,
     ended: Ended | None = None,
+    why: Reason = Reason.STOPPED,
 ) -> NodeRecord:
+    """Return a node's record; `why` it was stopped, where it was."""
+    stopped = stopped or stopped_at is not None
     return NodeRecord(
         node=f"node-{number}",
         launcher="torchrun",
         exit_code=code,
         ended_at=12.0,
-        stopped=stopped or stopped_at is not None,
+        stopped=stopped,
         stopped_at=stopped_at,
-        ended=ended,
+        ended=ended or (Ended(reason=why) if stopped else None),
     )
 
 
@@ -134,7 +152,7 @@ def test_first_failure_ignores_exit_status_after_stop() -> None:
 
 
 def test_first_failure_corrects_stop_time_for_clock_offset() -> None:
-    nodes = (node(0), node(1, stopped_at=10.0))
+    nodes = (node(0), node(1, stopped_at=10.0, why=Reason.PEER_FAILED))
     killed = ended(0, -9, 10.0)
     assert first(killed, ended(1, -15, 10.1), nodes=nodes, offsets=(-0.4, 0.0)) == (
         0,
@@ -296,6 +314,56 @@ def test_first_failure_reports_failure_before_the_stop(ranks: tuple[RankRecord, 
     assert found[0] == rank
 
 
+@pytest.mark.parametrize("tail", [PEER, CONNECT, NCCL_PEER, RESET], ids=["gloo", "connect", "nccl", "reset"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (node(0, -15, stopped_at=10.5, why=Reason.PEER_FAILED), node(1, 1)),
+        # The second node's launcher is stopped, too, as it does not end before the first.
+        (
+            node(0, -15, stopped_at=10.5, why=Reason.PEER_FAILED),
+            node(1, -15, stopped_at=12.0, why=Reason.PEER_FAILED),
+        ),
+        # The order to stop found the first node before its launch.
+        (node(0, None, stopped=True, why=Reason.PEER_FAILED), node(1, 1)),
+    ],
+    ids=["one", "both", "before its launch"],
+)
+def test_rank_that_lost_a_peer_failed_where_nobody_ordered_a_stop(
+    nodes: tuple[NodeRecord, NodeRecord], tail: str
+) -> None:
+    """Rank 0 waits until it is stopped as rank 1 has failed."""
+    ranks = {"node-0": [ended(0, -15, 10.6)], "node-1": [ended(1, 1, 10.0)]}
+    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: tail})
+    assert found is not None
+    assert (found.error.rank, found.error.reason, found.exit_code) == (1, Reason.LOST_PEER, 1)
+    assert run_status(run(0.0, 0.0), {}, nodes, found) == "failed"
+
+
+@pytest.mark.parametrize("why", sorted(STOPS - {Reason.PEER_FAILED}))
+def test_order_to_stop_explains_ends_on_nodes_that_it_has_not_reached(why: Reason) -> None:
+    """The first node was stopped, as by another computer; the second one ends before the order comes."""
+    nodes = (node(0, -15, stopped_at=10.0, why=why), node(1, 1))
+    ranks = {"node-0": [ended(0, -15, 10.1)], "node-1": [ended(1, 1, 9.9)]}
+    assert first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER}) is None, "the clocks differ a little"
+    ranks["node-1"] = [ended(1, 1, 10.2)]
+    assert first_failure(run(0.0, 0.0), ranks, nodes, {1: BOOM}) is None
+    assert run_status(run(0.0, 0.0), {}, nodes, None) == "stopped"
+    assert reason_of("stopped", nodes, None) == why
+    # A failure before the order is one.
+    ranks["node-1"] = [ended(1, 1, 7.0)]
+    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    assert found is not None
+    assert (found.error.rank, found.error.reason) == (1, Reason.LOST_PEER)
+
+
+def test_run_without_an_order_to_stop_failed_whatever_its_ranks_told() -> None:
+    nodes = tuple(node(n, -15, stopped_at=9.0, why=Reason.PEER_FAILED) for n in (0, 1))
+    assert run_status(run(0.0, 0.0), {}, nodes, None) == "failed"
+    found = first(ended(0, -15, 9.5), ended(1, -15, 9.2), nodes=nodes)
+    assert found == (1, "node-1", "killed by SIGTERM", -15)
+
+
 def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
     lost = node(1, None, ended=LOST)
     expected = (None, "node-1", "the node was lost", None)
@@ -353,7 +421,7 @@ def four(
     """As `first`, of four ranks on as many nodes; those that were not told otherwise are stopped by us."""
     of = {record.node: record for record in nodes}
     all_of = tuple(
-        of.get(f"node-{n}", node(n, stopped_at=None if n == 0 else 10.5, stopped=n > 0)) for n in range(4)
+        of.get(f"node-{n}", node(n, stopped_at=10.5 if n else None, why=Reason.PEER_FAILED)) for n in range(4)
     )
     return first(*ranks, nodes=all_of, tails=tails, told=told, offsets=(0.0,) * 4)
 
@@ -460,7 +528,7 @@ def test_first_failure_blames_ended_rank_others_waited_for() -> None:
 def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
     record: RankRecord, stopped_at: float | None, blamed: int
 ) -> None:
-    nodes = (node(0, 0, stopped_at=stopped_at), node(1))
+    nodes = (node(0, 0, stopped_at=stopped_at, why=Reason.PEER_FAILED), node(1))
     ranks = {"node-0": [record], "node-1": [ended(1, 1, 10.0)]}
     found = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
     assert found is not None

@@ -68,4 +68,4 @@ def test_which_began_finds_rank_that_was_stopped_while_it_died() -> None:
     dying = end(Reason.EXIT_CODE, rank=1, at=10.5, stopped=True, own_error=True)
     assert which_began((echo, dying)) is dying
     assert which_began((dying,)) is None, "nobody noticed its end before the stop"
-    assert which_began((echo, replace(dying, own_error=False))) is None
+    assert which_began((echo, replace(dying, own_error=False))) is echo
