@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
+from gpuctl.run_results.missing.written import written_elsewhere
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
@@ -20,6 +21,8 @@ OF_DDP = ("--compile", "--compression", "--bucket-mb")
 RECOMPUTING = "--activation-checkpointing"
 WITHOUT_BLOCKS = ("cnn", "mlp", "alexnet", "inception_v3", "vgg")
 """Beginnings of the names of networks that repeat no block, for which the job refuses that option."""
+OF_A_MISSING_FILE = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND})
+"""Reasons with which a rank that lacks a file fails: many libraries raise an error of their own."""
 OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOST_PEER, Reason.NCCL_ERROR})
 """What ranks also fail with of which only some found a file, beside that they wait for each other."""
 
@@ -32,12 +35,16 @@ def advice_on(result: Result) -> str:
     error = result.first_error
     if error is None and result.hang is None:
         return ""
-    if sentence := how_to_bring(result) or _how_to_fit(result):
-        return sentence
     try:
-        uneven = RunFolder(Path(result.dir)).load_run().uneven_files
+        run = RunFolder(Path(result.dir)).load_run()
     except (InventoryError, OSError):
-        return ""
+        run = None
+    written = ""
+    if run is not None and error is not None and error.reason in OF_A_MISSING_FILE:
+        written = written_elsewhere(result, error, run)
+    if sentence := written or how_to_bring(result) or _how_to_fit(result):
+        return sentence
+    uneven = run.uneven_files if run is not None else ""
     if not uneven or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
         return ""
     if error is not None and error.reason is Reason.FILE_NOT_FOUND:

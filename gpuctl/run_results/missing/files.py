@@ -55,6 +55,15 @@ def ignored(name: str, path: Path, folder: Path) -> str:
     )
 
 
+def path_in_project(name: str, options: RunOptions) -> str | None:
+    """Return where a path that a script names lies in the folder that was sent. None: outside."""
+    folder = Path(options.project or ".")
+    root = Path(options.root or folder)
+    of_node = _OF_NODE.fullmatch(name)
+    path = Path(os.path.normpath(root / of_node["rest"] if of_node else folder / name))
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else None
+
+
 def is_sent(path: Path, tree: Tree) -> bool:
     """Whether a file, or something in a folder, is among what is sent; `path`: from the folder that is sent."""
     name = path.as_posix()

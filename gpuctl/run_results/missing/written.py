@@ -1,0 +1,97 @@
+"""A file that a rank looked for on its node, and that a rank of this run wrote on another node."""
+
+import os
+import re
+from collections.abc import Set as AbstractSet
+from pathlib import Path, PurePosixPath
+
+from gpuctl.run_results.log_errors import path_not_found
+from gpuctl.run_results.missing.files import path_in_project
+from gpuctl.text import clean
+from inventories.disk.store import RunFolder
+from inventories.run import FirstError, Result, Run, RunNode
+from remote.runs.run_files import tail
+from remote.shared.constants import NODE_FOLDER, RUNS
+
+_IN_RUN = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{RUNS}/[^/]+/[^/]+/(?P<rest>.+)")
+"""A path in the run's folder on a node, as a script makes it of GPUCTL_RUN_DIR."""
+_MISSING = re.compile(
+    r"not (?:be )?(?:found|exist)|no such|doesn't exist|(?:can't|cannot|couldn't|could not|unable to) "
+    r"(?:find|load|open|read)|is not a|isn't a|\bmissing|\bno .*checkpoint",
+    re.IGNORECASE,
+)
+"""Words of libraries on a file that does not exist, where they do not quote the system's error."""
+WAYS = (
+    "Each node has its own disk. Three ways: every rank writes the file (or LOCAL_RANK 0 of each node); or rank 0 "
+    "loads it and sends it to the others with torch.distributed.broadcast_object_list; or the script writes it to a "
+    "folder that all nodes share."
+)
+
+
+def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
+    """Return the sentences on who wrote the file that a rank did not find. Empty: no rank is known to have."""
+    name = _looked_for(result, error, run)
+    if not name:
+        return ""
+    if in_run := _IN_RUN.fullmatch(name):
+        return _of_run_folder(result, error, run, in_run["rest"])
+    if run.options is None or (path := path_in_project(name, run.options)) is None:
+        return ""
+    inside = f"{path}/"
+    writers = {file.node for file in result.outputs if file.path == path or file.path.startswith(inside)}
+    if error.node in writers:
+        return (
+            f"This run wrote {clean(path)} on {error.node}, too, but after the rank had looked for it. Let the ranks "
+            "wait until the file is written: torch.distributed.barrier()."
+        )
+    if writers:
+        return (
+            f"{_who(run, writers)} wrote {clean(path)} in this run, and {error.node} has no such file. {WAYS}"
+        )
+    folded = [file for file in result.outputs if file.path.casefold() == path.casefold()]
+    if folded:
+        return f"This run wrote {clean(folded[0].path)}: upper and lower case count on the nodes."
+    return ""
+
+
+def _of_run_folder(result: Result, error: FirstError, run: Run, path: str) -> str:
+    """Return the sentences on a file in the run's folder, which each node has for itself."""
+    if len(run.nodes) < 2:
+        return ""
+    writer = f"{_who(run, {run.nodes[0].name})} wrote {clean(path)} in this run. "
+    known = any(file.path == path and file.kind == "checkpoint" for file in result.files)
+    first = writer if known and error.node != run.nodes[0].name else ""
+    lacks = f"that of {error.node} has no {clean(path)}"
+    return f"{first}GPUCTL_RUN_DIR is another folder on each node, and {lacks}. {WAYS}"
+
+
+def _looked_for(result: Result, error: FirstError, run: Run) -> str:
+    """Return the path that a rank did not find: of its error, of its log's end, or one that its error mentions."""
+    if name := path_not_found(error.detail):
+        return name
+    if error.rank is not None:
+        lines = tail(RunFolder(Path(result.dir)), error.rank).splitlines()
+        if name := next(filter(None, map(path_not_found, reversed(lines))), ""):
+            return name
+    return _mentioned(result, error, run) if _MISSING.search(error.detail) else ""
+
+
+def _mentioned(result: Result, error: FirstError, run: Run) -> str:
+    """Return the file that another node wrote, or the folder above it, that an error mentions; empty: none."""
+    folder = path_in_project(".", run.options) if run.options else None
+    files = {os.path.relpath(file.path, folder) for file in result.outputs if file.node != error.node}
+    names = files | {str(above) for name in files for above in PurePosixPath(name).parents if above.name}
+    named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", error.detail)]
+    return max(named, key=len, default="")
+
+
+def _who(run: Run, nodes: AbstractSet[str]) -> str:
+    """Return `Rank 0 on gpu-0`, or `A rank of 0 to 7 on gpu-0`."""
+    ranks = " and ".join(_ranks(part) for part in run.nodes if part.name in nodes)
+    return ranks[:1].upper() + ranks[1:]
+
+
+def _ranks(part: RunNode) -> str:
+    last = part.first_rank + part.nproc - 1
+    which = f"rank {last}" if part.nproc == 1 else f"a rank of {part.first_rank} to {last}"
+    return f"{which} on {part.name}"

@@ -1,0 +1,87 @@
+"""What is advised on a file that a rank did not find, and that this run wrote on another node."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support import a_result
+
+from gpuctl.run_results.advice import advice_on
+from gpuctl.run_results.missing.written import WAYS
+from inventories.disk.store import Store
+from inventories.end_reasons import Reason
+from inventories.outputs import OutputFile, RunFile
+from inventories.run import FirstError, Run, RunNode, RunOptions
+
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
+CODE = "/home/me/.gpuctl-node/code/my-01"
+OTHER = "A rank of 0 to 1 on gpu-0 wrote {} in this run, and gpu-1 has no such file. " + WAYS
+
+
+def advised(tmp_path: Path, words: str, wrote: list[str], *, reason: Reason, log: str = "") -> str:
+    """The advice where rank 2, on gpu-1, failed so; `wrote`: NODE:PATH of what the run wrote."""
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    nodes = [
+        RunNode(name=f"gpu-{rank}", rank=rank, nproc=2 - rank, first_rank=2 * rank, run_dir="/x")
+        for rank in range(2)
+    ]
+    (tmp_path / "job").mkdir()
+    options = RunOptions(project=str(tmp_path / "job"), root=str(tmp_path))
+    run = Run(
+        run=folder.id, cluster="n", mode="torchrun", script="my.py", args=(), nodes=tuple(nodes), master_addr="h",
+        master_port=1, started_at="2026-01-01T00:00:00+00:00", options=options, uneven_files="they differ",
+    )  # fmt: skip
+    folder.save_run(run)
+    (folder.path / "logs" / "rank-2.log").write_text(log)
+    files = [name.split(":") for name in wrote]
+    outputs = tuple(
+        OutputFile(node=node, path=path, bytes=1, kind=None, brought=True) for node, path in files
+    )
+    error = FirstError(rank=2, node="gpu-1", message="so", reason=reason, detail=words)
+    kept = (RunFile(kind="checkpoint", path="checkpoints/best.pt", bytes=1),)
+    result = a_result(dir=str(folder.path), first_error=error, outputs=outputs, files=kept, status="failed")
+    return advice_on(result)
+
+
+@pytest.mark.parametrize(
+    ("words", "wrote", "told"),
+    [
+        (f"{NO_FILE}'ckpt/best.pt'", ["gpu-0:job/ckpt/best.pt"], OTHER.format("job/ckpt/best.pt")),
+        (f"{NO_FILE}'../best.pt'", ["gpu-0:best.pt"], OTHER.format("best.pt")),
+        (f"{NO_FILE}'{CODE}/job/best.pt'", ["gpu-0:job/best.pt"], OTHER.format("job/best.pt")),
+        (f"{NO_FILE}'best'", ["gpu-0:job/best/model.bin"], OTHER.format("job/best")),
+        (f"{NO_FILE}'best.pt'", ["gpu-0:job/best.pt", "gpu-1:job/best.pt"], "after the rank had looked for it"),
+        (f"{NO_FILE}'best.pt'", ["gpu-1:job/Best.pt"], "upper and lower case count"),
+        (f"{NO_FILE}'/data/best.pt'", ["gpu-0:job/best.pt"], ""),
+        (f"{NO_FILE}'worst.pt'", ["gpu-0:job/best.pt"], ""),
+    ],
+)  # fmt: skip
+def test_who_wrote_a_file_that_another_node_lacks_is_told(
+    tmp_path: Path, words: str, wrote: list[str], told: str
+) -> None:
+    found = advised(tmp_path, words, wrote, reason=Reason.FILE_NOT_FOUND)
+    assert told in found if told else not found
+
+
+@pytest.mark.parametrize(
+    ("words", "log", "path"),
+    [
+        ("ValueError: Can't find a valid checkpoint at out/checkpoint-5", "", "job/out/checkpoint-5"),
+        ("OSError: out is not a local folder and is not a valid model identifier", "", "job/out"),
+        ("CheckpointException ranks:dict_keys([1])", f"x\n[rank2]: Error: {NO_FILE}'out/a.pt'\n", "job/out/a.pt"),
+        ("ValueError: a loss of nan in out", "", ""),
+    ],
+)  # fmt: skip
+def test_file_is_found_in_words_of_libraries(tmp_path: Path, words: str, log: str, path: str) -> None:
+    wrote = ["gpu-0:job/out/checkpoint-5/model.safetensors", "gpu-0:job/out/a.pt"]
+    found = advised(tmp_path, words, wrote, reason=Reason.EXIT_CODE, log=log)
+    assert found == (OTHER.format(path) if path else "The nodes' files differed: they differ.")
+
+
+def test_file_in_the_runs_folder_is_said_to_be_in_another_on_each_node(tmp_path: Path) -> None:
+    path = "/home/me/.gpuctl-node/runs/20261127-142604-0947/gpu-1/checkpoints/best.pt"
+    found = advised(tmp_path, f"{NO_FILE}'{path}'", [], reason=Reason.FILE_NOT_FOUND)
+    assert found == (
+        "A rank of 0 to 1 on gpu-0 wrote checkpoints/best.pt in this run. GPUCTL_RUN_DIR is another folder on each "
+        f"node, and that of gpu-1 has no checkpoints/best.pt. {WAYS}"
+    )
