@@ -27,6 +27,8 @@ KEPT_ENV = frozenset(
 """What a host takes over from the environment of the command that starts it, besides `LC_*`: what this
 machine needs to work, and nothing that a machine elsewhere would not have, such as credentials."""
 
+IMPORT_ORDER = Path(__file__).with_name("import_order")
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
@@ -167,7 +169,7 @@ def host_env(
     # Not the account's shell: that of an account for services refuses to work.
     shell = environ.get("SHELL", "/bin/sh")
     own = {"HOME": str(home), "TMPDIR": str(temp_dir), "USER": user, "LOGNAME": user, "SHELL": shell}
-    env = {"PATH": os.defpath} | kept | own | dict(marks)
+    env = {"PATH": os.defpath, "PYTHONPATH": str(IMPORT_ORDER)} | kept | own | dict(marks)
     if site.ENABLE_USER_SITE:
         # The interpreter's packages may lie in the user's real home.
         env["PYTHONUSERBASE"] = site.getuserbase()

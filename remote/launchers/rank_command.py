@@ -19,6 +19,8 @@ BUILT_IN_TRIAL = "train.trial:trial"
 BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
 PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
 """What people are used to begin the line with."""
+SHELL_ENDINGS = (".sh", ".bash", ".zsh")
+NOTEBOOK_ENDING = ".ipynb"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,21 +124,36 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
         if str(path) in PROGRAMS:
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
         raise ScriptNotFound(f"There is no script {path}.{hint}")
-    if absolute.is_dir():
-        raise ScriptNotSynced(f"{path} is a folder; name the script in it, or run it as a module with -m.")
+    if absolute.is_dir() and not (absolute / "__main__.py").exists():
+        raise ScriptNotSynced(
+            f"{path} is a folder without a __main__.py; name the script in it, or run a module of it with -m."
+        )
     if not absolute.is_relative_to(tree.root):
         raise ScriptNotSynced(
             f"{path} is outside {tree.root}, the folder that is sent to the nodes. "
             f"Run the command in the script's project: cd {shlex.quote(str(absolute.parent))}"
         )
-    name = absolute.relative_to(tree.root).as_posix()
+    started = absolute / "__main__.py" if absolute.is_dir() else absolute
+    name = started.relative_to(tree.root).as_posix()
     if name not in tree.entries:
         raise ScriptNotSynced(_not_sent(name, path, tree))
-    if what := _no_python(absolute):
+    if absolute.suffix == NOTEBOOK_ENDING:
+        raise ScriptNotSynced(_of_notebook(path))
+    if kind := _no_python(started):
         raise ScriptNotSynced(
-            f"{path} is {what}, and the ranks are started with Python. Name the Python script that it is for."
+            f"{path} is {kind}, and the ranks are started with Python. Name the Python script that it is for."
         )
     return Script(kind="file", target=Path(os.path.relpath(absolute, folder)).as_posix(), args=words[1:])
+
+
+def _of_notebook(path: Path) -> str:
+    """Return the sentence on a notebook, with the line that converts it to a script."""
+    # `--to script` names the script .txt where the notebook does not say which language it is in.
+    script = shlex.quote(str(path.with_suffix(".py")))
+    return (
+        f"{path} is a notebook, and the ranks are started with Python. Make a script of it, and run that: "
+        f"jupyter nbconvert --to python {shlex.quote(str(path))} && gpuctl train {script}"
+    )
 
 
 def _not_sent(name: str, path: Path, tree: Tree) -> str:
@@ -162,6 +179,8 @@ def _no_python(path: Path) -> str:
     first = head.split(b"\n")[0]
     if first.startswith(b"#!") and b"python" not in first:
         return f"a script for {first[2:].decode(errors='replace').strip()}"
+    if path.suffix in SHELL_ENDINGS:
+        return "a shell script"
     if b"\0" in head and path.suffix != ".pyc":
         from zipfile import is_zipfile
 
@@ -171,8 +190,12 @@ def _no_python(path: Path) -> str:
 
 def _check_module(module: str, tree: Tree, folder: Path) -> None:
     """A module of the folder must be among the files sent; any other is looked for on the nodes."""
+    if module.endswith(".py") and (folder / module).is_file():
+        name = os.path.normpath(module).removesuffix(".py").replace("/", ".")
+        raise ScriptNotSynced(f"After -m comes the name of a module, not of its file: -m {shlex.quote(name)}")
     parts = module.split(".")
-    if not all(part.isidentifier() for part in parts):
+    # A name with a dash is good: no import statement can have it, but Python's -m finds the module.
+    if not all(parts) or "/" in module:
         raise ScriptNotSynced(
             f"{module!r} is not a module's name; after -m comes a name such as package.module."
         )

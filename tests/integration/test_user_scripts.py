@@ -146,13 +146,26 @@ def test_a_tutorial_style_script_runs_unmodified(cluster: Gpuctl) -> None:
     assert (result["status"], error) == ("succeeded", None)
 
 
-def test_train_runs_module_of_a_package(cluster: Gpuctl) -> None:
+USES_NAMESAKES = """
+import subprocess, sys
+import train.main
+from pkg.helper import WORD
+child = "from inventories.main import WORD; print(WORD)"
+print(WORD, train.main.WORD, sys.argv[1:])
+print(subprocess.check_output([sys.executable, "-c", child], text=True))
+"""
+
+
+def test_train_runs_a_module_whose_folders_are_named_like_gpuctls(cluster: Gpuctl) -> None:
     cluster.script("pkg/__init__.py", "")
-    cluster.script("pkg/helper.py", "WORD = 'imported'")
-    cluster.script("pkg/mod.py", "import sys\nfrom pkg.helper import WORD\nprint(WORD, sys.argv[1:])")
-    result = cluster.ok("train", "--json", "-m", "pkg.mod", "--lr", "0.1", "-m", "x").json
-    assert result["script"] == "-m pkg.mod"
-    assert "imported ['--lr', '0.1', '-m', 'x']" in cluster.ok("logs").out
+    for name in ("pkg/helper.py", "train/main.py", "inventories/main.py"):
+        cluster.script(name, f"WORD = {name!r}")
+    cluster.script("remote/my-pkg/mod.py", USES_NAMESAKES)
+    result = cluster.ok("train", "--json", "-m", "remote.my-pkg.mod", "--lr", "0.1", "-m", "x").json
+    assert result["script"] == "-m remote.my-pkg.mod"
+    logged = cluster.ok("logs").out
+    assert "pkg/helper.py train/main.py ['--lr', '0.1', '-m', 'x']" in logged
+    assert "[rank 1] inventories/main.py" in logged.splitlines()
 
 
 def test_train_is_safe_from_colliding_module_names(cluster: Gpuctl) -> None:

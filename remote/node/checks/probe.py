@@ -14,7 +14,6 @@ import asyncio
 import errno
 import math
 import os
-import resource
 import signal
 import socket
 import time
@@ -22,6 +21,7 @@ from functools import partial
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from remote.node.checks import health, listening
+from remote.node.runs.process import allow_open_files
 from remote.shared import frames
 from remote.shared.constants import AT_ONCE, CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S, ROUND_S
 
@@ -45,7 +45,7 @@ OUTCOMES = {
 def command_probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`probe`: name, address, token, rendezvous_port (or null), high_ports (how many)."""
     signal.alarm(LIFE_S)
-    _allow_many_files()
+    allow_open_files(OPEN_FILES)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_probe(request, output, incoming))
@@ -76,14 +76,6 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
 def longest_s(targets: int) -> float:
     """How long so many attempts take at most, seconds."""
     return math.ceil(targets / AT_ONCE) * ROUND_S
-
-
-def _allow_many_files() -> None:
-    """Raise the soft limit of open files, which is 1024 or less where nobody changed it, as far as it goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(

@@ -1,6 +1,7 @@
 """Processes on a node, known by pid *and* birth, so that a reused pid is never taken for ours."""
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -11,6 +12,22 @@ from typing import Callable, List, Optional, Sequence
 
 POLL_S = 0.5
 """How often a process is looked at where the system can't wait for it."""
+MAX_OPEN_FILES = 1 << 20
+"""Linux's own maximum. A container may allow a billion, and some programs close each number up to the limit."""
+
+OPEN_MAX = 10240
+"""What macOS allows where the hard limit says unlimited."""
+
+
+def allow_open_files(count: int = MAX_OPEN_FILES) -> None:
+    """Raise the soft limit of open files, which is often 1024, to `count`, or to the hard limit if that is lower.
+
+    Child processes inherit the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = min(count, OPEN_MAX if hard == resource.RLIM_INFINITY else hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def boot_id() -> str:

@@ -110,6 +110,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         str(run_dir / LOGS / "{}.log".format(spec["node"])), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
     process.adopt_orphans()
+    process.allow_open_files()  # DataLoader workers hand each batch over as open files
     try:
         launcher = subprocess.Popen(
             spec["argv"], cwd=str(run_dir), env=environment, stdout=log, stderr=log, start_new_session=True

@@ -116,6 +116,9 @@ def test_variable_parses_env_option_or_refuses() -> None:
         ("A", "There is no variable A here"),
         ("1A=2", "no valid name"),
         ("=2", "no valid name"),
+        ("RANK=3", "^--env RANK is not possible: the launcher sets RANK for every rank. Leave it out"),
+        ("MASTER_PORT", "the launcher sets MASTER_PORT"),
+        ("GPUCTL_RUN_DIR=/x", "gpuctl sets GPUCTL_RUN_DIR"),
     ):
         with pytest.raises(Usage, match=said):
             variable(word, {})

@@ -62,3 +62,47 @@ def test_user_script_suggests_the_path_of_a_file_that_is_sent(
     monkeypatch.chdir(tmp_path / here)
     with pytest.raises(ScriptNotFound, match=said):
         user_script((typed,), None, tree_of(tmp_path, "**/*.py"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with scripts of all kinds, which is the current one."""
+    for name in ("my-pkg/train.py", "pkg/__main__.py", "pkg/go.py", "bare/a.py", "my nb.ipynb", "run.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}" if name.endswith(".ipynb") else "echo 1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "command"),
+    [
+        ((), "my-pkg.train", ["-m", "my-pkg.train"]),
+        ((), "pkg", ["-m", "pkg"]),
+        (("pkg", "--lr"), None, ["pkg", "--lr"]),
+        (("pkg/../pkg/go.py",), None, ["pkg/go.py"]),
+    ],
+)
+def test_user_script_accepts_what_python_runs(
+    project: Path, words: tuple[str, ...], module: str | None, command: list[str]
+) -> None:
+    script = user_script(words, module, tree_of(project, "**/*"))
+    assert script.command("python3") == ["python3", "-u", *command]
+
+
+@pytest.mark.parametrize(
+    ("word", "module", "sentence"),
+    [
+        ("my nb.ipynb", None, r"jupyter nbconvert --to python 'my nb.ipynb' && gpuctl train 'my nb.py'$"),
+        ("run.sh", None, "run.sh is a shell script, and the ranks are started with Python"),
+        ("bare", None, "bare is a folder without a __main__.py"),
+        ("", "pkg/go.py", "not of its file: -m pkg.go$"),
+        ("", "pkg..go", "'pkg..go' is not a module's name"),
+        ("", ".go", "'.go' is not a module's name"),
+    ],
+)
+def test_user_script_refuses_what_python_does_not_run(
+    project: Path, word: str, module: str | None, sentence: str
+) -> None:
+    with pytest.raises(ScriptNotSynced, match=sentence):
+        user_script((word,), module, tree_of(project, "**/*"))

@@ -53,6 +53,22 @@ def test_run_stopped_during_launch_is_recorded_as_started(
     assert not processes_with(str(tmp_path))
 
 
+def test_processes_of_a_run_may_open_as_many_files_as_the_node_allows(tmp_path: Path) -> None:
+    run_dir, limits = tmp_path / "run" / "gpu-0", tmp_path / "limits"
+    argv = ["/bin/sh", "-c", f"ulimit -Sn > {limits}; ulimit -Hn >> {limits}"]
+    code = LAUNCH.format(root=str(ROOT), run_dir=str(run_dir), argv=argv, hook="lambda *_: None")
+    few = ["/bin/sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh"]
+    subprocess.run(
+        [*few, sys.executable, "-I", "-c", code],
+        env={"HOME": str(tmp_path)},
+        timeout=60,
+        check=True,
+        stdout=-3,
+    )
+    soft, hard = limits.read_text().split()
+    assert soft == hard != "256"
+
+
 LISTS = """
 import json, sys, time
 from pathlib import Path
