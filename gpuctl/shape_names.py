@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuctl.errors import Usage
+from gpuctl.text import plural
 from inventories.did_you_mean import nearest
 from provision.pricing.catalog import SHAPES, provider_by_name
 from provision.pricing.shape import Shape
@@ -52,12 +53,12 @@ def proposals(word: str, provider: str | None) -> str:
     shapes = [shape for shape in SHAPES.values() if shape.name in names and gpu in (None, shape.gpu)]
     shapes = [shape for shape in shapes if shape.provider == provider] or shapes
     some = ", ".join(
-        f"{shape.name} ({shape.gpus})" if gpu else f"{shape.name} ({shape.gpus} x {shape.gpu})"
+        f"{shape.name} ({plural(shape.gpus, 'GPU')})" if gpu else f"{shape.name} ({shape.gpus} x {shape.gpu})"
         for shape in shapes[:MOST_PROPOSED]
     )
     more = f", …; `gpuctl shapes {word}` lists all" if len(shapes) > MOST_PROPOSED else ""
     return (
-        f"{gpu} is a GPU: {some}{more}."
+        f"{gpu} is a GPU. Name a shape that has it, as in --shape {shapes[0].name}: {some}{more}."
         if gpu
         else f"No provider has a shape '{word}'. Like it: {some}{more}."
     )

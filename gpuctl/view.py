@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from gpuctl.run_results.progress import Progress
 from gpuctl.text import bar, clean, clean_lines, duration
@@ -24,6 +24,8 @@ EPOCH_EVERY_S = 1.0
 REFRESHES_PER_S = 6.0
 NODES_SHOWN = 8
 BAR_WIDTH = 24
+Outcome: TypeAlias = Literal["done", "failed", "stopped", "interrupted"]
+"""How a phase ended."""
 
 
 class View(Protocol):
@@ -41,8 +43,8 @@ class View(Protocol):
     ) -> None:
         """End the last phase, and be silent from now on."""
 
-    def phase(self, name: str, text: str) -> None:
-        """Begin a phase (`connect`, `connecting to 2 nodes`); ends the one before, with its time."""
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Begin a phase (`connect`, `connecting to 2 nodes`); end the previous one with its outcome and time."""
 
     def node(self, name: str, text: str) -> None:
         """What a node is doing now."""
@@ -85,10 +87,10 @@ class PlainView:
             self._end_phase("interrupted" if interrupted else "failed" if kind else "done")
             self._closed = True
 
-    def phase(self, name: str, text: str) -> None:
-        """Print the end of the phase before, and the beginning of this one."""
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Print the end of the previous phase, and the beginning of this one."""
         with self._lock:
-            self._end_phase("done")
+            self._end_phase(previous)
             self._phase = (name, time.monotonic())
             self._say(f"{name}: {text}")
 
@@ -125,11 +127,11 @@ class PlainView:
         with self._lock:
             self._say(text)
 
-    def _end_phase(self, how: str) -> None:
+    def _end_phase(self, outcome: Outcome) -> None:
         if self._phase:
             name, began = self._phase
             self._phase = None
-            self._say(f"{name}: {how} in {duration(time.monotonic() - began)}")
+            self._say(f"{name}: {outcome} in {duration(time.monotonic() - began)}")
 
     def _say(self, text: str) -> None:
         if not self._closed:
@@ -171,15 +173,15 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         with self._printing:
-            self._end_phase(failed=kind is not None)
+            self._end_phase("failed" if kind else "done")
             self._closed = True
             self._output.above = None
             self._live.stop()
 
-    def phase(self, name: str, text: str) -> None:
-        """Begin a phase; the one before stays as a line with its time."""
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Begin a phase; the previous one stays as a line with its outcome and time."""
         with self._printing:
-            self._end_phase(failed=False)
+            self._end_phase(previous)
             with self._state:
                 self._phase = (name, text, time.monotonic())
 
@@ -205,13 +207,13 @@ class LiveView:
         """Print it."""
         self._print(clean_lines(text), "")
 
-    def _end_phase(self, *, failed: bool) -> None:
+    def _end_phase(self, outcome: Outcome) -> None:
         with self._state:
             phase, self._phase = self._phase, None
             self._nodes.clear()
         if phase:
             name, text, began = phase
-            mark, style = ("✗", "red") if failed else ("✓", "green")
+            mark, style = ("✓", "green") if outcome == "done" else ("✗", "red")
             self._print(f"{mark} {name:<9} {duration(time.monotonic() - began):>9}  {text}", style)
 
     def _print(self, text: str, style: str) -> None:

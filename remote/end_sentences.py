@@ -111,12 +111,12 @@ def _memory_kill(ended: Ended) -> str:
 def _used_up(facts: EndFacts) -> str:
     limit = facts.memory_limit_bytes
     if facts.used_up == "node":
-        has = f" of {_gb(facts.memory_bytes)}" if facts.memory_bytes else ""
-        return f" as the node's memory{has} was used up"
+        size = f" of {_gb(facts.memory_bytes)}" if facts.memory_bytes else ""
+        return f" as the node's memory{size} was used up"
     if limit:
-        return f" as its container or session may have {_gb(limit)} of memory and had used them up"
+        return f" as its container or session had reached its memory limit of {_gb(limit)}"
     if facts.used_up == "group":
-        return " as its container or session had used up the memory that it may have"
+        return " as its container or session had reached its memory limit"
     return " for want of memory"
 
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     help="What to search, and where: 'lr=loguniform(1e-4,1e-1)'. Repeatable.",
 )
 @click.option(
-    "--trials", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Number of trials."
+    "--trials",
+    type=click.IntRange(1, 10_000),
+    help="Number of trials (default: 8; with grid: of each combination, default 1).",
 )
 @click.option(
     "--scheduler",
@@ -81,7 +83,7 @@ if TYPE_CHECKING:
 def command(
     app: App,
     params: tuple[str, ...],
-    trials: int,
+    trials: int | None,
     scheduler: Literal["fifo", "asha"],
     metric: str | None,
     goal: Literal["max", "min"],
@@ -97,21 +99,24 @@ def command(
     \b
     gpuctl tune --param 'lr=loguniform(1e-4,1e-1)' --trials 8              the built-in job's options
     gpuctl tune --param 'lr=uniform(0.01,0.2)' --param 'optimizer=choice(sgd,adam)' --scheduler asha -- --epochs 5
+    gpuctl tune --param 'lr=grid(0.1,0.01,0.001)' -- --epochs 5
     gpuctl tune --param 'width=randint(16,256)' --metric score search.py:objective
 
-    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH) or choice(A,B,…). randint never gives HIGH
-    itself: randint(1,4) gives 1, 2 or 3. Put FROM in quotes: brackets have a meaning in shells. The built-in job
-    takes each NAME as its option. A function gets all of them as a dict, and reports with ray.tune.report.
+    FROM is uniform(LOW,HIGH), loguniform(LOW,HIGH), randint(LOW,HIGH), choice(A,B,…) or grid(A,B,…). randint never
+    gives HIGH itself: randint(1,4) gives 1, 2 or 3. choice tries each value once before any value again; grid tries
+    every combination. Put FROM in quotes: brackets have a meaning in shells. The built-in job takes each NAME as its
+    option. A function gets all of them as a dict, and reports with ray.tune.report.
 
     The project's gpuctl.yaml says what is installed, set and sent, where no option does. Its script is not used.
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.workflow.benchmarks.search_space import parse_params
+    from gpuctl.workflow.benchmarks.search_space import parse_params, trials_of
     from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
     from gpuctl.workflow.environment.engine_config import with_config
     from gpuctl.workflow.training.request import TrainRequest, built_in_help
 
+    space = parse_params(params)
     request = with_config(TrainRequest(launcher="ray", words=words, **run_options(app, options)))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
@@ -128,8 +133,8 @@ def command(
         app,
         request,
         TuneRequest(
-            params=parse_params(params),
-            trials=trials,
+            params=space,
+            trials=trials_of(space, trials),
             scheduler=scheduler,
             metric=metric,
             mode=goal,

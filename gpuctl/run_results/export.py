@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,13 @@ from gpuctl.run_results.plot_files import PLOTS, new_figure, save_figure
 from gpuctl.run_results.result import args_of, earlier_of, job_of
 from inventories.disk.codec import to_json
 from inventories.run import Result
+from inventories.search import Search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LOG_SCALE_FROM = 50.0
+"""Ratio of a parameter's largest to its smallest value from which its axis is logarithmic."""
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
@@ -89,14 +94,15 @@ def _cell(number: float | None) -> str:
 
 
 def write_plot(results: Sequence[Result], path: Path) -> str:
-    """Draw the runs: speed against ranks, what a step's time goes into, the loss an epoch.
+    """Draw the runs: speed, the parts of a step's time, the loss by epoch, the trials of searches.
 
-    What no run knows is left out. The file's ending names its kind. Replaces the file; says that it did. Raises Usage
+    A panel without values is left out. The ending of the file names its kind. Return a sentence on it. Raises Usage
     for another kind, Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
     """
     if path.suffix.lower() not in PLOTS:
         raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
     shown = [panel for panel, has in PANELS if any(has(result) for result in results)]
+    shown += _trial_panels(results)
     if not shown:
         raise Failed("No run has timings to draw. Name a run whose script reported its steps.")
     figure = new_figure(1 + 4 * len(shown), 4)
@@ -107,23 +113,30 @@ def write_plot(results: Sequence[Result], path: Path) -> str:
 
 
 def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
-    """Samples a second against ranks, and what they would be if each rank added as much as the first run's.
+    """Draw samples/s against ranks, with a line for each job that ran on several layouts; else a bar for each run.
 
-    Only runs of the same job are joined by a line.
+    The dashed line is the speed at which each rank adds as much as in the run with the fewest ranks.
     """
-    axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
+    timed = [result for result in results if result.train.samples_per_s]
     jobs: dict[tuple[str | None, ...], list[tuple[int, float]]] = {}
-    for result in results:
-        if speed := result.train.samples_per_s:
-            jobs.setdefault(job_of(result), []).append((result.world_size, speed))
+    for result in timed:
+        jobs.setdefault(job_of(result), []).append((result.world_size, result.train.samples_per_s or 0.0))
+    scaled = {job: points for job, points in jobs.items() if len({ranks for ranks, _ in points}) > 1}
+    if not scaled:
+        axes.set(title="speed", ylabel="samples/s", xlim=(-0.8, max(len(timed), 2) - 0.2))
+        axes.bar(range(len(timed)), [result.train.samples_per_s or 0.0 for result in timed], color="#4a7fb0")
+        _name_runs(axes, timed)
+        return
+    axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
     for job, points in jobs.items():
         # Between two dollars matplotlib would read a formula.
-        name = " ".join(text.clean(part, 30) for part in job if part).replace("$", r"\$")
+        name = text.shorten(" ".join(text.clean(part, 30) for part in job if part), 60).replace("$", r"\$")
         axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
-    for at, points in enumerate(jobs.values()):
+    label: str | None = "ideal"
+    for points in scaled.values():
         (fewest, speed), (most, _) = min(points), max(points)
-        label = "ideal" if at == 0 else None
         axes.plot([fewest, most], [speed, speed * most / fewest], "--", color="gray", label=label)
+        label = None
     axes.set_xticks(sorted({ranks for ranks, _ in itertools.chain.from_iterable(jobs.values())}))
     axes.set_ylim(bottom=0)
     axes.legend()
@@ -137,12 +150,14 @@ def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
         parts = [getattr(result.train.share, name) or 0.0 for result in results]
         axes.bar(range(len(results)), parts, bottom=below, label=name, color=color)
         below = [low + part for low, part in zip(below, parts, strict=True)]
-    labels = [_label(result) for result in results]
-    if len(results) > 3:
-        axes.set_xticks(range(len(results)), labels, rotation=30, ha="right")
-    else:
-        axes.set_xticks(range(len(results)), labels)
+    _name_runs(axes, results)
     axes.legend(loc="upper center", ncols=3)
+
+
+def _name_runs(axes: "Axes", results: Sequence[Result]) -> None:
+    """Write each run's name below its bar."""
+    slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(results) > 3 else {}
+    axes.set_xticks(range(len(results)), [_label(result) for result in results], **slant)
 
 
 def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
@@ -189,6 +204,41 @@ def loss_curve(runs: Sequence[Result]) -> tuple[dict[int, float], list[int]]:
         curve = {place: loss for place, loss in curve.items() if place < places[0]}
         curve |= zip(places, train.loss, strict=False)
     return curve, began
+
+
+def _trial_panels(results: Sequence[Result]) -> Iterator["Callable[[Axes, Sequence[Result]], None]"]:
+    """Return what draws the trials of each search: the metric against each parameter."""
+    for search in (result.search for result in results if result.search):
+        trials = [trial for trial in search.trials if trial.value is not None]
+        for name in dict.fromkeys(name for trial in trials for name in trial.params):
+            yield partial(_plot_trials, search=search, name=name)
+
+
+def _plot_trials(axes: "Axes", _: Sequence[Result], *, search: Search, name: str) -> None:
+    """Draw the metric of each trial against one parameter; the best trial has a ring."""
+    points = {
+        trial.trial: (trial.params[name], trial.value)
+        for trial in search.trials
+        if name in trial.params and trial.value is not None
+    }
+    values = [value for value, _ in points.values()]
+    numbers = all(isinstance(value, int | float) for value in values)
+    if not numbers:
+        points = {trial: (str(value), metric) for trial, (value, metric) in points.items()}
+    axes.plot(*zip(*points.values(), strict=True), "o", color="#4a7fb0")
+    if search.best and search.best.trial in points:
+        axes.plot(
+            *([part] for part in points[search.best.trial]), "o", markersize=12, fillstyle="none",
+            color="#3a7d44", label=f"best: trial {search.best.trial}",
+        )  # fmt: skip
+        axes.legend()
+    if numbers and min(values) > 0 and max(values) / min(values) >= LOG_SCALE_FROM:
+        axes.set_xscale("log")
+    axes.set(
+        title=f"{text.plural(len(points), 'trial')}",
+        xlabel=text.clean(name),
+        ylabel=text.clean(search.metric),
+    )
 
 
 def _has_shares(result: Result) -> bool:

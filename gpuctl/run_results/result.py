@@ -113,8 +113,14 @@ def earlier_of(result: Result) -> list[Result]:
 
 
 def job_of(result: Result) -> tuple[str | None, ...]:
-    """What was trained. Speeds can be compared of runs with the same job."""
-    return result.script, result.train.model, result.train.dataset
+    """Return the job of a run: its script, arguments, model and data set."""
+    return result.script, *args_of(result), result.train.model, result.train.dataset
+
+
+def is_other_layout(result: Result, base: Result) -> bool:
+    """Return whether a run is the job of `base` with other numbers of nodes or ranks: the speeds show the scaling."""
+    layouts = {(run.nnodes, run.world_size) for run in (result, base)}
+    return len(layouts) == 2 and job_of(result) == job_of(base)
 
 
 def nothing_was_left(result: Result) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
-from gpuctl.run_results.result import args_of, job_of
+from gpuctl.run_results.result import args_of, is_other_layout
 from gpuctl.run_results.run_facts import (
     METRIC_NAME_WIDTH,
     accuracy_text,
@@ -90,15 +90,9 @@ class _Comparison:
 
 
 def speed_up(result: Result, base: Result) -> float | None:
-    """How many times as fast as `base` the same job ran; None where it isn't the same, or not known."""
-    if (
-        job_of(result) != job_of(base)
-        or result is base
-        or not result.train.samples_per_s
-        or not base.train.samples_per_s
-    ):
-        return None
-    return result.train.samples_per_s / base.train.samples_per_s
+    """Return the ratio of a run's speed to that of `base`, or None if they are not two layouts of one job."""
+    speed, base_speed = result.train.samples_per_s, base.train.samples_per_s
+    return speed / base_speed if speed and base_speed and is_other_layout(result, base) else None
 
 
 def _speed_up(result: Result, base: Result) -> str:

@@ -37,6 +37,8 @@ with open_view(output, logs="--logs" in sys.argv) as view:
     view.log(1, "node-1", "a line\\r\\n")
     view.log(None, "node-1", "the launcher's line")
     time.sleep(0.5)
+    if "--failed" in sys.argv:
+        view.phase("collect", "bringing the results back", previous="failed")
     if "--fail" in sys.argv:
         raise SystemExit(7)
 view.phase("late", "late")
@@ -71,6 +73,14 @@ def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
     assert "late" not in terminal.seen
     assert "\x1b[2J" not in terminal.seen
     assert terminal.seen.index(HIDE) < terminal.seen.rindex(SHOW) < terminal.seen.index("after it")
+
+
+def test_live_view_marks_a_failed_phase_before_the_next_one() -> None:
+    with Terminal(WORK, "--failed") as terminal:
+        assert terminal.wait() == 0
+    seen = lines(terminal.seen)
+    assert any(re.fullmatch(r"✗ train +0\.\d s  train.py: 2 ranks at work", line) for line in seen)
+    assert any(line.startswith("✓ collect") for line in seen)
 
 
 def test_view_shows_logs_only_on_request() -> None:

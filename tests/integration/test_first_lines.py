@@ -86,4 +86,4 @@ def test_kill_by_the_kernel_is_told_with_the_limit(cluster: Gpuctl) -> None:
     finally:
         group.rmdir()
     assert (error["reason"], error["cause"]) == ("out_of_memory", "kernel_kill")
-    assert "its container or session may have 200 MB of memory and had used them up" in error["message"]
+    assert "its container or session had reached its memory limit of 200 MB" in error["message"]

@@ -172,7 +172,7 @@ def test_rank_that_the_kernel_kills_for_want_of_memory_is_named_with_what_helps(
     error = done.json["first_error"]
     assert (error["rank"], error["node"], error["place"]) == (1, "default-1", place), error
     assert (error["reason"], error["cause"]) == ("out_of_memory", "kernel_kill"), error
-    assert "as its container or session may have 700 MB of memory and had used them up" in error["message"]
+    assert "as its container or session had reached its memory limit of 700 MB" in error["message"]
     assert "(killed by SIGKILL)" in error["message"]
     shown = " ".join(hosts.ok("results", done.json["run"]).out.split())
     who = f"rank 1 on default-1{f' ({place})' if place else ''}"

@@ -21,7 +21,7 @@ from gpuctl.scaling.measurements import (
     repetition_of,
     repetition_of_script,
 )
-from gpuctl.view import View, open_view
+from gpuctl.view import Outcome, View, open_view
 from gpuctl.workflow.benchmarks.request import WARM_UP_WORDS
 from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import Launch, plan_run, removed_unless_launched, see_through
@@ -212,17 +212,17 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
         )
         quiet = Quiet(view)
         result, interrupted = see_through(quiet, launch, launch.watch(quiet))
-    if result.status != "succeeded":
-        if interrupted:
-            raise KeyboardInterrupt
-        if result.status == "stopped":
+        if result.status != "succeeded":
+            if interrupted:
+                raise KeyboardInterrupt
+            if result.status == "stopped":
+                raise Failed(
+                    f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
+                )
             raise Failed(
-                f"Run {run.run} on {layout.name} was stopped by another command: gpuctl stop, or gpuctl down."
+                f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} "
+                "shows all of it."
             )
-        raise Failed(
-            f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} shows "
-            "all of it."
-        )
     metrics = read_metrics(folder, run)
     return Timed(
         run=run,
@@ -259,7 +259,7 @@ class Quiet:
     def __init__(self, view: View) -> None:
         self._view = view
 
-    def phase(self, name: str, text: str) -> None:
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
         """Nothing: a whole run is one phase here."""
 
     def node(self, name: str, text: str) -> None:

@@ -1,5 +1,6 @@
-"""What `gpuctl tune` searches: hyperparameters as a person writes them, and as the nodes are told. Pure."""
+"""The hyperparameters of `gpuctl tune`: as they are typed, and as the nodes get them. Pure."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +9,18 @@ from typing import Any, Literal
 from gpuctl.errors import Usage
 from inventories.did_you_mean import did_you_mean
 
-Kind = Literal["uniform", "loguniform", "randint", "choice"]
+Kind = Literal["uniform", "loguniform", "randint", "choice", "grid"]
 FORMS = {
     "uniform": "uniform(0.1,0.9)",
     "loguniform": "loguniform(1e-4,1e-1)",
     "randint": "randint(1,8)",
     "choice": "choice(sgd,adam)",
+    "grid": "grid(0.1,0.01)",
 }
+LISTS = ("choice", "grid")
+"""Kinds that list their values."""
+DEFAULT_TRIALS = 8
+MAX_TRIALS = 10_000
 _WRITTEN = re.compile(r"(?P<name>[\w-]+)=(?P<kind>\w+)\((?P<values>.*)\)", re.ASCII)
 
 
@@ -25,7 +31,7 @@ class Param:
     name: str
     kind: Kind
     values: tuple[float | int | str, ...]
-    """The lower and the upper bound, of which randint leaves out the upper; or what there is to choose from."""
+    """The lower and the upper bound (randint never gives the upper one), or the values of choice and grid."""
 
     def document(self) -> dict[str, Any]:
         """As the nodes are told."""
@@ -42,6 +48,21 @@ def parse_params(words: Sequence[str]) -> tuple[Param, ...]:
     return params
 
 
+def trials_of(params: Sequence[Param], trials: int | None) -> int:
+    """Return the number of all trials: `trials` (default: 8; with a grid 1) for each point of the grid.
+
+    Raises Usage above MAX_TRIALS.
+    """
+    points = math.prod(len(param.values) for param in params if param.kind == "grid")
+    grid = any(param.kind == "grid" for param in params)
+    total = points * (trials or (1 if grid else DEFAULT_TRIALS))
+    if total > MAX_TRIALS:
+        raise Usage(
+            f"The grid and --trials make {total:,} trials; {MAX_TRIALS:,} are possible. List fewer values."
+        )
+    return total
+
+
 def parse_param(word: str) -> Param:
     """`lr=loguniform(1e-4,1e-1)`. Raises Usage."""
     written = _WRITTEN.fullmatch(word.replace(" ", ""))
@@ -54,12 +75,11 @@ def parse_param(word: str) -> Param:
             f"--param {name}: there is no {kind!r}{hint or '.'} There are {', '.join(FORMS.values())}."
         )
     texts = [text for text in written["values"].split(",") if text]
-    if kind == "choice":
+    if kind in LISTS:
         if not texts:
-            raise Usage(
-                f"--param {name}: there is nothing to choose from. Write it like {name}={FORMS[kind]}."
-            )
-        return Param(name=name, kind="choice", values=tuple(_number(text) for text in texts))
+            raise Usage(f"--param {name}: {kind} needs at least one value, as in {name}={FORMS[kind]}.")
+        values = tuple(dict.fromkeys(map(_number, texts))) if kind == "grid" else map(_number, texts)
+        return Param(name=name, kind=kind, values=tuple(values))  # type: ignore[arg-type]  # one of LISTS
     bounds = [_number(text) for text in texts]
     if len(bounds) != 2 or any(isinstance(bound, str) for bound in bounds):
         raise Usage(f"--param {name}: {kind} takes two numbers. Write it like {name}={FORMS[kind]}.")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.run_results.search import read_search
-from gpuctl.workflow.benchmarks.search_space import Param
+from gpuctl.workflow.benchmarks.search_space import LISTS, Param
 from gpuctl.workflow.cluster.run_machines import run_machines
 from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_together
 from gpuctl.workflow.training.train import train
@@ -111,6 +111,6 @@ def check(request: TrainRequest, asked: TuneRequest) -> str:
             )
         return asked.metric
     for param in asked.params:
-        for value in param.values if param.kind == "choice" else param.values[:1]:
+        for value in param.values if param.kind in LISTS else param.values[:1]:
             check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
     return asked.metric or "accuracy"

@@ -51,12 +51,18 @@ def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | No
 def aside_lines(
     cluster: str, aside: Aside | None, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]
 ) -> Sequence[str]:
-    """What was put aside on each node, and the command that brings it. `roots`: the project's folder there."""
+    """Return a line for each node with a backup of files, with the command that downloads it.
+
+    `roots`: the project's folder on each node.
+    """
     if aside is None:
         return []
-    what = "what earlier runs wrote" if aside.everything else "what runs had changed and is replaced"
+    if aside.everything:
+        change = "files of earlier runs were moved to a backup folder on the node"
+    else:
+        change = "files changed by earlier runs were replaced; their old versions are in a backup folder on the node"
     return [
-        f"{name}: {what} is put aside there ({_some(found.aside_names, found.aside)}): "
+        f"{name}: {change} ({_some(found.aside_names, found.aside)}). Download them: "
         + pull_command(cluster, name, _from_home(aside.folder(roots[name])), f"aside/{name}")
         for name, found in earlier.items()
         if found.aside

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.text import plural
+from gpuctl.view import Outcome
 from gpuctl.workflow.advice.fitting import ranks_on
 from gpuctl.workflow.hangs.watch import HangWatch, ask
 from gpuctl.workflow.training.collect import conclude
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class Stage(Observer, Protocol):
-    """Who is told how a run goes, and which phase it is in."""
+    """Observer of a run and of its phases."""
 
-    def phase(self, name: str, text: str) -> None:
-        """Begin a phase."""
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Begin a phase; the previous one ended with `previous`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,14 @@ def removed_unless_launched(folder: RunFolder) -> Iterator[None]:
         raise
 
 
+def _outcome(watch: "RunMonitor") -> Outcome:
+    """Return how the ranks of a run that is over ended, for the line of its phase."""
+    records = watch.records.values()
+    if any(record.failure or (record.exit_code != 0 and not record.stopped) for record in records):
+        return "failed"
+    return "stopped" if any(record.stopped for record in records) else "done"
+
+
 def see_through(
     view: Stage,
     launch: Launch,
@@ -207,7 +216,7 @@ def see_through(
             run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
             folder.save_run(run)
             if not detach:
-                view.phase("collect", "bringing the results back")
+                view.phase("collect", "bringing the results back", previous=_outcome(watch))
             result = conclude(run, folder, watch, launched=launched, began=launch.began)
         except (OSError, InventoryError) as error:
             why = str(error).removesuffix(".")

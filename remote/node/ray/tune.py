@@ -13,6 +13,7 @@ import importlib
 import json
 import math
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -42,11 +43,14 @@ def main(arguments: List[str]) -> int:
     trials = Trials(search, run_dir / ARTIFACTS / "trials.json")
     tuner = tune.Tuner(
         tune.with_resources(trainable(search), {"cpu": search["cpus"], "gpu": search["gpus"]}),
-        param_space={name: domain(tune, param) for name, param in search["params"].items()},
+        param_space={
+            name: domain(tune, param, "{}-{}".format(search["seed"], name))
+            for name, param in search["params"].items()
+        },
         tune_config=tune.TuneConfig(
             metric=search["metric"],
             mode=search["mode"],
-            num_samples=search["trials"],
+            num_samples=search["trials"] // grid_points(search["params"]),
             scheduler=ASHAScheduler() if search["scheduler"] == "asha" else None,
             search_alg=BasicVariantGenerator(random_state=search["seed"]),
             max_concurrent_trials=search["most_at_once"] or None,
@@ -84,10 +88,37 @@ def trainable(search: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
     return run_trial
 
 
-def domain(tune: Any, param: Dict[str, Any]) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here
-    """Ray's own for where a param's values are drawn from."""
-    values = param["values"]
-    return tune.choice(values) if param["kind"] == "choice" else getattr(tune, param["kind"])(*values)
+def domain(tune: Any, param: Dict[str, Any], seed: str) -> Any:  # noqa: ANN401 - Ray's, which is not imported here
+    """Return Ray's own description of a parameter's values."""
+    kind, values = param["kind"], param["values"]
+    if kind == "grid":
+        return tune.grid_search(values)
+    if kind == "choice":
+        return tune.sample_from(Rounds(values, seed))
+    return getattr(tune, kind)(*values)
+
+
+def grid_points(params: Dict[str, Dict[str, Any]]) -> int:
+    """Return the number of combinations of all grids' values. Ray makes `num_samples` trials of each."""
+    points = 1
+    for param in params.values():
+        points *= len(param["values"]) if param["kind"] == "grid" else 1
+    return points
+
+
+class Rounds:
+    """Draws values in rounds: each value once, in random order, before any value again."""
+
+    def __init__(self, values: List[Any], seed: str) -> None:
+        self._values = values
+        self._random = random.Random(seed)  # noqa: S311 - no secret
+        self._left = []  # type: List[Any]
+
+    def __call__(self, _: Any) -> Any:  # noqa: ANN401 - Ray's description of a trial, a value
+        """Return the next value."""
+        if not self._left:
+            self._left = self._random.sample(self._values, len(self._values))
+        return self._left.pop()
 
 
 class Trials:

@@ -24,6 +24,7 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
+from inventories.search import Search, Trial
 
 RESULT = Result(
     run="20261121-054625-3fa9",
@@ -161,6 +162,37 @@ def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     assert "<!-- built-in -->" in drawn
     assert "<!-- measured -->" not in drawn
     assert "<!-- 1 rank, 3fa9 -->" in drawn
+
+
+def test_write_plot_draws_variants_of_a_script_as_bars_without_an_ideal(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    variants = [replace(RESULT, run=f"20261121-{number}", world_size=2) for number in range(3)]
+    export.write_plot(variants, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<!-- speed -->" in drawn
+    assert "<!-- 2 ranks, 2 -->" in drawn
+    assert "<!-- ideal -->" not in drawn
+
+
+def test_write_plot_draws_trials_of_a_search_against_each_parameter(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trials = [
+        Trial(
+            trial=number,
+            params={"lr": 10.0**-number, "optimizer": "adam"},
+            metrics={},
+            value=value,
+            status="done",
+            reports=1,
+            seconds=1.0,
+        )
+        for number, value in enumerate((0.5, 0.75, None))
+    ]
+    search = Search.of("accuracy", "max", trials)
+    export.write_plot([replace(RESULT, train=TrainSummary(), search=search)], tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    for label in ("2 trials", "lr", "optimizer", "adam", "accuracy", "best: trial 1"):
+        assert f"<!-- {label} -->" in drawn, label
 
 
 def saved(run: Result, home: Path) -> Result:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import RenderableType
+from support import a_run
 from terminal import Terminal
 
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
@@ -538,8 +539,21 @@ def test_comparison_table_splits_many_runs_into_blocks() -> None:
 
 
 def test_comparison_table_omits_speed_up_for_different_jobs() -> None:
-    other = replace(GOOD, train=replace(TRAIN, dataset="cifar10"))
+    other = replace(GOOD, world_size=4, train=replace(TRAIN, dataset="cifar10"))
     assert "speed-up" not in drawn(comparison_table([GOOD, other]))
+
+
+@pytest.mark.parametrize(("lr", "world_size"), [("0.2", 4), ("0.2", 2), ("0.1", 2)])
+def test_comparison_table_omits_speed_up_for_other_arguments_or_the_same_layout(
+    tmp_path: Path, lr: str, world_size: int
+) -> None:
+    runs = []
+    for name, rate, ranks in (("first", "0.1", 2), ("second", lr, world_size)):
+        (tmp_path / name).mkdir()
+        folder = RunFolder(tmp_path / name)
+        folder.save_run(a_run(run=name, args=("--lr", rate)))
+        runs.append(replace(GOOD, run=name, world_size=ranks, dir=str(folder.path)))
+    assert "speed-up" not in drawn(comparison_table(runs))
 
 
 def row(result: Result, **more: Any) -> RunInfo:

@@ -80,7 +80,8 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
     }
     (line,) = aside_lines("default", Aside(name="1", everything=True), ROOTS, found)
     assert line == (
-        "gpu-0: what earlier runs wrote is put aside there (a.pt, b, c and 2 more): gpuctl pull --rank gpu-0 "
+        "gpu-0: files of earlier runs were moved to a backup folder on the node (a.pt, b, c and 2 more). "
+        "Download them: gpuctl pull --rank gpu-0 "
         ".gpuctl-node/code/my-01.aside-1 aside/gpu-0"
     )
 

@@ -53,7 +53,7 @@ class Quiet:
     def note(self, text: str) -> None:
         """A line of its own."""
 
-    def phase(self, name: str, text: str) -> None:
+    def phase(self, name: str, text: str, *, previous: str = "done") -> None:
         """A phase."""
 
 

@@ -57,10 +57,11 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
     [
         (
             ("--shape", "a10"),
-            "A10 is a GPU: VM.GPU.A10.1 (1), VM.GPU.A10.2 (2), BM.GPU.A10.4 (4).",
+            "A10 is a GPU. Name a shape that has it, as in --shape VM.GPU.A10.1: VM.GPU.A10.1 (1 GPU), "
+            "VM.GPU.A10.2 (2 GPUs), BM.GPU.A10.4 (4 GPUs).",
         ),
-        (("--shape", "A10:2"), "A10 is a GPU: VM.GPU.A10.2 (2)."),
-        (("--shape", "L40S", "--provider", "oci"), "L40S is a GPU: BM.GPU.L40S.4 (4)."),
+        (("--shape", "A10:2"), "as in --shape VM.GPU.A10.2: VM.GPU.A10.2 (2 GPUs)."),
+        (("--shape", "L40S", "--provider", "oci"), "as in --shape BM.GPU.L40S.4: BM.GPU.L40S.4 (4 GPUs)."),
         (("--shape", "A10.2"), "No provider has a shape 'A10.2'. Like it: VM.GPU.A10.2 (2 x A10)."),
         (("--shape", "p4d"), "Like it: p4d.24xlarge (8 x A100), p4de.24xlarge"),
         (("--shape", "BM"), ", …; `gpuctl shapes BM` lists all."),

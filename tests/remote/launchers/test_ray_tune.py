@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remote.node.ray.tune import Trials
+from remote.node.ray.tune import Rounds, Trials
 
 SEARCH = {"metric": "eval/accuracy", "mode": "max", "trials": 2}
 
@@ -49,3 +49,13 @@ def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
     )
     trials.stopped()
     assert [one["status"] for one in saved(path)] == ["stopped"]
+
+
+def test_rounds_draws_each_value_once_before_any_twice() -> None:
+    values = ["sgd", "adam", "adamw"]
+    draw = Rounds(values, "0-optimizer")
+    rounds = [[draw(None) for _ in values] for _ in range(20)]
+    assert all(sorted(drawn) == sorted(values) for drawn in rounds)
+    assert len({tuple(drawn) for drawn in rounds}) > 1
+    again = Rounds(values, "0-optimizer")
+    assert [again(None) for _ in range(60)] == [value for drawn in rounds for value in drawn]
