@@ -6,6 +6,7 @@ of Oracle Linux for GPUs; Ubuntu, on which gpuctl installs the driver. GPUs that
 once, as the newer images for GPUs have drivers without them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inventories.errors import InvalidInput
@@ -82,12 +83,13 @@ def _listings(shape: str) -> tuple[str, ...]:
 
 
 def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Image:
-    without: list[str] = []
+    reasons: dict[str, list[str]] = {}
     for listing in _listings(shape):
         image, reason = (None, refused) if refused else _listed(api, listing, shape, terms=terms)
         if image is not None:
-            return replace(image, why="; ".join([image.why, *without]))
-        without.append(f"the {listing} is not taken: {reason}")
+            return replace(image, why="; ".join([image.why, *_not_taken(reasons)]))
+        reasons.setdefault(reason, []).append(f"the {listing}")
+    without = _not_taken(reasons)
     build = lookup.gpu_build(api, shape)
     if build is not None:
         return replace(build, why="; ".join(["it brings the driver", *without]))
@@ -96,12 +98,20 @@ def _for_nvidia(api: Api, shape: str, *, terms: bool, refused: str | None) -> Im
     return replace(lookup.ubuntu(api, shape), why=why)
 
 
+def _not_taken(reasons: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a clause for each reason, with the listings that are not taken for it."""
+    return [
+        f"{' and '.join(listings)} {'is' if len(listings) == 1 else 'are'} not taken: {reason}"
+        for reason, listings in reasons.items()
+    ]
+
+
 def _listed(api: Api, listing: str, shape: str, *, terms: bool) -> tuple[Image | None, str]:
     """Return the image of the marketplace's listing, or why it is not taken."""
     try:
         image = marketplace.find(api, listing, shape, terms=terms)
     except marketplace.NotAccepted:
-        return None, "its terms are not accepted; --accept-terms takes it"
+        return None, "the terms are not accepted (add --accept-terms)"
     except InvalidInput:
         return None, f"the marketplace has none for {shape} in {api.credentials.region}"
     except (Denied, Gone):

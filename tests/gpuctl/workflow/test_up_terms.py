@@ -86,7 +86,7 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
             {},
             "opc",
             0,
-            [ORACLE, "is not taken: its terms are not accepted; --accept-terms takes it"],
+            [ORACLE, "is not taken: the terms are not accepted (add --accept-terms)"],
         ),
         (
             None,
@@ -94,7 +94,7 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
             {},
             "opc",
             0,
-            [ORACLE, "is not taken: its terms are not accepted; --accept-terms takes it"],
+            [ORACLE, "is not taken: the terms are not accepted (add --accept-terms)"],
         ),
         (None, True, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
     ],

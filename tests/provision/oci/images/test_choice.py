@@ -62,8 +62,7 @@ POLICY = "Allow group <your group> to manage app-catalog-listing in tenancy"
             "opc",
             IMAGE,
             [
-                f"the {CLUSTER_IMAGE} is not taken: its terms are not accepted",
-                "the NVIDIA GPU-Optimized VMI is not",
+                f"the {CLUSTER_IMAGE} and the NVIDIA GPU-Optimized VMI are not taken: the terms are not accepted",
             ],
         ),
         (NO_MARKET, {"terms": True, "shape": "BM.GPU.H100.8"}, ORACLE_9, "opc", IMAGE, [POLICY]),
