@@ -98,6 +98,15 @@ class BeganWith:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Commit:
+    """The commit of a repository of which files were sent."""
+
+    sha: str
+    dirty: bool
+    """Whether files that were sent are not as in the commit, those that git does not track yet included."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """What was launched: written before the launch, enough to follow, stop and collect the run later."""
 
@@ -127,6 +136,8 @@ class Run:
     """None: not known, the record is of an older gpuctl."""
     uneven_files: str = ""
     """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
+    commit: Commit | None = None
+    """Of the project that was sent. None: it is in no git repository, or the record is of an older gpuctl."""
 
     @property
     def built_in(self) -> bool:
@@ -362,6 +373,8 @@ class Result:
     """The trials of a search. None: it was none, it ended before the first, or they can't be read."""
     hang: Hang | None = None
     """Why it made no progress, without the stacks. None: it is not known to have hung."""
+    commit: Commit | None = None
+    """As in the run's record."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,7 @@ def summarise(
         usage=usage,
         resumed_from=run.resumed_from,
         reason=reason_of(status, nodes, failure),
+        commit=run.commit,
     )
 
 

@@ -1,13 +1,16 @@
 """What git knows of a folder: the repository around it, and which of its files it would keep."""
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from inventories.run import Commit
 from remote.errors import SyncRefused
 
 GIT_S = 300.0
+NO_COMMIT = "(initial)"
 _GITLINK = "160000 "
 _OF_A_HOOK = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
@@ -26,6 +29,16 @@ class Listing:
     """Repositories within, which git knows nothing of."""
     missing: list[str]
     """Submodules that are not checked out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """Where the current commit stands."""
+
+    tag: str
+    """The nearest tag with a digit in it. Empty: no commit before it has one."""
+    distance: int
+    """Commits since the tag, or all of them."""
 
 
 def repository_of(folder: Path) -> Path | None:
@@ -61,6 +74,33 @@ def list_files(root: Path) -> Listing | None:
         listing.repositories.extend(f"{name}/{path}" for path in within.repositories)
         listing.missing.extend(f"{name}/{path}" for path in within.missing)
     return listing
+
+
+def commit_of(folder: Path) -> Commit | None:
+    """Return the commit that the files of a folder are of; None: it is in no repository, or that has no commit yet.
+
+    Raises SyncRefused for a repository that git can't read.
+    """
+    status = _git(folder, "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-z", "--", ".")
+    if status is None:
+        return None
+    headers, changes = [], 0
+    for line in _lines(status):
+        if line.startswith("# "):
+            headers.append(line.split())
+        else:
+            changes += 1
+    sha = next((words[2] for words in headers if words[1] == "branch.oid"), NO_COMMIT)
+    return None if sha == NO_COMMIT else Commit(sha=sha, dirty=changes > 0)
+
+
+def describe(folder: Path) -> Described:
+    """Describe the current commit of the repository around a folder, which has one. Raises SyncRefused."""
+    said = _git(folder, "describe", "--tags", "--long", "--always", "--match", "*[0-9]*") or b""
+    tag = re.fullmatch(r"(.+)-(\d+)-g[0-9a-f]+", os.fsdecode(said).strip())
+    if tag is not None:
+        return Described(tag=tag[1], distance=int(tag[2]))
+    return Described(tag="", distance=int(_git(folder, "rev-list", "--count", "HEAD") or 0))
 
 
 def _lines(output: bytes) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from inventories.run import Run, RunNode
 from remote.checks.facts import Facts
 from remote.launchers import nccl
-from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from remote.shared.constants import COMMIT_VARIABLE, DIRTY_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 
 def rank_environment(
@@ -21,5 +21,7 @@ def rank_environment(
         RUN_DIR_VARIABLE: node.run_dir,
         "OMP_NUM_THREADS": str(max(1, cores // node.nproc)),
     }
+    if run.commit is not None:
+        environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
     return {**environment, **env}

@@ -10,16 +10,20 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from inventories.run import Commit
 from remote.checks.facts import Facts, over
 from remote.checks.finding import Finding, listed
 from remote.errors import BadAnswer, NodeFailed
+from remote.files.git import describe
 from remote.files.sync import folder_in
 from remote.files.tree import Tree
+from remote.python_env import git_version
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
-from remote.python_env.project_files import BadRequirements, read_text, read_toml
+from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.requirements import NamedProject
 from remote.python_env.workspace import local_sources
 from remote.sessions.limits import Bounds
@@ -67,6 +71,8 @@ class LocalProject:
     """Of its optional dependencies those that are wanted."""
     not_from_index: tuple[str, ...] = ()
     """Names of what it has from folders, sent or not: an index may have something else of that name."""
+    version: str | None = None
+    """Its version, where its build system takes that from git. None: it does not, or no commit is known."""
 
     def key(self, place: str, facts: Facts, dependencies: Dependencies) -> str:
         """What its environment is called on a node, where it lies at `place`."""
@@ -75,11 +81,31 @@ class LocalProject:
             "files": self.files,
             **({"beside": self.beside} if self.beside else {}),
             **({"extras": self.extras} if self.extras else {}),
+            **({"version": self.version} if self.version else {}),
             "place": place,
             "over": [facts.python, facts.python_version],
             "dependencies": dependencies,
         }
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def version_variables(self) -> dict[str, str]:
+        """Variables that give the version to what would ask git for it."""
+        toml = "pyproject.toml"
+        beside = (_name_of(parse_toml(dict(files).get(toml, "")), one) for one, files in self.beside.items())
+        return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *beside))
+
+
+def with_version(project: LocalProject, commit: Commit | None, root: Path) -> LocalProject:
+    """Give a project the version that git has for it, if its build system takes it from there.
+
+    `root`: the folder that is sent; `commit`: its own. Raises SyncRefused.
+    """
+    texts = (text for files in (project.files, *project.beside.values()) for _, text in files)
+    if commit is None or not git_version.is_of_git(texts):
+        return project
+    today = datetime.now(UTC).date()
+    return replace(project, version=git_version.version_of(commit, describe(root), today))
 
 
 def project_above(folder: Path, tree: Tree) -> LocalProject | None:
@@ -127,10 +153,9 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
     if not is_named and not _is_package(document, texts.get("setup.py", ""), has_src=source == "src"):
         return None
     build = document.get("build-system", {})
-    named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
     sources = local_sources(folder, tree.root)
     return LocalProject(
-        name=str(named or folder.name),
+        name=_name_of(document, folder.name),
         folder=relative.as_posix(),
         backend=build.get("build-backend", LEGACY),
         backend_path=tuple(build.get("backend-path", ())),
@@ -144,6 +169,12 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
         },
         not_from_index=tuple(sources),
     )
+
+
+def _name_of(document: Mapping[str, Any], folder: str) -> str:
+    """The name of a project by its pyproject.toml, else by its folder."""
+    named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
+    return str(named or PurePosixPath(folder).name)
 
 
 def _texts(folder: Path, tree: Tree) -> dict[str, str]:
@@ -187,6 +218,8 @@ def request(
         "backend": project.backend.partition(":")[0],
         "backend_path": list(project.backend_path),
         "build_requires": list(project.build_requires),
+        "version": project.version,
+        "variables": project.version_variables,
         "dependencies": dependencies,
         "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,

@@ -82,3 +82,40 @@ def test_project_that_cannot_be_installed_is_found_by_its_path_and_told(project:
     assert "the project mine is not installed, its modules are found by their path alone: " in done.err
     assert "what builds it (no-such-build-system>=1) can't be fetched: set UV_DEFAULT_INDEX here" in done.err
     assert "said" in (project.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()
+
+
+VERSION_OF_GIT = """\
+import os
+from setuptools import setup
+# as pbr and versioningit do where there is no repository
+version = os.environ["PBR_VERSION"]
+assert f"Version: {version}\\n" in open("PKG-INFO").read()
+setup(name="of-git", version=version, py_modules=["of_git"])
+"""
+TELLS_COMMIT = """\
+import os, subprocess
+from importlib.metadata import version
+print("commit", os.environ["GPUCTL_COMMIT"], os.environ["GPUCTL_DIRTY"], version("of-git"), flush=True)
+subprocess.check_output(["git", "rev-parse", "HEAD"])
+"""
+
+
+def test_commit_and_version_of_git_reach_the_ranks_and_the_results(cluster: Gpuctl) -> None:
+    cluster.script("setup.py", VERSION_OF_GIT)
+    cluster.script("of_git.py", "")
+    script = cluster.script("s.py", TELLS_COMMIT)
+    git = ("git", "-C", str(script.parent), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"], ["tag", "v1.4"]):
+        run([*git, *words], check=True, capture_output=True)
+    sha = run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+    assert "The commit is in the variable GPUCTL_COMMIT" in cluster("train", "s.py").out
+    clean = cluster("train", "--json", "s.py")
+    assert clean.json["commit"] == {"sha": sha, "dirty": False}
+    assert f"commit {sha} 0 1.4\n" in clean.err
+    script.write_text(TELLS_COMMIT + "#")
+    dirty = cluster("train", "--json", "s.py")
+    assert dirty.json["commit"] == {"sha": sha, "dirty": True}
+    assert f"commit {sha} 1 1.5.dev0+g{sha[:9]}.d" in dirty.err
+    assert dirty.json["outputs"] == [], "the file that told the version is gone"
+    assert cluster.ok("results", "--json", dirty.json["run"]).json["runs"][0]["commit"]["dirty"] is True

@@ -94,6 +94,8 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "backend": "hatchling.build",
         "backend_path": [],
         "build_requires": ["hatchling>=1.2"],
+        "version": None,
+        "variables": found.version_variables,
         "dependencies": "install",
         "indexes": {"A": "b"},
         "deadline_s": 3600.0,

@@ -11,6 +11,7 @@ from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
+    from inventories.run import Commit
     from remote.files.tree import Tree
     from remote.python_env.project import Dependencies, LocalProject
     from remote.python_env.requirements import Wanted
@@ -53,13 +54,14 @@ def what_to_install(
     say: Callable[[str], None],
     *,
     same_machine: bool,
+    commit: "Commit | None" = None,
 ) -> ToInstall:
     """Read it from the request and the project's files. `same_machine`: the nodes are hosts on this one.
 
     Raises BadRequirements.
     """
     from remote.python_env.index import carried
-    from remote.python_env.project import project_above, with_named
+    from remote.python_env.project import project_above, with_named, with_version
 
     project = None
     if request.install_project and not request.built_in:
@@ -67,6 +69,8 @@ def what_to_install(
     wanted = _packages(request, tree.root, machines, say, project)
     named = wanted.projects if wanted is not None and request.install_project else ()
     project = with_named(project, named, tree)
+    if project is not None:
+        project = with_version(project, commit, tree.root)
     settled = (wanted is not None and not named) or request.python is not None
     return ToInstall(
         wanted=wanted,

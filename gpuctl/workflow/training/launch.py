@@ -21,7 +21,7 @@ from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.run import Result, Run, RunNode
+from inventories.run import Commit, Result, Run, RunNode
 from remote.runs.observer import Observer
 from remote.shared.constants import NODE_FOLDER, RUNS
 
@@ -101,6 +101,7 @@ def plan_run(
     *,
     root: Path | None = None,
     uneven_files: str = "",
+    commit: Commit | None = None,
 ) -> Run:
     """Return the run's record: which ranks on which node, and where they meet. `root`: the folder that is sent.
 
@@ -145,6 +146,7 @@ def plan_run(
         shape=_shape(inventory, machines),
         options=options,
         uneven_files=uneven_files,
+        commit=commit,
     )
 
 

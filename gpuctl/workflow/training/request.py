@@ -16,7 +16,7 @@ from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_insta
 from gpuctl.workflow.training.ask_built_in import ask_built_in, refusal_of
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
-from inventories.run import RunOptions
+from inventories.run import Commit, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
@@ -229,14 +229,25 @@ class Project:
     """True: GPUs are not to be used."""
     rank_env: Mapping[str, str]
     """The variables that the ranks are given."""
+    commit: Commit | None
+    """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
 
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
     """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
+    from remote.files.git import commit_of
+
     script, tree, destination, folder = _what_to_run(app, request, inventory)
+    commit = None if request.built_in else commit_of(tree.root)
     install = what_to_install(
-        request, tree, machines, app.output.say, same_machine=inventory.provider == "local"
+        request,
+        tree,
+        machines,
+        app.output.say,
+        same_machine=inventory.provider == "local",
+        commit=commit,
     )
+    of_git = install.project.version_variables if install.project and install.project.version else {}
     return Project(
         script=script,
         tree=tree,
@@ -246,7 +257,9 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
         mode=request.mode,
         most_nodes=request.most_nodes,
         on_cpu=request.on_cpu,
-        rank_env=request.rank_env,
+        # A script may ask for the version, too.
+        rank_env={**of_git, **request.rank_env},
+        commit=commit,
     )
 
 

@@ -173,6 +173,7 @@ class _Runs:
                         seconds,
                         root=project.tree.root,
                         uneven_files=uneven,
+                        commit=project.commit,
                     )
                     try:
                         if point is not None:

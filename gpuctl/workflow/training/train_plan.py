@@ -128,7 +128,18 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         for name, fact in found.items()
     }
     now, root = datetime.now(UTC), project.tree.root
-    run = plan_run(RUN_ID, inventory, request, project.script, machines, found, now, {}, root=root)
+    run = plan_run(
+        RUN_ID,
+        inventory,
+        request,
+        project.script,
+        machines,
+        found,
+        now,
+        {},
+        root=root,
+        commit=project.commit,
+    )
     service = launcher_of(run.mode).planned(machines, found)
     launches = service.launches(run, project.script, found, code, project.rank_env)
     return PlannedLaunch(

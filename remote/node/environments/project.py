@@ -43,16 +43,14 @@ DEFAULTS = {
     "PIP_RETRIES": "1",
     "PIP_DEFAULT_TIMEOUT": "15",
 }
-UNVERSIONED = {"SETUPTOOLS_SCM_PRETEND_VERSION": "0"}
-"""For the build of what was sent: the repository's history is not here to tell a version from. What comes from an
-index has one. Without the project's name in the variable's, as hatch-vcs tells setuptools-scm no name.
-"""
+SDISTS_METADATA = "PKG-INFO"
+"""The file of a source distribution, by which tools that take a version from git know it where there is no git."""
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     """`project`: key, name, python (that below), root (of what was sent), folder, source, beside, extras, backend,
-    backend_path, build_requires, not_from_index, dependencies (`install` or `tell`), indexes, deadline_s. Answers as
-    `environment`.
+    backend_path, build_requires, not_from_index, version (of git, or None), variables (that give it to the build),
+    dependencies (`install` or `tell`), indexes, deadline_s. Answers as `environment`.
 
     Its record has the `problem` that kept the project from being installed, or None, and what it is `lacking` now.
     One with a problem is made anew the next time, and so is one that what lies below has left lacking something, or
@@ -118,8 +116,9 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
         # In the project's folder installers find its settings.
         argv = [*installer, *quiet, *folders]
-        own = dict(UNVERSIONED, **environment)
-        build.run(argv, Path(request["folder"]), own, caller, quiet=True, keep=MOST_WORDS)
+        own = dict(request["variables"], **environment)
+        with _as_sdists([request["folder"], *request["beside"]], request["version"]):
+            build.run(argv, Path(request["folder"]), own, caller, quiet=True, keep=MOST_WORDS)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -150,6 +149,25 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
     if problem is None:
         write_json(home / "ready.json", record)
     return record
+
+
+@contextlib.contextmanager
+def _as_sdists(folders: List[str], version: Optional[str]) -> Iterator[None]:
+    """Have the folders of projects tell their version as source distributions do, while the body runs; None: don't.
+
+    For versioningit and setuptools-git-versioning, which can't be told it by a variable.
+    """
+    files = [Path(folder, SDISTS_METADATA) for folder in folders if version is not None]
+    made = [file for file in files if not file.exists()]
+    try:
+        for file in made:
+            text = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(file.parent.name, version)
+            file.write_text(text, encoding="utf-8")
+        yield
+    finally:
+        for file in made:
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
 
 
 def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str]:

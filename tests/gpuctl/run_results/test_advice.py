@@ -1,5 +1,6 @@
 """What is advised where a run failed or hung of which only some nodes had the files of an earlier run."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
 from inventories.end_reasons import Reason
 from inventories.hang import Hang
-from inventories.run import FirstError, Result, Run, Seconds, TrainSummary
+from inventories.run import Commit, FirstError, Result, Run, Seconds, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks
@@ -122,3 +123,28 @@ def without_memory(script: str, model: str, strategy: str | None, ranks: int, fo
     return a_result(
         script=script, status="failed", first_error=error, train=summary, world_size=ranks, dir=str(folder)
     )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128.",
+        "subprocess.CalledProcessError: Command 'git describe --tags' returned non-zero exit status 128.",
+        "RuntimeError: fatal: not a git repository (or any of the parent directories): .git",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'git'",
+        "git.exc.InvalidGitRepositoryError: /home/me/.gpuctl-node/code/x",
+        "LookupError: setuptools-scm was unable to detect version for /home/me/x.",
+    ],
+)
+def test_script_that_asks_git_is_told_which_variable_has_the_commit(said: str) -> None:
+    error = FirstError(rank=0, node="gpu-0", message=said, reason=Reason.EXIT_CODE, detail=said)
+    failed = a_result(status="failed", first_error=error)
+    assert advice_on(failed).endswith("Here, too, the project has no commit")
+    of_commit = replace(failed, commit=Commit(sha="abc", dirty=False))
+    assert 'in the variable GPUCTL_COMMIT (os.environ["GPUCTL_COMMIT"] in Python)' in advice_on(of_commit)
+
+
+def test_other_failed_commands_have_nothing_to_do_with_git() -> None:
+    said = "subprocess.CalledProcessError: Command '['make', 'digits']' returned non-zero exit status 2."
+    error = FirstError(rank=0, node="gpu-0", message=said, reason=Reason.EXIT_CODE, detail=said)
+    assert advice_on(a_result(status="failed", first_error=error)) == ""

@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from node_facts import facts
 
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.run import Commit, Run, RunNode
 from remote.checks.facts import cores_of_a_node
 from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
@@ -63,7 +64,14 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
         "NCCL_SOCKET_IFNAME": "=ens3",
         "NCCL_SOCKET_FAMILY": "AF_INET",
     }
-    unknown = rank_environment.rank_environment(run, run.nodes[0], facts(interfaces={}), cores=8, env={})
+    unknown = rank_environment.rank_environment(
+        replace(run, commit=Commit(sha="abc", dirty=True)),
+        run.nodes[0],
+        facts(interfaces={}),
+        cores=8,
+        env={},
+    )
+    assert (unknown["GPUCTL_COMMIT"], unknown["GPUCTL_DIRTY"]) == ("abc", "1")
     assert not [name for name in unknown if name.endswith("_IFNAME")], "an unknown interface is not made up"
     assert unknown["OMP_NUM_THREADS"] == "4"
 
