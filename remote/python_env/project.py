@@ -4,6 +4,8 @@ It is installed editable, from the place where it lies on the node, into an envi
 interpreter which the ranks would use. That interpreter is never changed.
 """
 
+import configparser
+import contextlib
 import hashlib
 import json
 import re
@@ -37,6 +39,7 @@ FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 LEGACY = "setuptools.build_meta:__legacy__"
 """The back end where none is named (PEP 517)."""
 SETUP_CALL = re.compile(r"^\s*(?:setuptools\.|distutils\.core\.)?setup\(", re.MULTILINE)
+SETUP_REQUIRES = re.compile(r"setup_requires\s*=\s*(\[[^]]*\]|\([^)]*\)|[\"'][^\"']+[\"'])")
 
 INDEX_NEEDED = re.compile(
     r"No matching distribution|Could not find a version|Failed to fetch|error sending request|No solution found"
@@ -159,7 +162,7 @@ def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalPro
         folder=relative.as_posix(),
         backend=build.get("build-backend", LEGACY),
         backend_path=tuple(build.get("backend-path", ())),
-        build_requires=tuple(map(str, build.get("requires", ("setuptools",)))),
+        build_requires=(*map(str, build.get("requires", ("setuptools",))), *_setup_requires(texts)),
         source=source,
         files=tuple(texts.items()),
         beside={
@@ -175,6 +178,18 @@ def _name_of(document: Mapping[str, Any], folder: str) -> str:
     """The name of a project by its pyproject.toml, else by its folder."""
     named = document.get("project", {}).get("name") or document.get("tool", {}).get("poetry", {}).get("name")
     return str(named or PurePosixPath(folder).name)
+
+
+def _setup_requires(texts: Mapping[str, str]) -> list[str]:
+    """Return what setup.py and setup.cfg need to run, as far as they list it in plain words."""
+    listed = []
+    for found in SETUP_REQUIRES.finditer(texts.get("setup.py", "")):
+        listed += re.findall(r"""["']([^"']+)["']""", found[1])
+    settings = configparser.RawConfigParser(strict=False)
+    with contextlib.suppress(configparser.Error):
+        settings.read_string(texts.get("setup.cfg", ""))
+        listed += settings.get("options", "setup_requires", fallback="").splitlines()
+    return [one.strip() for one in listed if one.strip()]
 
 
 def _texts(folder: Path, tree: Tree) -> dict[str, str]:

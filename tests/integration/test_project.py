@@ -109,7 +109,7 @@ def test_commit_and_version_of_git_reach_the_ranks_and_the_results(cluster: Gpuc
         run([*git, *words], check=True, capture_output=True)
     sha = run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
-    assert "The commit is in the variable GPUCTL_COMMIT" in cluster("train", "s.py").out
+    assert "The commit is in the variable GPUCTL_COMMIT" in " ".join(cluster("train", "s.py").out.split())
     clean = cluster("train", "--json", "s.py")
     assert clean.json["commit"] == {"sha": sha, "dirty": False}
     assert f"commit {sha} 0 1.4\n" in clean.err

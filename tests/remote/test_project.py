@@ -110,6 +110,14 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
     assert project.request(found, "/home/u/code", here, "install", {})["key"] == asked["key"]
 
 
+def test_what_a_setup_needs_to_run_is_of_the_build_system(tmp_path: Path) -> None:
+    setup = "import setuptools\nsetuptools.setup(setup_requires=['setuptools_scm', \"pbr>=6\"])\n"
+    (tmp_path / "setup.cfg").write_text("[options]\nsetup_requires =\n    cython\n    numpy>=2\n")
+    found = found_in(tmp_path, setup_py=setup)
+    assert found is not None
+    assert found.build_requires == ("setuptools", "setuptools_scm", "pbr>=6", "cython", "numpy>=2")
+
+
 def test_facts_over_an_interpreter_have_both_programs_and_packages() -> None:
     below = facts(python="/env/bin/python", torch="2.12.0", packages=("numpy==1.0", "torch==2.12.0"))
     above = over(below, python="/over/bin/python", packages=("mine==1", "numpy==2.0"))
