@@ -123,7 +123,7 @@ def spent(usd: float | None) -> str:
     return dollars(usd or 0.001) if usd is not None else UNKNOWN
 
 
-def nothing_ends(day_usd: float | None, advice: str = " (add --ttl 4h)") -> str:
+def nothing_ends(day_usd: float | None, advice: str) -> str:
     """What to know of rented machines without a time limit. `day_usd`: what a day costs; None: not known."""
     price = "what a day costs is not known" if day_usd is None else f"a day costs {money.dollars(day_usd)}"
     return f"nothing ends these machines: {price}{advice}"

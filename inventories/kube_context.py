@@ -1,5 +1,6 @@
 """What a context of a kubeconfig says: where its API server is, and who asks it."""
 
+import base64
 import os
 import ssl
 import threading
@@ -9,14 +10,18 @@ from typing import Any
 
 import yaml
 from kubernetes import client, config
+from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util.ssl_ import create_urllib3_context
 
+from inventories.deadline import within
+from inventories.kube_plugin import ALONE_S, PluginFailed, credentials
+
 KEPT_S = 60.0
 """Tokens hold for minutes at least, and the program that gives them out may take a second."""
 AGAIN_S = 2.0
-"""What is told by nobody is asked for again after so long."""
+"""Pause before the next try where credentials are missing."""
 UNREADABLE = (config.ConfigException, yaml.YAMLError, OSError)
 MOST_AT_ONCE = 64
 """Connections that a client keeps."""
@@ -35,28 +40,50 @@ class KubeContext:
         self._known: Any = None
         self._changed_at: tuple[int | None, ...] = ()
         self._good_until = 0.0
+        self._failure = ""
 
     def configuration(self) -> Any:  # noqa: ANN401 - the client's class has no types
         """Return the client's `Configuration`, which nobody may change.
 
-        Raises one of UNREADABLE where the files can't be read and have not been yet.
+        Raises one of UNREADABLE where the files can't be read and have not been yet, PluginFailed for a credential
+        plug-in without credentials.
         """
         with self._lock:
             changed_at = tuple(_changed_at(path) for path in self._files.split(os.pathsep))
             # By the clock on the wall, which goes on while a laptop sleeps, and may be set back.
-            if 0 <= self._good_until - time.time() <= KEPT_S and changed_at == self._changed_at:
-                return self._known
-            try:
-                now = self._read()
-            except UNREADABLE:
-                if self._known is None:
-                    raise
-                return self._known  # somebody is just writing it
-            # A program that failed is no reason to forget what it gave before; it is asked again soon.
-            if _tells_who(now) or changed_at != self._changed_at:
-                self._known, self._changed_at = now, changed_at
-            self._good_until = time.time() + (KEPT_S if _tells_who(now) else AGAIN_S)
+            if not (0 <= self._good_until - time.time() <= KEPT_S and changed_at == self._changed_at):
+                self._renew(changed_at)
+            if self._known is None:
+                raise PluginFailed(self._failure)
             return self._known
+
+    def _renew(self, changed_at: tuple[int | None, ...]) -> None:
+        began = time.monotonic()
+        try:
+            settings, self._failure = self._read(), ""
+            if self._known is None or changed_at != self._changed_at or _has_credentials(settings):
+                self._known = settings
+        except PluginFailed as error:
+            # Credentials from before the failure are kept, but not those of another file.
+            if changed_at != self._changed_at:
+                self._known = None
+            self._failure = str(error)
+        except UNREADABLE:
+            if self._known is None:
+                raise
+            return  # somebody is just writing it
+        # A plug-in that hung for long is not run again at once: threads wait for it here.
+        again_s = min(max(AGAIN_S, time.monotonic() - began), KEPT_S)
+        self._changed_at = changed_at
+        self._good_until = time.time() + (KEPT_S if not self._failure and self.has_credentials() else again_s)
+
+    def has_credentials(self) -> bool:
+        """Return whether requests have a token or a certificate."""
+        return self._known is not None and _has_credentials(self._known)
+
+    def failure(self) -> str:
+        """Return why the credential plug-in gave no newer credentials. Empty: it did, or the context has none."""
+        return self._failure
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a request that tell who asks."""
@@ -66,9 +93,47 @@ class KubeContext:
         settings = client.Configuration()
         settings.retries = False
         settings.connection_pool_maxsize = MOST_AT_ONCE
-        config.load_kube_config(self._files, context=self._name, client_configuration=settings)
+        merged = KubeConfigMerger(self._files)
+        if merged.config is None:
+            raise config.ConfigException("there is no such file, or nothing in it")
+        context = str(self._name or merged.config["current-context"])
+        _run_plugin(merged.config, context)
+        loader = KubeConfigLoader(merged.config, active_context=context, config_persister=merged.save_changes)
+        # An auth-provider asks a server, or runs a program.
+        within(
+            ALONE_S,
+            lambda: loader.load_and_set(settings),
+            what=f"the user of context {context} was not logged in",
+        )
         settings.refresh_api_key_hook = None
         return settings
+
+
+def _has_credentials(settings: Any) -> bool:  # noqa: ANN401
+    return bool(settings.api_key or settings.cert_file)
+
+
+def _run_plugin(document: Any, name: str) -> None:  # noqa: ANN401
+    """Run the plug-in of the context's user, and put its credentials in its place. Raises PluginFailed."""
+    context = document["contexts"].get_with_name(name)["context"]
+    users = document.safe_get("users") and document["users"]
+    entry = users.get_with_name(context.safe_get("user"), safe=True) if users else None
+    if entry is None or not entry.safe_get("user"):
+        return
+    user = entry["user"]
+    # The client takes these first.
+    if not user.safe_get("exec") or any(
+        user.safe_get(key) for key in ("auth-provider", "token", "tokenFile")
+    ):
+        return
+    cluster = document["clusters"].get_with_name(context["cluster"])["cluster"]
+    folder = str(Path(cluster.path).parent.absolute()) if cluster.path else None
+    credential = credentials(user.value.pop("exec"), context=name, cluster=cluster.value, folder=folder)
+    if credential.get("token"):
+        user.value["token"] = credential["token"]
+    else:
+        for key, part in (("client-certificate-data", "Certificate"), ("client-key-data", "Key")):
+            user.value[key] = base64.b64encode(credential[f"client{part}Data"].encode()).decode()
 
 
 _contexts: dict[tuple[str, str | None], KubeContext] = {}
@@ -123,10 +188,6 @@ def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401
     """Return those headers by a `Configuration`."""
     told = settings.auth_settings().values()
     return {one["key"]: one["value"] for one in told if one["in"] == "header"}
-
-
-def _tells_who(settings: Any) -> bool:  # noqa: ANN401
-    return bool(settings.api_key or settings.cert_file)
 
 
 def _changed_at(path: str) -> int | None:

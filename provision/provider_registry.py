@@ -144,6 +144,11 @@ def _provider_of(name: str) -> str:
 
 def describe(cloud: str) -> "CloudDescription":
     """What is known of a cloud. Raises UnknownProvider."""
+    if cloud in PROVIDERS:
+        raise UnknownProvider(
+            f"Provider {cloud} rents nothing, so no account has clusters of it. `gpuctl clusters` lists them, and "
+            f"`gpuctl down --cluster NAME` removes one. Accounts are those of {' and '.join(CLOUDS)}."
+        )
     if cloud not in RENTED:
         raise UnknownProvider(f"There is no cloud '{cloud}'. Give {' or '.join(RENTED)}.")
     found: CloudDescription = importlib.import_module(RENTED[cloud]).DESCRIPTION

@@ -98,9 +98,9 @@ def command(
 def of_prices(app: App, region: str | None) -> str | None:
     """The region of the prices; for one of a cloud whose prices are the same everywhere, none."""
     from provision.provider_registry import describe, descriptions
-    from provision.regions import cloud_of
+    from provision.regions import likely_cloud_of
 
-    owner = None if region is None else cloud_of(region)
+    owner = None if region is None else likely_cloud_of(region)
     if owner is None or describe(owner).price_region is not None:
         return region
     others = [

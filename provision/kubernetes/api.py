@@ -17,6 +17,7 @@ import yaml
 from kubernetes import config
 
 from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_context, kubeconfig_files
+from inventories.kube_plugin import PluginFailed
 from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.retry import Retry
@@ -156,13 +157,40 @@ class Api:
             document = {}
         if answer.status < 400:
             return document
-        raise refused(answer.status, document, self.context, operation=f"{method} {path}")
+        raise refused(
+            answer.status,
+            document,
+            self.context,
+            operation=f"{method} {path}",
+            failure=self._found.failure(),
+            anonymous=not self._found.has_credentials(),
+        )
 
 
-def refused(status: int, document: Mapping[str, Any], context: str, *, operation: str) -> CloudError:
-    """Return the error for an answer of the server. Its own sentence names the verb and the kind."""
+def refused(
+    status: int,
+    document: Mapping[str, Any],
+    context: str,
+    *,
+    operation: str,
+    failure: str = "",
+    anonymous: bool = False,
+) -> CloudError:
+    """Return the error for an answer of the server. Its own sentence names the verb and the kind.
+
+    `failure`: why the credential plug-in gave no newer credentials. `anonymous`: the request had no credentials.
+    """
     said = str(document.get("message") or f"status {status}")
     reason = str(document.get("reason") or status)
+    if status in (401, 403) and anonymous:
+        return BadCredentials(
+            f"The context {context} of your kubeconfig has no credentials: its user has no token, no certificate and "
+            f"no credential plug-in. The API server refuses: {said}. Have its provider write the kubeconfig again.",
+            operation=operation,
+            code=reason,
+        )
+    if status == 401 and failure:
+        return BadCredentials(failure, operation=operation, code=reason)
     if status == 401:
         return BadCredentials(
             f"The cluster of context {context} does not take your credentials: {said}. Log in again, or use those "
@@ -204,6 +232,8 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
         raise UnknownProfile(f"Your kubeconfig has no context '{name}'. It has {', '.join(known)}.")
     try:
         made = Api(kube_context(files, name), name, clock)
+    except PluginFailed as error:
+        raise BadCredentials(str(error)) from error
     except UNREADABLE as error:
         raise BadCredentials(f"The context {name} of your kubeconfig can't be used: {error}.") from error
     if not made.verified:

@@ -95,6 +95,11 @@ class KubernetesProvider:
         free = True
         if missing or cluster is None:
             cluster, free, notes = self._asked(api, record, spec, len(missing))
+        if not free and spec.max_cost_usd is not None:
+            raise RefusedPlan(
+                f"--max-cost can't be kept: {notes[-1]}. Nothing was created. Leave --max-cost out, or ask for "
+                "machines that the cluster's nodes have room for."
+            )
         # An `up` that was cut off may have asked for others.
         asked = pods.asked_for() if pods is not None else None
         settles = not missing and asked is not None and asked != count

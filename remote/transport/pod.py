@@ -29,6 +29,7 @@ from inventories.kube_context import (
     kube_context,
     kubeconfig_files,
 )
+from inventories.kube_plugin import PluginFailed
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
 from remote.transport import LOOPBACK, NO_STATUS, pod_relay
@@ -65,6 +66,8 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     context = kube_context(kubeconfig_files(own), machine.context)
     try:
         api = api_client(context.configuration())
+    except PluginFailed as error:
+        raise AuthenticationFailed(f"{machine.name}: {error}") from error
     except UNREADABLE as error:
         raise Unreachable(
             f"{machine.name}: the kubeconfig has no usable context {machine.context or 'of its own'}: {error}"
@@ -73,7 +76,7 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     try:
         pod = client.CoreV1Api(api).read_namespaced_pod(name, namespace, _request_timeout=timeout_s)
     except client.ApiException as error:
-        raise _refused(machine, error, api.configuration.host) from error
+        raise _refused(machine, error, api.configuration.host, context.failure()) from error
     except urllib3.exceptions.HTTPError as error:
         raise Unreachable(
             f"{machine.name}: the API server {api.configuration.host} does not answer: {error}"
@@ -87,8 +90,11 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
     return PodTransport(machine, api, context, RAY_WORKER if RAY_WORKER in names else names[0])
 
 
-def _refused(machine: Machine, error: "client.ApiException", server: str) -> Exception:
+def _refused(machine: Machine, error: "client.ApiException", server: str, failure: str) -> Exception:
+    """Return the error for a refusal. `failure`: why the credential plug-in gave no newer credentials."""
     said = message_of(error)
+    if error.status == 401 and failure:
+        return AuthenticationFailed(f"{machine.name}: {failure}")
     if error.status in (401, 403):
         return AuthenticationFailed(f"{machine.name}: the API server refuses: {said}")
     if error.status == 404:
@@ -157,6 +163,8 @@ class PodTransport:
         namespace, _, name = self._machine.id.partition("/")
         try:
             settings = self._context.configuration()
+        except PluginFailed as error:
+            raise AuthenticationFailed(f"{self._machine.name}: {error}") from error
         except UNREADABLE as error:
             raise ConnectionLost(f"{self._machine.name}: the kubeconfig can't be used: {error}") from error
         # What is said on a terminal is one stream.

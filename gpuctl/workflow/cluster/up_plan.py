@@ -16,7 +16,7 @@ from inventories.money import dollars
 from provision.cloud.planning.drivers import system_of
 from provision.cloud.records import PlannedResource, Terms
 from provision.provider import DAY_S, Plan
-from provision.provider_registry import KUBERNETES
+from provision.provider_registry import KUBERNETES, RENTED
 from provision.regions import refresh_command
 
 if TYPE_CHECKING:
@@ -92,14 +92,19 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if plan.free:
         return
     if plan.until_s is None:
-        add = plan.ttl_ends_bill and not plan.keep
-        advice = " (add --ttl 4h)" if add else f" (`gpuctl down --cluster {plan.spec.cluster}` ends them)"
-        yield "ends", nothing_ends(plan.total_usd, advice), "yellow"
+        yield "ends", _nothing_ends(plan), "yellow"
     elif not plan.ttl_ends_bill:
         day = nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
         yield "ends", day, "bold yellow"
     else:
         yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _nothing_ends(plan: Plan) -> str:
+    """Return the daily cost of a plan without a time limit, and the option or the command that ends its machines."""
+    limited = plan.provider in RENTED and plan.ttl_ends_bill and not plan.keep
+    advice = "add --ttl 4h" if limited else f"`gpuctl down --cluster {plan.spec.cluster}` ends them"
+    return nothing_ends(plan.total_usd, f" ({advice})")
 
 
 def _setup(setup: Setup) -> Iterator[tuple[str, str, str]]:
@@ -180,7 +185,7 @@ def unasked(plan: Plan) -> Iterator[str]:
         return
     yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
     if plan.until_s is None:
-        yield nothing_ends(plan.total_usd)
+        yield _nothing_ends(plan)
     elif not plan.ttl_ends_bill:
         yield nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
 
@@ -190,7 +195,8 @@ def costs(plan: Plan) -> str:
     hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
     known = most_usd if hourly_usd is None else hourly_usd
     if known is None:
-        return f"not known: `{refresh_command(plan.provider, plan.region)}` asks for it"
+        command = refresh_command(plan.provider, plan.region)
+        return f"not known: `{command}` asks for it" if command else "not known"
     most = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
     until = " until they end" if plan.ttl_ends_bill else ""

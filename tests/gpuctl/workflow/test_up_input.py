@@ -78,6 +78,18 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
             ("--shape", "g5.xlarge", "--region", "eu-jovanovac-1"),
             "eu-jovanovac-1 is a region of OCI, not of AWS.",
         ),
+        (
+            ("--shape", "g5.xlarge", "--region", "us-esat-1"),
+            "AWS has no region 'us-esat-1'; did you mean 'us-east-1'?",
+        ),
+        (
+            ("--shape", "g5.xlarge", "--region", "useast1"),
+            "AWS has no region 'useast1'; did you mean 'us-east-1'?",
+        ),
+        (
+            ("--shape", "g5.xlarge", "--provider", "eks", "--region", "eu-wset-1"),
+            "AWS has no region 'eu-wset-1'; did you mean 'eu-west-1'?",
+        ),
     ],
 )
 def test_up_says_what_a_shape_or_region_is_that_can_not_be_meant(

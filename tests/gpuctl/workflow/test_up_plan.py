@@ -113,6 +113,11 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
             "price   not known: `gpuctl shapes --refresh-prices --provider oci` asks for it\n",
         ),
         (
+            {"provider": "kubernetes", "region": None, "price": PlanPrice(machines_usd=None), "until_s": None},
+            "nothing ends these machines: what a day costs is not known (`gpuctl down --cluster a10` ends them)\n"
+            "price   not known\n",
+        ),
+        (
             {"price": replace(SPOT, most_machines_usd=None), "provider": "aws", "region": "eu-west-1"},
             "spot machines at the price of now, which changes: at most what "
             "`gpuctl shapes --refresh-prices --provider aws\n        --region eu-west-1` tells\n",

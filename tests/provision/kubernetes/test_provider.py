@@ -12,6 +12,7 @@ from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.errors import (
+    BadCredentials,
     CreateFailed,
     Denied,
     LeftBehind,
@@ -279,6 +280,34 @@ def test_autoscaler_that_makes_nodes_is_seen(api: KubeApi, folder: ClusterFolder
         "the Cluster Autoscaler makes the nodes that are missing, which are billed"
     )
     assert not plan.free
+    with pytest.raises(RefusedPlan, match="--max-cost can't be kept: the Cluster Autoscaler makes the nodes"):
+        provider(folder).plan(replace(SPEC, count=9, max_cost_usd=5.0), None)
+    provider(folder).plan(replace(SPEC, max_cost_usd=5.0), None)
+
+
+def test_credential_plug_in_that_fails_is_the_reason(
+    api: KubeApi, folder: ClusterFolder, tmp_path: Path
+) -> None:
+    expired = "echo 'Token for sso has expired' >&2; exit 255"
+    for script, said in {
+        expired: "failed with exit status 255: Token for sso has expired. Log in",
+        "echo hello": "printed no credentials: its output is not the JSON of an ExecCredential",
+        """echo '{"apiVersion": "v2", "status": {}}'""": "printed credentials of version v2",
+        """echo '{"apiVersion": "v1", "status": {}}'""": "printed no token and no certificate",
+    }.items():
+        plugin = {"apiVersion": "v1", "command": "sh", "args": ["-c", script], "interactiveMode": "Never"}
+        api.kubeconfig(tmp_path / "kubeconfig", user={"exec": plugin})
+        with pytest.raises(BadCredentials, match=f"The credential plug-in 'sh' of context test {said}"):
+            provider(folder).plan(SPEC, None)
+    missing = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "Install it so."}
+    api.kubeconfig(tmp_path / "kubeconfig", user={"exec": missing})
+    with pytest.raises(
+        BadCredentials, match=r"'no-such-plugin' of context test is not installed here: .* Install it so"
+    ):
+        provider(folder).plan(SPEC, None)
+    api.kubeconfig(tmp_path / "kubeconfig", user={"username": "me"})
+    with pytest.raises(BadCredentials, match="has no credentials: its user has no token"):
+        provider(folder).plan(SPEC, None)
 
 
 def test_plan_refuses_before_anything_is_made(api: KubeApi, folder: ClusterFolder) -> None:

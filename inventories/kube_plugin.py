@@ -1,0 +1,168 @@
+"""The credential plug-in of a kubeconfig: a program that prints a token, run with a deadline.
+
+The official client runs it as well, without a deadline, and goes on as `system:anonymous` where it fails.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from kubernetes.config import ConfigException
+
+ALONE_S = 30.0
+"""For a plug-in that can ask nobody."""
+WITH_A_PERSON_S = 120.0
+"""For a plug-in on a terminal, which may ask for a code, or have somebody log in with a browser."""
+POLL_S = 0.5
+CONFIG = "client.authentication.k8s.io/exec"
+"""Name of the extension of a cluster that is meant for its plug-in."""
+MAX_QUOTED = 400
+"""Characters of what a plug-in printed that are quoted."""
+SECRETS = re.compile(r"secret|passw|key|--token", re.IGNORECASE)
+
+
+class PluginFailed(ConfigException):  # type: ignore[misc]  # the client has no types
+    """The plug-in gave no credentials; the message names it, says why, and what to do."""
+
+
+def credentials(
+    plugin: Mapping[str, Any], *, context: str, cluster: Mapping[str, Any], folder: str | None
+) -> dict[str, Any]:
+    """Run the plug-in and return the `status` that it prints: a `token`, or a certificate and its key.
+
+    Args:
+        plugin: `exec` of a user of a kubeconfig.
+        context: The context's name, for messages.
+        cluster: The context's cluster, for a plug-in with `provideClusterInfo`.
+        folder: The kubeconfig's folder, in which the plug-in runs.
+
+    Raises:
+        PluginFailed: It gave no credentials within its time.
+    """
+    name = f"The credential plug-in '{plugin.get('command')}' of context {context}"
+    alone = plugin.get("interactiveMode") == "Never" or not (sys.stdin and sys.stdin.isatty())
+    info: dict[str, Any] = {"interactive": not alone}
+    if plugin.get("provideClusterInfo"):
+        info["cluster"] = _described(cluster)
+    version = str(plugin.get("apiVersion"))
+    env = {str(one.get("name")): str(one.get("value")) for one in plugin.get("env") or ()}
+    env["KUBERNETES_EXEC_INFO"] = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": info})
+    argv = [str(word) for word in (plugin.get("command") or "", *(plugin.get("args") or ()))]
+    printed = _run(
+        name, argv, os.environ | env, folder, alone=alone, hint=str(plugin.get("installHint") or "")
+    )
+    try:
+        document = json.loads(printed)
+        status, printed_version = document["status"], document.get("apiVersion")
+        good = isinstance(status, dict) and (
+            status.get("token") or (status.get("clientCertificateData") and status.get("clientKeyData"))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PluginFailed(
+            f"{name} printed no credentials: its output is not the JSON of an ExecCredential. See in your kubeconfig "
+            "whether its `command` and `args` are right."
+        ) from None
+    if printed_version != version:
+        raise PluginFailed(
+            f"{name} printed credentials of version {printed_version}, and your kubeconfig asks for {version}. "
+            "Write the kubeconfig again with the provider's own command, or update the plug-in."
+        )
+    if not good:
+        raise PluginFailed(
+            f"{name} printed no token and no certificate with its key. Log in again as the provider of the cluster "
+            "describes it, and run the command again."
+        )
+    return dict(status)
+
+
+def _run(
+    name: str, argv: list[str], env: Mapping[str, str], folder: str | None, *, alone: bool, hint: str
+) -> bytes:
+    """Return the output of the program.
+
+    Files take it, as a child of the program may hold a pipe open for ever.
+    """
+    limit_s = ALONE_S if alone else WITH_A_PERSON_S
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL if alone else None,
+                stdout=output,
+                stderr=errors,
+                cwd=folder or None,
+                env=dict(env),
+                start_new_session=alone,  # a session of its own has no terminal
+            )
+        except OSError as error:
+            why = "is not installed here" if isinstance(error, FileNotFoundError) else "can't be started"
+            raise PluginFailed(
+                f"{name} {why}: {error.strerror}. {hint or 'Install it, or have PATH name its folder.'}"
+            ) from error
+        try:
+            status = _wait(process, errors, limit_s, alone=alone)
+        finally:
+            if process.poll() is None:
+                if alone:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+                process.wait()
+        said = _quoted(errors)
+        if status is None:
+            raise PluginFailed(
+                f"{name} did not end within {limit_s:.0f} s{said}. Run {_by_hand(argv)} to see what it waits for."
+            )
+        if status != 0:
+            raise PluginFailed(
+                f"{name} failed with exit status {status}{said}. Log in again as it asks for, and run the command "
+                "again."
+            )
+        output.seek(0)
+        return output.read()
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]", errors: IO[bytes], limit_s: float, *, alone: bool
+) -> int | None:
+    """Wait for the program's exit status; None: it has not ended. Show a person what it prints meanwhile."""
+    deadline = time.monotonic() + limit_s
+    shown = 0
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            return process.wait(min(POLL_S, left_s))
+        except subprocess.TimeoutExpired:
+            new = b"" if alone else os.pread(errors.fileno(), 64 * 1024, shown)
+            if new:
+                shown += len(new)
+                sys.stderr.write(new.decode(errors="replace"))
+                sys.stderr.flush()
+    return None
+
+
+def _by_hand(argv: list[str]) -> str:
+    """Return the command as somebody types it, without words that may be a secret."""
+    command = shlex.join(argv)
+    return "it by hand" if SECRETS.search(command) else f"`{command}` by hand"
+
+
+def _quoted(errors: IO[bytes]) -> str:
+    """Return the end of what the program wrote to its standard error, as a clause."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - 4 * MAX_QUOTED))
+    text = " ".join(errors.read().decode(errors="replace").split()).rstrip(".")
+    return (f": …{text[-MAX_QUOTED:]}" if len(text) > MAX_QUOTED else f": {text}") if text else ""
+
+
+def _described(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cluster as the plug-in reads it, with the extension for plug-ins as `config`."""
+    extensions = cluster.get("extensions") or ()
+    settings = [extension.get("extension") for extension in extensions if extension.get("name") == CONFIG]
+    return {**cluster, **({"config": settings[0]} if settings else {})}
