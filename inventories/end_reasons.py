@@ -87,6 +87,8 @@ class Cause(StrEnum):
 
     KERNEL_KILL = "kernel_kill"
     """The kernel killed it, or a process of it, for want of memory."""
+    CHILD_KILLED = "child_killed"
+    """A process that it had started was killed, it is not known by what."""
     GPU_MEMORY = "gpu_memory"
     SILENT = "silent"
     """Its log has no traceback, and its last line tells of no error."""

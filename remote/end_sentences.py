@@ -37,11 +37,14 @@ def sentence(ended: Ended) -> str:
         case Reason.UNKNOWN:
             return f"killed, it is not known by what; {_who_killed(ended)}"
         case Reason.SIGNAL if ended.place:
-            return f"{exit_text(ended)} in C code that was called from {ended.place}"
+            words = f": {ended.detail}" if ended.detail and ended.cause is not Cause.SILENT else ""
+            return f"{exit_text(ended)} in C code that was called from {ended.place}{words}"
         case Reason.SIGNAL | Reason.EXIT_CODE if ended.cause is Cause.SILENT:
             if not ended.detail:
                 return f"{exit_text(ended)} without a word in its log"
             return f"{exit_text(ended)} without a traceback; its log ends with: {ended.detail}"
+        case Reason.EXIT_CODE if ended.cause is Cause.CHILD_KILLED:
+            return f"{_with_words(exit_text(ended), ended).rstrip('.')}; {_who_killed(ended)}"
         case Reason.SHARED_MEMORY_FULL:
             return f"{_with_words(exit_text(ended), ended)}; {_shared_memory(ended.facts)}"
         case Reason.NCCL_ERROR:

@@ -4,32 +4,28 @@ None of it is gpuctl's own. A library that changes its words makes a rank's end 
 """
 
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpuctl.hangs.stacks import Frame, collective
+from gpuctl.hangs.stacks import collective
+from gpuctl.run_results.root_cause import ON_REQUEST, RootCause, carries, root_cause
+from gpuctl.run_results.tracebacks import Link, Thrown, chains, plain_lines, unprefixed
 from gpuctl.text import clean
 from inventories.end_reasons import Cause, Reason
 from remote.shared.constants import CODE, NODE_FOLDER
 
 MOST_SAID = 300
-MOST_LINES = 4
-"""Of an exception's message."""
+LOOK_BACK = 12
+"""Lines of a log without a traceback that may tell what went wrong."""
+USAGE = 2
+"""The exit status of a script that refuses its arguments."""
+BOX = "│╭╮╰╯─┃━ "
+"""What rich draws around a message."""
 
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
-_RANK_PREFIX = re.compile(r"^(\[[\w.:-]+\]:\s?)+")
-"""`[rank1]: ` and `[default1]:`, as torch and torchrun put them before a line."""
-_FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-"""A line of a traceback, or the place that Python could not read."""
 _SENT = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<inner>.+)$")
 """A file of the project, on a node."""
-_SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
-"""Python ends so without a traceback where it can't read the script itself."""
-_NOT_OF_A_MESSAGE = re.compile(
-    r"[\[(]|\d+[-/:]\d|Exception ignored|During handling|The above exception|\S*Warning|[A-Z]{4,}\b|wandb:"
-)
-"""How lines begin that others write after an exception."""
 _PEER_GONE = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|timed out|remote worker)"
     r"|ncclRemoteError|remote process exit|DistNetworkError|Connection closed by remote peer"
@@ -48,7 +44,8 @@ _GAVE_UP = re.compile(
 _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 """Where it names them."""
 _MEMORY = re.compile(
-    r"OutOfMemoryError|^MemoryError\b|can't allocate memory|Cannot allocate memory|std::bad_alloc"
+    r"OutOfMemoryError|^MemoryError\b|can't allocate memory|Cannot allocate memory|std::bad_alloc|_ArrayMemoryError"
+    r"|Unable to allocate \S+ \wiB"
 )
 _GPU_MEMORY = re.compile(
     r"(CUDA|HIP)(?: error:| failure)? '?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
@@ -62,7 +59,8 @@ _SHARED_MEMORY = re.compile(
 """What torch's DataLoader workers say, and NCCL, where /dev/shm is full."""
 NO_SPACE = "No space left on device"
 _CHILD_KILLED = re.compile(
-    r"DataLoader worker.*(killed by signal: Killed|exited unexpectedly)|Signals\.SIGKILL|BrokenProcessPool"
+    r"DataLoader worker.*(killed by signal: Killed|exited unexpectedly)|Signals\.SIGKILL|signal SIGKILL"
+    r"|\bSignal 9 \(SIGKILL\)|BrokenProcessPool|TerminatedWorkerError"
 )
 """What a rank says of which a process was killed."""
 _CUDA = re.compile(
@@ -98,10 +96,30 @@ _NCCL_LAST = "Last error:"
 _SAME_GPU = "Duplicate GPU detected"
 _ERROR_LIKE = re.compile(
     r"error|exception|fail|fatal|abort|terminate|assert|cannot|can't|can not|could not|unable|denied|refused|killed"
-    r"|invalid|illegal|unknown|unrecognized|not found|no such|missing|required|usage|signal|core dumped",
+    r"|invalid|illegal|unknown|unrecognized|not found|no such|missing|required|usage|signal|core dumped|unexpected"
+    r"|panicked|overflow",
     re.IGNORECASE,
 )
 """A line without a traceback that may tell what went wrong."""
+_ERROR_LINE = re.compile(
+    r"^(\S+: )*([Ff]atal |[Uu]sage |[Ii]nternal )?[Ee]rror\b|: error: |\b(ERROR|FATAL|CRITICAL|PANIC)\b|^[Ff]atal\b"
+    r"|panicked at|Check failed|Assertion .* failed|^(Could not|Cannot|Can't|Failed to|Unable to)\b"
+    r"|\*\*\* .*Error \d"
+)
+"""One that is such an error, also where other lines follow."""
+_HELP = re.compile(
+    r"[Uu]sage: |.*--help\b|Try |For (more|detailed|full)\b|.*environment variable .*stack ?trace|note: run with"
+)
+"""How a script goes on after it has refused its arguments."""
+_STACK = re.compile(
+    r"frame #\d+|#\d+ +(0x|\S+ at )|@ +0x|Exception raised from |\d+: +0x|note: run with|Aborted$|Extension modules:"
+)
+"""Lines of C++'s stacks, and of Rust's."""
+_LOGGED = re.compile(r"[EWIF]\d{4} ")
+"""How torch's own messages begin."""
+_TERMINATE = re.compile(
+    r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\n\s*what\(\): +(?P<what>.+)"
+)
 _NO_FILE = re.compile(
     r"No such file or directory: b?(?P<quote>['\"])(?P<quoted>.+?)(?P=quote)"  # Python
     r"|unable to open file: name = '(?P<hdf5>[^']+)', errno = 2\b"  # HDF5
@@ -112,8 +130,6 @@ _NO_FILE = re.compile(
 _LIBRARY = "cannot open shared object file"
 """What the dynamic linker says: the system's file, not the script's."""
 _NO_MODULE = re.compile(r"\bModuleNotFoundError\b")
-_FROM_A_TASK = re.compile(r"^ray\.exceptions\.RayTaskError\(")
-"""What Ray puts before the traceback of a task, whose own end is on the next line that is not indented."""
 _THREAD_AT_EXIT = "terminate called without an active exception"
 """What C++ says of a thread that is taken down while it works, as Python does with those that want it at its end."""
 _CRASH = re.compile(
@@ -121,9 +137,6 @@ _CRASH = re.compile(
 )
 """How faulthandler begins."""
 _OF_A_CRASH = re.compile(r"\(most recent call first\):$|^Extension modules: ")
-_ON_REQUEST = re.compile(r"^(KeyboardInterrupt|SystemExit|.*SignalException)\b")
-
-
 _SOURCE = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\]:?\s*")
 """Where in torch's sources its message was made."""
 _MORE_SENTENCES = re.compile(r"[.!] +[A-Z].*")
@@ -146,30 +159,6 @@ class LogEnd:
     """Where in the project: `data.py:41`, `all_reduce, train.py:28`; empty where it is not known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Exception:
-    """The last one of a log."""
-
-    lines: tuple[str, ...]
-    """Its message's."""
-    frames: list[Frame]
-    """The innermost first. One whose function is empty is the place that Python could not read."""
-
-    @property
-    def place(self) -> str:
-        for frame in self.frames:
-            inner = _SENT.match(frame.file)
-            if inner and not frame.function:
-                return f"{inner['inner']}, line {frame.line}"
-            if inner:
-                return f"{inner['inner']}:{frame.line}"
-        return ""
-
-    @property
-    def waits_at(self) -> str:
-        return ", ".join(filter(None, [collective(self.frames), self.place]))
-
-
 def without_crash(tail: str) -> tuple[str, str]:
     """A log's end without what faulthandler wrote of a crash in C code, and that: the rank's own words tell more."""
     said: list[str] = []
@@ -187,37 +176,91 @@ def without_crash(tail: str) -> tuple[str, str]:
     return "\n".join(said if own else crash[:1]), "\n".join(crash)
 
 
-def read(tail: str, *, aborted: bool = False) -> LogEnd:
+def read(tail: str, *, code: int | None = None) -> LogEnd:
     """How a log ends, of its last kilobytes.
 
-    `aborted`: the rank got SIGABRT, as by NCCL's watchdog: what that says stands before stacks.
+    `code`: the rank's exit status. After SIGABRT, as by NCCL's watchdog, what that says stands before stacks.
     """
-    words, thrown = last_words(tail), _last_exception(tail)
+    lines = plain_lines(tail)
+    raised = root_cause(chains(lines), _follows)
+    thrown = raised.thrown if raised else None
+    words = raised.thrown.head if raised else ""
+    words = words or _last_line(lines, usage=code == USAGE)
+    aborted = code in (-signal.SIGABRT, 128 + signal.SIGABRT)
+    if thrown is None and (ended := _TERMINATE.search("\n".join(lines))):
+        words = ": ".join(dict.fromkeys([ended["type"], clean(ended["what"], MOST_SAID)]))
     gave_up = _GAVE_UP.search(words)
     if aborted and (before := _GAVE_UP.search(tail)):
         gave_up, words = before, clean(before.group(), MOST_SAID)
     if gave_up:
         named = tuple(int(rank) for found in _NAMED.finditer(words) for rank in re.findall(r"\d+", found[1]))
-        place = thrown.waits_at if thrown else ""
         return LogEnd(
-            words=_tidied(words), reason=Reason.TIMED_OUT, ranks=named, traceback=False, place=place
+            words=_tidied(words),
+            reason=Reason.TIMED_OUT,
+            ranks=named,
+            traceback=False,
+            place=_waits_at(thrown),
         )
-    reason, cause = _reason_of(words)
+    reason, cause = _reason_of_both(raised) if raised else (None, None)
+    if raised is None:
+        reason, cause = _reason_of(words)
     if cause is Cause.DEVICE_ASSERT and (check := _ASSERTION.search(tail)):
         words = f"{words}: {clean(check.group(), MOST_SAID)}"
-    if reason is Reason.NCCL_ERROR:
+    elif reason is Reason.NCCL_ERROR:
         reason, cause, words = _of_nccl(words, tail)
-    if reason is None and thrown is None and not _ERROR_LIKE.search(words):
-        cause = Cause.SILENT
-    own = thrown is not None and not _ON_REQUEST.match(words)
+    elif raised is not None and reason is not Reason.LOST_PEER:
+        words = (raised.words or words) + _program_words(raised, lines)
+    if reason is None and child_was_killed(words):
+        cause = Cause.CHILD_KILLED
     if thrown is None:
+        if reason is None and not _ERROR_LIKE.search(words):
+            cause = Cause.SILENT
         return LogEnd(words=words, reason=reason, cause=cause, traceback=False)
     if reason in (Reason.LOST_PEER, Reason.NCCL_ERROR):
         words = _tidied(words) if reason is Reason.LOST_PEER else words
-        return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=thrown.waits_at)
-    if reason is None and len(thrown.lines) > 1 and len(words) < MOST_SAID:
-        words = clean(" ".join(thrown.lines), MOST_SAID)
-    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, place=thrown.place)
+        return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=_waits_at(thrown))
+    own = not ON_REQUEST.match(words)
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, place=_place(thrown))
+
+
+def _program_words(raised: RootCause, lines: Sequence[str]) -> str:
+    """`, after make: *** [all] Error 2`: an error above an exception that only reports a program's end."""
+    if not carries(raised.thrown):
+        return ""
+    above = [line for line in lines[: raised.thrown.begin] if not _LOGGED.match(unprefixed(line))]
+    last = _last_line(above, usage=False)
+    return f", after {clean(last, MOST_SAID)}" if _ERROR_LIKE.search(last) else ""
+
+
+def _follows(words: str) -> bool:
+    """Return whether an exception's message only reports that another rank is gone, or does not come."""
+    return bool(_PEER_GONE.search(words) or _GAVE_UP.search(words))
+
+
+def _reason_of_both(raised: RootCause) -> tuple[Reason | None, Cause | None]:
+    """The reason by the exception that was raised in the end, else by the one that explains it."""
+    heads = raised.heads
+    if raised.link is Link.CONTEXT and not raised.deliberate:
+        heads = heads[:1]  # the exception that was handled then may have nothing to do with it
+    heads += [member.head for member in raised.thrown.members]
+    return next((known for head in heads if (known := _reason_of(head))[0] is not None), (None, None))
+
+
+def _place(thrown: Thrown) -> str:
+    """Return where in the project an exception was raised."""
+    members = [frame for member in thrown.members[:1] for frame in member.frames]
+    for frame in [*members, *thrown.frames]:
+        inner = _SENT.match(frame.file)
+        if inner and not frame.function:
+            return f"{inner['inner']}, line {frame.line}"
+        if inner:
+            return f"{inner['inner']}:{frame.line}"
+    return ""
+
+
+def _waits_at(thrown: Thrown | None) -> str:
+    """The collective in which an exception was raised, and where that was called."""
+    return "" if thrown is None else ", ".join(filter(None, [collective(thrown.frames), _place(thrown)]))
 
 
 def _tidied(words: str) -> str:
@@ -253,7 +296,7 @@ def _cuda_cause(words: str) -> Cause | None:
 
 def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
     """What an error of NCCL's comes to, by its own last error, which torch prints below its line."""
-    lines = [_RANK_PREFIX.sub("", clean(line, MOST_SAID)).strip() for line in tail.split("\n")]
+    lines = [unprefixed(clean(line, MOST_SAID)).strip() for line in tail.split("\n")]
     last = next((after for line, after in reversed(list(pairwise(lines))) if line == _NCCL_LAST), "")
     said = f"{words}: {last}" if last else words
     if _SAME_GPU in said:
@@ -280,52 +323,15 @@ def path_not_found(words: str) -> str:
     return next(found[name] for name in ("quoted", "hdf5", "named", "before") if found[name])
 
 
-def last_words(tail: str) -> str:
-    """The line of a log's end that tells most: what the last exception begins with, else the last line."""
-    thrown = _last_exception(tail)
-    if thrown is not None and thrown.lines:
-        return thrown.lines[0]
-    lines = (_plain(line).strip() for line in reversed(tail.split("\n")))
-    return next(filter(None, lines), "")
+def _last_line(lines: Sequence[str], *, usage: bool) -> str:
+    """The most useful line of a log without a traceback: the last one, or an error that is near it.
 
-
-def _plain(line: str) -> str:
-    return _RANK_PREFIX.sub("", clean(line).rstrip())
-
-
-def _last_exception(tail: str) -> _Exception | None:
-    """The exception that a log tells of last; without lines where they are cut off."""
-    logged = tail.split("\n")
-    lines = [_plain(line) for line in logged]
-    begins = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
-    if begins:
-        ends = [at for at in range(begins[-1] + 1, len(lines)) if lines[at] and not lines[at][0].isspace()]
-        if len(ends) > 1 and _FROM_A_TASK.match(lines[ends[0]]):
-            del ends[0]
-        begin = begins[-1]
-    else:
-        ends = [at for at, line in enumerate(lines) if _SYNTAX.match(line)][-1:]
-        begin = max((at for at in range(ends[0]) if _FRAME.match(lines[at])), default=-1) - 1 if ends else -2
-        if begin < -1:
-            return None
-    end = ends[0] if ends else len(lines)
-    frames = [found for line in lines[begin + 1 : end] if (found := _FRAME.match(line))]
-    return _Exception(
-        lines=_message(logged[end : end + MOST_LINES]),
-        frames=[
-            Frame(file=found["file"], line=int(found["line"]), function=found["function"] or "")
-            for found in reversed(frames)
-        ],
-    )
-
-
-def _message(logged: list[str]) -> tuple[str, ...]:
-    """The lines of an exception's message, of those that begin with it."""
-    said = [_plain(line).strip() for line in logged]
-    prefixes = [found.group().strip() if (found := _RANK_PREFIX.match(line)) else "" for line in logged]
-    more = 1
-    while more < len(said) and said[more] and prefixes[more] == prefixes[0]:
-        if _NOT_OF_A_MESSAGE.match(said[more]):
-            break
-        more += 1
-    return tuple(said[:more])
+    `usage`: the script refused its arguments, and may have said so above its help.
+    """
+    inner = [unprefixed(line).strip(BOX).strip() for line in lines]
+    shown = [line for line in inner if line and not _STACK.match(line)] or inner
+    last = ([line for line in shown if not _HELP.match(line)] or shown or [""])[-LOOK_BACK:]
+    if _ERROR_LIKE.search(last[-1]) and not usage:
+        return last[-1]
+    pattern = _ERROR_LIKE if usage else _ERROR_LINE
+    return next(filter(pattern.search, reversed(last)), last[-1])

@@ -28,7 +28,7 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     if record.ended is not None:
         return replace(record.ended, exit_code=code), False
     said, crash = log_errors.without_crash(log_tail)
-    log = log_errors.read(said, aborted=bare.signal == signal.SIGABRT)
+    log = log_errors.read(said, code=code)
     reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
     own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)

@@ -322,7 +322,7 @@ def metrics_line(line: bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def tail(folder: RunFolder, rank: int, *, max_bytes: int = 16_384) -> str:
+def tail(folder: RunFolder, rank: int, *, max_bytes: int = 65_536) -> str:
     """The end of a rank's log; empty where there is none."""
     path = folder.path / constants.RANK_LOG.format(rank)
     if not path.exists():

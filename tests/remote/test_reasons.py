@@ -50,8 +50,16 @@ SENTENCES: list[tuple[Ended, str]] = [
         "as systemd-oomd",
     ),
     (
-        Ended(reason=R.SIGNAL, exit_code=-11, place="load, data.py:4", detail="x"),
+        Ended(reason=R.SIGNAL, exit_code=-11, place="load, data.py:4", detail="x", cause=Cause.SILENT),
         "killed by SIGSEGV in C code that was called from load, data.py:4",
+    ),
+    (
+        Ended(reason=R.SIGNAL, exit_code=-6, place="load, data.py:4", detail="c10::Error: no"),
+        "killed by SIGABRT in C code that was called from load, data.py:4: c10::Error: no",
+    ),
+    (
+        Ended(reason=R.EXIT_CODE, exit_code=1, detail="E: process 1 was killed.", cause=Cause.CHILD_KILLED),
+        "exit status 1: E: process 1 was killed; running out of memory is the usual cause",
     ),
     (
         Ended(reason=R.EXIT_CODE, exit_code=3, cause=Cause.SILENT, detail="epoch 3"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuctl.run_results.log_errors import last_words, path_not_found, read
+from gpuctl.run_results.log_errors import path_not_found, read
 from inventories.end_reasons import Cause, Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
@@ -15,7 +15,7 @@ BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3,
         ("\n \n", ""),
         (
             "[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: ValueError: no\n[rank1]: more",
-            "ValueError: no",
+            "ValueError: no more",
         ),
         (
             "[default0]:[rank0]: Traceback (most recent call last):\n"
@@ -25,9 +25,13 @@ BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3,
         (
             BOOM + "\nDuring handling of the above exception, another exception occurred:\n\n"
             "Traceback (most recent call last):\n  x\nKeyError: 'late'\n",
-            "KeyError: 'late'",
+            "KeyError: 'late', after RuntimeError: boom",
         ),
         ("Traceback (most recent call last):\n  cut", "cut"),
+        (
+            " 40%|████      | 40/100 [00:00<00:00, 194.73it/s]error: shard 7\r 40%|████      | 40/100 [00:00<00:00]",
+            "error: shard 7",
+        ),
         ("\x1b[31mred\x1b[0m\x07\n", "red"),
         (" 10%|#\r 50%|##\r", "50%|##"),
         (
@@ -38,12 +42,13 @@ BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3,
         ),
     ],
 )
-def test_last_words_extracts_error_line_from_log_tail(tail: str, said: str) -> None:
-    assert last_words(tail) == said
+def test_read_extracts_error_from_log_tail(tail: str, said: str) -> None:
+    assert read(tail).words == said
 
 
-def test_last_words_limits_length() -> None:
-    assert len(last_words("x" * 1_000_000)) <= 2000
+def test_read_limits_length() -> None:
+    assert len(read("x" * 1_000_000).words) <= 2000
+    assert len(read("Traceback (most recent call last):\n  x\nE: " + "x" * 1_000_000).words) <= 800
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,8 @@ def test_read_adds_what_explains_an_error_of_cuda_or_nccl() -> None:
         f"{ASSERT}\n{trace}RuntimeError: CUDA error: device-side assert triggered\nCUDA kernel errors\n"
     )
     assert failed.words.endswith("device-side assert triggered: Assertion `t >= 0 && t < n_classes` failed")
-    failed = read(f"{trace}[rank0]: {DIST}\n[rank0]: Last error:\n[rank0]: socketPollConnect: refused\n")
+    lines = f"{trace}{DIST}\nLast error:\nsocketPollConnect: refused".split("\n")
+    failed = read("\n".join(f"[rank0]: {line}" for line in lines))
     assert failed.words == f"{DIST}: socketPollConnect: refused"
 
 
@@ -175,7 +181,7 @@ def test_read_tells_own_exception_from_one_that_was_asked_for() -> None:
 
 def test_read_finds_what_the_watchdog_said_before_it_aborted() -> None:
     tail = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)\nterminate called\nframe #0: clone\n"
-    assert (read(tail, aborted=True).reason, read(tail).reason) == (Reason.TIMED_OUT, None)
+    assert (read(tail, code=-6).reason, read(tail).reason) == (Reason.TIMED_OUT, None)
 
 
 def test_read_names_ranks_that_missed_a_barrier() -> None:
@@ -244,7 +250,7 @@ def test_read_tells_the_whole_message_and_where_in_the_project_it_was_raised(
 
 def test_read_bounds_a_message_of_many_lines() -> None:
     found = read("Traceback (most recent call last):\n  x\nValueError: 1\n" + "2\n" * 50)
-    assert found.words == "ValueError: 1 2 2 2"
+    assert found.words == "ValueError: 1 2 2 2 2 2 … (34 more lines)"
 
 
 def test_read_tells_which_collective_lost_its_peer_without_torch_s_own_text() -> None:
