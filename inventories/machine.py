@@ -35,6 +35,10 @@ class Machine:
     shape: str | None = None
     key_file: Path | None = None
     """Private key. None: the user's own agent and keys."""
+    ssh_alias: str | None = None
+    """Name of the machine in the user's SSH configuration. None: `host` is its name there."""
+    proxy_command: str | None = None
+    """Program whose input and output are the connection to the SSH port, as in OpenSSH's ProxyCommand."""
     python: str | None = None
     """Interpreter to use as it is. None: `python3` of the machine."""
     host_key: str | None = None
@@ -46,6 +50,11 @@ class Machine:
     def has_ssh(self) -> bool:
         """Whether it is reached by SSH."""
         return self.transport == "ssh"
+
+    @property
+    def is_direct(self) -> bool:
+        """Return whether this computer connects to the SSH port itself, over no bastion and no program."""
+        return self.bastion is None and self.proxy_command is None
 
     def public(self) -> "MachineInfo":
         """The machine as `up --json` and `status --json` show it."""

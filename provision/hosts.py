@@ -90,7 +90,7 @@ class HostsProvider:
                     kind="host",
                     name=machine.name,
                     detail=f"{machine.user}@{machine.host} port {machine.port}"
-                    + (f" over {machine.bastion}" if machine.bastion else "")
+                    + (f" over {way}" if (way := machine.bastion or machine.proxy_command) else "")
                     + INSTALLS * (driver.source == "install"),
                 )
                 for machine in keep
@@ -117,7 +117,7 @@ class HostsProvider:
 
     def refresh(self, machine: Machine) -> Machine:
         """`running` where the SSH port answers within 2 s, else `unknown`; so behind a bastion, or without SSH."""
-        if machine.bastion is not None or not machine.has_ssh:
+        if not (machine.is_direct and machine.has_ssh):
             return replace(machine, state="unknown")
         try:
             with socket.create_connection((machine.host, machine.port), timeout=CONNECT_TIMEOUT_S):
@@ -155,10 +155,12 @@ def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machi
     """The machine with its interpreter and bastion: the spec's, else the file's, else the ones that it had."""
     known = {(one.host, one.port): one for one in (current.machines if current else ())}
     had = known.get((machine.host, machine.port), machine)
+    way = machine if not machine.is_direct else had
     return replace(
         machine,
         python=spec.python or machine.python or had.python,
-        bastion=spec.bastion or machine.bastion or had.bastion,
+        bastion=spec.bastion or way.bastion,
+        proxy_command=None if spec.bastion else way.proxy_command,
     )
 
 

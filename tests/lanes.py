@@ -166,6 +166,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "tests/fakes/toy_cloud",
     ),
     "integration/test_open_runs.py": (*_RUN, "gpuctl/commands/down.py"),
+    "integration/test_ssh_logins.py": (
+        "remote/transport/keys.py",
+        "remote/transport/proxy_command.py",
+        "inventories/user_ssh.py",
+        "inventories/ansible/ssh_args.py",
+    ),
     "integration/test_openssh.py": (
         "remote/sessions/connect.py",
         "remote/transport/login.py",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inventories.ansible.ssh_args import is_ipv6, read_address
 from inventories.did_you_mean import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, shown
 
@@ -32,6 +33,8 @@ class Host:
     line: int
     """Of its first mention."""
     vars: Mapping[str, Var]
+    address: str | None = None
+    """The host as it is written, where that is more than a name: `user@host`, `host:22`."""
 
 
 @dataclass(kw_only=True)
@@ -56,6 +59,13 @@ def read_hosts(source: Source, problems: Problems) -> list[Host]:
     return reader.hosts()
 
 
+def _name_of(host: str) -> str:
+    """Return a host's name: of `user@host:port` or an IPv6 address, the part that a name can have; else the text."""
+    address = read_address(host)
+    more = address.user is not None or address.port is not None or is_ipv6(address.host)
+    return address.name if more and _HOST_NAME.fullmatch(address.host.replace(":", "0")) else host
+
+
 class _Reader:
     def __init__(self, source: Source, problems: Problems) -> None:
         self._source = source
@@ -63,6 +73,7 @@ class _Reader:
         self._groups = {"all": _Group()}
         self._host_lines: dict[str, int] = {}
         self._host_vars: dict[str, dict[str, Var]] = {}
+        self._addresses: dict[str, str] = {}
 
     def group(self, name: str, keys: Keys, *, parent: str) -> None:
         """Note a group, its variables, its hosts and its children."""
@@ -82,8 +93,11 @@ class _Reader:
                 )
         group.vars |= self._vars((*keys, "vars")) if "vars" in sections else {}
         for host in self._mapping((*keys, "hosts")) if "hosts" in sections else ():
-            group.hosts.add(host)
-            self._host(host, (*keys, "hosts", host))
+            host_name = _name_of(host)
+            group.hosts.add(host_name)
+            if host_name != host:
+                self._addresses[host_name] = host
+            self._host(host_name, (*keys, "hosts", host))
         for child in self._mapping((*keys, "children")) if "children" in sections else ():
             self.group(child, (*keys, "children", child), parent=name)
 
@@ -99,7 +113,14 @@ class _Reader:
             merged: dict[str, Var] = {}
             for group in sorted(groups_of[name], key=order.__getitem__):
                 merged |= self._groups[group].vars
-            found.append(Host(name=name, line=line, vars=merged | self._host_vars[name]))
+            found.append(
+                Host(
+                    name=name,
+                    line=line,
+                    vars=merged | self._host_vars[name],
+                    address=self._addresses.get(name),
+                )
+            )
         return found
 
     def _host(self, name: str, keys: Keys) -> None:

@@ -4,7 +4,6 @@ Ansible's connection variables and ours are read; any other variable is left to 
 one of them misspelt.
 """
 
-import getpass
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -13,13 +12,24 @@ from pathlib import Path
 from typing import Any, get_args
 
 from inventories.ansible.groups import Host, Var
+from inventories.ansible.ssh_args import (
+    SshArgs,
+    expand_tokens,
+    proxy_of_hops,
+    read_address,
+    read_args,
+    refuse_connection,
+)
 from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
+from inventories.user_ssh import read_settings
 from inventories.yaml_source import Problems, shown
 
 _KEY_FILE = "ansible_ssh_private_key_file"
-_COMMON_ARGS = "ansible_ssh_common_args"
+_ARGS = ("ansible_ssh_common_args", "ansible_ssh_args", "ansible_ssh_extra_args")
+_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
+_CONNECTION = "ansible_connection"
 
 _OTHER_NAMES = {
     "ansible_ssh_host": "ansible_host",
@@ -58,6 +68,10 @@ def machines_of(
     """
     values = [_checked(host, problems) for host in hosts]
     for host, found in zip(hosts, values, strict=True):
+        _read_args(host, found, problems)
+        if not complete:
+            _read_address(host, found, problems)
+            _apply_user_ssh(host, found, problems)
         if _KEY_FILE in found:
             found[_KEY_FILE] = folder / found[_KEY_FILE]
         if complete:
@@ -81,7 +95,9 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
         user=found.get("ansible_user", ""),
         transport=found.get("gpuctl_transport", "ssh"),
         context=found.get("ansible_kubectl_context"),
-        bastion=found.get("bastion") or found.get(_COMMON_ARGS),
+        bastion=found.get("bastion"),
+        proxy_command=_proxy_command(found),
+        ssh_alias=found.get("ssh_alias"),
         private_ip=found.get("private_ip", ""),
         gpus=found.get("gpus"),
         id=found.get("id", ""),
@@ -95,8 +111,7 @@ def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
 
 def _add_defaults(host: Host, found: dict[str, Any], problems: Problems) -> None:
     """What a person may leave out."""
-    address = found.setdefault("ansible_host", host.name)
-    if ":" in found.setdefault("private_ip", address):
+    if ":" in found.setdefault("private_ip", found["ansible_host"]):
         line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
         problems.add(
             line,
@@ -104,15 +119,90 @@ def _add_defaults(host: Host, found: dict[str, Any], problems: Problems) -> None
             "machines reach each other by IPv4 (127.0.0.1 does where there is but one; SSH may go by IPv6).",
         )
     found.setdefault("id", host.name)
-    if "ansible_user" not in found:
-        try:
-            found["ansible_user"] = getpass.getuser()
-        except (KeyError, OSError):
-            problems.add(host.line, f"host '{host.name}' needs ansible_user: the current user has no name.")
     key_file = found.get(_KEY_FILE)
     if key_file is not None and not key_file.is_file():
         line = next(host.vars[key].line for key in (_KEY_FILE, *_OTHER_NAMES) if key in host.vars)
         problems.add(line, f"{_KEY_FILE}: there is no file '{key_file}'.")
+
+
+def _read_args(host: Host, values: dict[str, Any], problems: Problems) -> None:
+    """Add the settings in arguments of ssh that no variable has."""
+    args = SshArgs()
+    for key in [key for key in _ARGS if key in values]:
+        args = args.over(values.pop(key))
+    if "bastion" not in values:
+        if args.jump is not None and "," in args.jump:
+            values["proxy_command"] = proxy_of_hops(args.jump)
+        elif args.jump is not None:
+            values["bastion"] = None if args.jump == "none" else args.jump
+        elif args.proxy_command is not None:
+            values["proxy_command"] = args.proxy_command
+    options = {"ansible_user": args.user, "ansible_port": args.port, _KEY_FILE: args.key_file}
+    for key in [key for key, text in options.items() if text is not None and key not in values]:
+        try:
+            values[key] = _CHECKS[key](options[key])
+        except _Wrong as error:
+            problems.add(
+                host.line, f"host '{host.name}': {key} should be {error}, but is {shown(options[key])}."
+            )
+
+
+def _read_address(host: Host, values: dict[str, Any], problems: Problems) -> None:
+    """Take `user@host:port` apart. A variable wins over the user, as in ssh; two ports contradict each other."""
+    address = read_address(values.get("ansible_host", host.address or host.name))
+    values["ansible_host"] = address.host
+    if address.user is not None:
+        values.setdefault("ansible_user", address.user)
+    if address.port is not None and values.setdefault("ansible_port", address.port) != address.port:
+        problems.add(
+            host.line,
+            f"host '{host.name}' has port {address.port} in its address, and ansible_port {values['ansible_port']}. "
+            "Remove one of them.",
+        )
+    if not 1 <= values.get("ansible_port", 22) <= 65535:
+        problems.add(host.line, f"host '{host.name}' has port {address.port}; ports are 1 to 65535.")
+
+
+def _apply_user_ssh(host: Host, values: dict[str, Any], problems: Problems) -> None:
+    """Add the settings of the user's SSH configuration that the inventory lacks."""
+    written = values["ansible_host"]
+    try:
+        settings = read_settings(written, user=values.get("ansible_user"), port=values.get("ansible_port"))
+    except (KeyError, OSError):
+        if "ansible_user" not in values:
+            problems.add(host.line, f"host '{host.name}' needs ansible_user: the current user has no name.")
+        return
+    except InvalidInput as error:
+        problems.add(host.line, f"host '{host.name}': {error}")
+        return
+    if settings.host != written:
+        values |= {"ansible_host": settings.host, "ssh_alias": written}
+    values.setdefault("ansible_user", settings.user)
+    values.setdefault("ansible_port", settings.port)
+    if "bastion" in values or "proxy_command" in values:
+        return
+    if settings.proxy_command is not None:
+        values["proxy_command"] = settings.proxy_command.replace("%", "%%")
+    elif settings.jump is not None:
+        try:
+            args = read_args(shlex.join(["-J", settings.jump]))
+        except InvalidInput as error:
+            problems.add(host.line, f"host '{host.name}': ProxyJump of your SSH configuration: {error}")
+            return
+        single = "," not in settings.jump
+        values |= {"bastion": args.jump} if single else {"proxy_command": proxy_of_hops(args.jump or "")}
+
+
+def _proxy_command(values: dict[str, Any]) -> str | None:
+    command: str | None = values.get("proxy_command")
+    if command is None:
+        return None
+    host, port, user = (
+        values.get("ansible_host", ""),
+        values.get("ansible_port", 22),
+        values.get("ansible_user", ""),
+    )
+    return expand_tokens(command, host=host, port=port, user=user, name=values.get("ssh_alias") or host)
 
 
 def _checked(host: Host, problems: Problems) -> dict[str, Any]:
@@ -120,6 +210,10 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for written, var in host.vars.items():
         key = _OTHER_NAMES.get(written, written)
+        if written in _PASSWORDS and var.value is not None:
+            _refuse_password(host, written, var, problems)
+        if written == _CONNECTION and (why := refuse_connection(str(var.value))):
+            problems.add(var.line, why)
         if key not in _CHECKS:
             _report_typo(written, var, problems)
             continue
@@ -127,11 +221,27 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
             continue
         try:
             # Of ssh's arguments only some are ours to understand.
-            value = var.value if key == _COMMON_ARGS else _no_template(var.value)
+            value = var.value if key in _ARGS else _no_template(var.value)
             found[key] = None if value is None else _CHECKS[key](value)
         except _Wrong as error:
             problems.add(var.line, f"{written} should be {error}, but is {shown(var.value)}.")
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _refuse_password(host: Host, key: str, var: Var, problems: Problems) -> None:
+    """Refuse a password for SSH, unless the host has a key: it is not needed then."""
+    if any(name in host.vars for name in (_KEY_FILE, "ansible_private_key_file")):
+        return
+    address = read_address(str(host.vars["ansible_host"].value if "ansible_host" in host.vars else host.name))
+    user = host.vars["ansible_user"].value if "ansible_user" in host.vars else address.user
+    port = host.vars["ansible_port"].value if "ansible_port" in host.vars else address.port
+    command = ["ssh-copy-id", *(["-p", str(port)] if port not in (None, 22) else [])]
+    command.append(f"{user}@{address.host}" if user else address.host)
+    problems.add(
+        var.line,
+        f"{key} is not supported, as gpuctl logs in with keys alone. Put your key on the machine, and remove the "
+        f"line: {shlex.join(command)}",
+    )
 
 
 def _report_typo(key: str, var: Var, problems: Problems) -> None:
@@ -146,7 +256,8 @@ def _report_typo(key: str, var: Var, problems: Problems) -> None:
 @cache
 def _meant(key: str) -> list[str]:
     """Of which variable a key looks like a misspelling: looked up once for all hosts that have it."""
-    return [] if key in _FACTS else nearest(key, [*_CHECKS, *_OTHER_NAMES], limit=1, cutoff=0.85)
+    known = {*_FACTS, *_PASSWORDS, _CONNECTION}
+    return [] if key in known else nearest(key, [*_CHECKS, *_OTHER_NAMES], limit=1, cutoff=0.85)
 
 
 def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> list[int]:
@@ -216,28 +327,18 @@ def _bastion(value: object) -> str:
         raise _Wrong("a bastion as in user@host or user@host:22") from error
 
 
-def _bastion_of_args(value: object) -> str | None:
-    return _bastion_among(value) if isinstance(value, str) else None
-
-
-@cache
-def _bastion_among(args_text: str) -> str | None:
-    """The bastion among ssh's arguments (`-J x`, `-o ProxyJump=x`), often all hosts' own. None: there is none."""
+def _args(value: object) -> SshArgs | None:
+    if not isinstance(value, str):
+        return None
     try:
-        args = iter(shlex.split(args_text))
+        args = read_args(value)
+    except InvalidInput as error:
+        raise _Wrong("a bastion as in user@host or user@host:22") from error
     except ValueError as error:
         raise _Wrong("arguments of ssh, quoted as in a shell") from error
-    for arg in args:
-        option, text = arg[:2], arg[2:]
-        if option not in ("-J", "-o"):
-            continue
-        text = (text or next(args, "")).strip()
-        name, bastion = (
-            ("proxyjump", text) if option == "-J" else (*re.split(r"[=\s]+", text, maxsplit=1), "")[:2]
-        )
-        if name.lower() == "proxyjump" and bastion != "none":
-            return _bastion(bastion)
-    return None
+    for text in (args.proxy_command, args.user, args.port, args.key_file):
+        _no_template(text)
+    return args
 
 
 def _port(value: object) -> int:
@@ -289,7 +390,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "gpuctl_transport": _word,
     "ansible_kubectl_context": _text,
     "bastion": _bastion,
-    _COMMON_ARGS: _bastion_of_args,
+    **dict.fromkeys(_ARGS, _args),
     _KEY_FILE: _path,
     "ansible_python_interpreter": _interpreter,
     "rank": _whole,
@@ -300,5 +401,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "state": _state,
     "host_key": _host_key,
     "launched_at": _text,
+    "ssh_alias": _word,
 }
 _REQUIRED = ("ansible_host", "ansible_user", "rank", "private_ip", "id", "state")

@@ -92,12 +92,17 @@ def read_hosts_file(path: Path) -> tuple[Machine, ...]:
 def _host(machine: Machine, known_hosts: Path | None) -> dict[str, Any]:
     # A host's arguments replace those of all.
     through = [_pinning(known_hosts)] if known_hosts is not None else []
-    through.append(f"-o ProxyJump={machine.bastion}")
+    if machine.proxy_command is not None:
+        # ssh expands %-tokens.
+        through.append("-o " + shlex.quote("ProxyCommand=" + machine.proxy_command.replace("%", "%%")))
+    elif machine.bastion is not None:
+        through.append(f"-o ProxyJump={machine.bastion}")
     optional = {
         "gpuctl_transport": None if machine.transport == "ssh" else machine.transport,
         "ansible_kubectl_context": machine.context,
         "bastion": machine.bastion,
-        _COMMON_ARGS: " ".join(through) if machine.bastion else None,
+        _COMMON_ARGS: None if machine.is_direct else " ".join(through),
+        "ssh_alias": machine.ssh_alias,
         "ansible_ssh_private_key_file": machine.key_file and str(machine.key_file.absolute()),
         "ansible_python_interpreter": machine.python,
         "shape": machine.shape,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from inventories import deadline
 from inventories.machine import Machine
+from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import HostKeyRejected, Unreachable
 
 if TYPE_CHECKING:
     import paramiko
 
-USER_CONFIG = Path("~/.ssh/config")
 USER_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 ASK_S = 10.0
 
@@ -27,14 +27,30 @@ def host_pattern(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
+def known_name(settings: SshSettings) -> str:
+    """Return the name that known_hosts files have for a host: its HostKeyAlias, or its address."""
+    return settings.host_key_alias or host_pattern(settings.host, settings.port)
+
+
 def render(machines: Sequence[Machine]) -> str:
     """The text of a known_hosts file with the machines' pinned keys."""
     pinned = [(host_pattern(machine.host, machine.port), machine.host_key) for machine in machines]
     return "".join(f"{pattern} {key}\n" for pattern, key in pinned if key)
 
 
+def user_knowledge(machine: Machine, files: Sequence[Path]) -> tuple[str, str, Sequence[Path]]:
+    """Return the text of the user's known_hosts files, the machine's name in them, and the files.
+
+    The user's SSH configuration may name other files than the usual ones, and another name (HostKeyAlias).
+    """
+    settings = read_settings(machine.ssh_alias or machine.host, user=machine.user, port=machine.port)
+    if tuple(files) == USER_FILES and settings.known_hosts:
+        files = settings.known_hosts
+    return read(files), settings.host_key_alias or host_pattern(machine.host, machine.port), files
+
+
 def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine:
-    """The machine with its host key: as it stands, from the files that are there, or asked of the host.
+    """The machine with its host key: as it stands, from the existing files, or asked of the host.
 
     A host is asked only with `accept_new`, and only where no file knows it (OpenSSH's `accept-new`).
     A machine that has no SSH has none. Raises HostKeyRejected where no key is known or the key is revoked,
@@ -42,7 +58,11 @@ def pin(machine: Machine, files: Sequence[Path], *, accept_new: bool) -> Machine
     """
     if not machine.has_ssh:
         return machine
-    text, host = read(files), host_pattern(machine.host, machine.port)
+    host = host_pattern(machine.host, machine.port)
+    if machine.host_key is None:
+        text, host, files = user_knowledge(machine, files)
+    else:
+        text = read(files)
     key = machine.host_key or _known(text, host) or (_ask(machine) if accept_new else None)
     where = ", ".join(str(path) for path in files)
     if key is None:
@@ -168,25 +188,27 @@ def _ask(machine: Machine) -> str:
     """The key that the host shows now."""
     import paramiko
 
+    from remote.transport.proxy_command import failure_of
     from remote.transport.tcp import open_tcp
     from remote.transport.tunnel import open_tunnel
 
+    stream = None
     try:
         stream = (
-            open_tunnel(machine, ASK_S) if machine.bastion else open_tcp(machine.host, machine.port, ASK_S)
+            open_tcp(machine.host, machine.port, ASK_S) if machine.is_direct else open_tunnel(machine, ASK_S)
         )
+        transport = paramiko.Transport(stream)  # type: ignore[arg-type]
         try:
-            transport = paramiko.Transport(stream)  # type: ignore[arg-type]
-            try:
-                transport.start_client(timeout=ASK_S)
-                key = transport.get_remote_server_key()
-            finally:
-                transport.close()
+            transport.start_client(timeout=ASK_S)
+            key = transport.get_remote_server_key()
         finally:
-            stream.close()
+            transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise Unreachable(
+        raise failure_of(stream) or Unreachable(
             f"{machine.name}: {machine.host}:{machine.port} showed no host key: {error}. "
             "Check that the machine is up and that its SSH port is open to this computer."
         ) from error
+    finally:
+        if stream is not None:
+            stream.close()
     return f"{key.get_name()} {key.get_base64()}"

@@ -1,59 +1,80 @@
 """Logging in to a machine over an open stream: a pinned host key, and one key of ours or the user's own."""
 
 import logging
+import shlex
 import socket
-from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import paramiko
 from cryptography.exceptions import InvalidTag
-from paramiko.pkey import UnknownKeyType
 
-from inventories.deadline import READ_S, within
+from inventories.errors import InvalidInput
 from inventories.machine import Machine
+from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport.host_keys import find_keys, host_pattern
-from remote.transport.paramiko_errors import hung_up, no_key_to_offer, no_pinned_key
+from remote.transport.keys import KeyLogin, NoKey, Offer, SecondFactor, TooManyKeys, offer_of, unlock
+from remote.transport.paramiko_errors import hung_up, no_pinned_key
 from remote.transport.retry import HungUp
-from remote.transport.ssh_agent import Client, complaint
+from remote.transport.ssh_agent import complaint
 
 if TYPE_CHECKING:
-    from remote.transport.tunnel import Tunnel
+    from remote.transport.proxy_command import WatchedStream
 
 KEEPALIVE_S = 10
-
-_reading_key = Lock()
 
 # paramiko's threads print tracebacks of their own; what matters reaches us as an exception.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
+def offer_for(machine: Machine) -> Offer:
+    """Return the keys for a machine, after the passphrase of a given one was asked for where it is needed.
+
+    Raises AuthenticationFailed.
+    """
+
+    def settings() -> SshSettings:
+        return read_settings(machine.ssh_alias or machine.host, user=machine.user, port=machine.port)
+
+    try:
+        offer = offer_of(machine.key_file, settings)
+        unlock(offer)
+    except (InvalidInput, AuthenticationFailed) as error:
+        raise AuthenticationFailed(f"{machine.name}: {error}") from error
+    return offer
+
+
 def log_in(
-    machine: Machine, stream: "socket.socket | Tunnel", known_hosts: Path, timeout_s: float
+    machine: Machine,
+    stream: "socket.socket | WatchedStream",
+    known_hosts: Path,
+    timeout_s: float,
+    offer: Offer,
 ) -> paramiko.SSHClient:
     """A client that is logged in, and whose connection breaks when the machine is gone. `stream` is then its own.
 
     Raises HostKeyRejected before anything was sent, AuthenticationFailed, Unreachable, HungUp.
     """
-    private_key = _private_key(machine.key_file) if machine.key_file else None
-    client = Client()
+    client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    login = KeyLogin(machine.user, offer, timeout_s)
     try:
-        _connect(client, machine, stream, private_key, known_hosts, timeout_s)
+        _connect(client, machine, stream, login, known_hosts, timeout_s)
     except BaseException:
         client.close()
         raise
-    _notice_its_end(client, in_tunnel=machine.bastion is not None)
+    finally:
+        login.close()
+    _notice_its_end(client, in_tunnel=not isinstance(stream, socket.socket))
     return client
 
 
 def _connect(
-    client: Client,
+    client: paramiko.SSHClient,
     machine: Machine,
-    stream: "socket.socket | Tunnel",
-    private_key: paramiko.PKey | None,
+    stream: "socket.socket | WatchedStream",
+    login: KeyLogin,
     known_hosts: Path,
     timeout_s: float,
 ) -> None:
@@ -68,15 +89,14 @@ def _connect(
             machine.port,
             username=machine.user,
             sock=stream,  # type: ignore[arg-type]
-            # A machine without a key of its own is one that the user reaches with theirs.
-            pkey=private_key,
-            allow_agent=machine.key_file is None and client.use_agent(login_s=timeout_s),
-            look_for_keys=machine.key_file is None,
+            auth_strategy=login,  # type: ignore[arg-type]
             timeout=timeout_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             transport_factory=_transport,  # type: ignore[arg-type]
         )
+    except AuthenticationFailed as error:
+        raise AuthenticationFailed(f"{where}: {error}") from error
     except paramiko.BadHostKeyException as error:
         raise HostKeyRejected(
             f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
@@ -85,10 +105,9 @@ def _connect(
             f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one. "
             "Local machines that are gone are replaced by `gpuctl up` alone."
         ) from error
-    except paramiko.AuthenticationException as error:
-        offered = machine.key_file or "the keys of your agent and of ~/.ssh"
+    except (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor) as error:
         raise AuthenticationFailed(
-            f"{where}: the host did not accept {offered}: {error}.{complaint()}"
+            f"{where}: {refusal(error, login.offer, machine)}{complaint(login.offer.agent)}"
         ) from error
     except (paramiko.SSHException, InvalidTag, OSError, EOFError) as error:
         if no_pinned_key(error):
@@ -96,17 +115,35 @@ def _connect(
                 f"{where}: no host key is pinned for {pattern} in {known_hosts}. "
                 "Run `gpuctl up` again to pin it."
             ) from error
-        if no_key_to_offer(error):
-            raise AuthenticationFailed(
-                f"{where}: there is no key to offer: your agent has none, and ~/.ssh neither. "
-                f"Name one in the inventory with ansible_ssh_private_key_file.{complaint()}"
-            ) from error
         if hung_up(error):
             raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
         # Both stages are given up after the same time, and paramiko's words tell which only by chance.
         transport = client.get_transport()
         stage = "key exchange" if transport is not None and transport.remote_version else "banner"
         raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
+
+
+def refusal(error: Exception, offer: Offer, machine: Machine) -> str:
+    """Return the sentence on a login that the server refused, or for which no key exists."""
+    name_it = "with ansible_ssh_private_key_file in the inventory"
+    if isinstance(error, NoKey):
+        return f"there is no key to offer: your agent has none, and ~/.ssh neither. Name one {name_it}."
+    if isinstance(error, TooManyKeys):
+        return (
+            f"{error}, before the right one (MaxAuthTries in its sshd_config). Name the right one {name_it}, or as "
+            "IdentityFile with `IdentitiesOnly yes` in ~/.ssh/config."
+        )
+    if isinstance(error, SecondFactor):
+        return f"the host took the key and demands more ({error}), and gpuctl logs in with keys alone."
+    if isinstance(error, paramiko.BadAuthenticationType):
+        kinds = ", ".join(error.allowed_types) or "none"
+        copy = shlex.join(["ssh-copy-id", *(["-p", str(machine.port)] if machine.port != 22 else [])])
+        user = shlex.quote(f"{machine.user}@{machine.host}")
+        return (
+            f"the host takes no keys for {machine.user} (only: {kinds}), and gpuctl logs in with keys alone. Allow "
+            f"them (PubkeyAuthentication yes in its sshd_config), and put yours there: {copy} {user}"
+        )
+    return f"the host did not accept {offer}: {error}."
 
 
 def _notice_its_end(client: paramiko.SSHClient, *, in_tunnel: bool) -> None:
@@ -123,7 +160,7 @@ def _notice_its_end(client: paramiko.SSHClient, *, in_tunnel: bool) -> None:
         transport.set_keepalive(KEEPALIVE_S)
 
 
-def _transport(stream: "socket.socket | Tunnel", **options: Any) -> paramiko.Transport:  # noqa: ANN401 - paramiko's
+def _transport(stream: "socket.socket | WatchedStream", **options: Any) -> paramiko.Transport:  # noqa: ANN401 - paramiko's
     """SSH over a socket or a tunnel, with AES-GCM preferred.
 
     It checks a packet as it decrypts it; the MACs of the other ciphers are compared byte by byte, in Python.
@@ -137,22 +174,3 @@ def _transport(stream: "socket.socket | Tunnel", **options: Any) -> paramiko.Tra
     security = transport.get_security_options()
     security.ciphers = sorted(security.ciphers, key=lambda name: "gcm" not in name)
     return transport
-
-
-def _private_key(path: Path) -> paramiko.PKey:
-    """A private key, read once for all machines. Raises AuthenticationFailed where it can't be used."""
-    with _reading_key:
-        return _read_key(path)
-
-
-@cache
-def _read_key(path: Path) -> paramiko.PKey:
-    try:
-        return within(READ_S, lambda: paramiko.PKey.from_path(path), what="it could not be read")
-    except paramiko.PasswordRequiredException as error:
-        raise AuthenticationFailed(
-            f"The key {path} has a passphrase. Load it into your agent (ssh-add {path}) and take "
-            "ansible_ssh_private_key_file out of the inventory."
-        ) from error
-    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
-        raise AuthenticationFailed(f"The key {path} can't be used: {error}.") from error

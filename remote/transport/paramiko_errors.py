@@ -6,11 +6,6 @@ def no_pinned_key(error: Exception) -> bool:
     return "not found in known_hosts" in str(error)
 
 
-def no_key_to_offer(error: Exception) -> bool:
-    """Whether there is nothing to log in with."""
-    return "No authentication methods available" in str(error)
-
-
 def channel_timed_out(error: Exception) -> bool:
     """Whether the server did not say in time that a channel is open."""
     return "Timeout" in str(error)

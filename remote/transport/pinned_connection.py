@@ -16,13 +16,14 @@ from paramiko.config import SSHConfig
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import Unreachable
-from remote.transport.login import log_in
+from remote.transport.login import log_in, offer_for
 from remote.transport.retry import retry_hang_ups
 from remote.transport.tcp import open_tcp
 
 if TYPE_CHECKING:
     import socket
 
+    from remote.transport.proxy_command import ProxyStream
     from remote.transport.tunnel import Tunnel
 
 OPEN_TIMEOUT_S = 15.0
@@ -59,6 +60,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
     cluster: ClusterFolder = None  # type: ignore[assignment]
     open_timeout_s = OPEN_TIMEOUT_S
     _opening: Any = None
+    _offer: Any = None
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
             if self.is_connected:
                 return
             self.close()  # of one that broke
+            self._offer = offer_for(self.machine)
             self.client = retry_hang_ups(self._log_in, deadline_s=self.open_timeout_s)
             self.transport = self.client.get_transport()
 
@@ -117,9 +120,13 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
     def _log_in(self) -> paramiko.SSHClient:
         """A client that is logged in. Raises HungUp, too."""
         timeout_s = self.open_timeout_s
-        stream = _tunnel(self.machine, timeout_s) if self.machine.bastion else _tcp(self.machine, timeout_s)
+        stream = _tcp(self.machine, timeout_s) if self.machine.is_direct else _tunnel(self.machine, timeout_s)
         try:
-            return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s)
+            return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s, self._offer)
+        except Unreachable as error:
+            failure = None if self.machine.is_direct else _failure_of(stream)
+            stream.close()
+            raise failure or error from None
         except BaseException:
             stream.close()
             raise
@@ -132,7 +139,13 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
         return f"<PinnedConnection {self.machine.name}>"
 
 
-def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
+def _failure_of(stream: object) -> Unreachable | None:
+    from remote.transport.proxy_command import failure_of
+
+    return failure_of(stream)
+
+
+def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
     from remote.transport.tunnel import open_tunnel
 
     return open_tunnel(machine, timeout_s)

@@ -1,9 +1,8 @@
-"""The user's SSH agent, which may be there and not answer: asked with a deadline, and then done without.
+"""An SSH agent, which may exist and not answer: it is asked with a deadline, and skipped after that.
 
-paramiko's own has none: where an agent takes the connection and says nothing, it waits for ever.
+paramiko's own has no deadline: where an agent takes the connection and says nothing, it waits for ever.
 """
 
-import os
 import socket
 from threading import Lock
 
@@ -40,44 +39,29 @@ class Agent(AgentSSH):
         self._close()  # type: ignore[attr-defined]
 
 
-class Client(paramiko.SSHClient):
-    """Logs in with the keys of an agent that answers."""
+def open_agent(path: str, *, login_s: float, answer_s: float | None = None) -> Agent | None:
+    """Connect to the agent at a socket's path and list its keys. None: no agent, or it does not answer.
 
-    _asked: Agent | None = None
-
-    def close(self) -> None:
-        """Close the connection, and that to the agent, also where it never came to a connection."""
-        super().close()
-        if self._asked is not None:
-            self._asked.close()
-
-    def use_agent(self, *, login_s: float, answer_s: float | None = None) -> bool:
-        """Ask the user's agent for its keys; False: there are none, or it does not answer.
-
-        `login_s`: how long the login may take, and so a signature, too: nobody waits for a later one. An agent that
-        did not answer is not asked again by this process.
-        """
-        path = os.environ.get("SSH_AUTH_SOCK", "")
-        if not path or path in _silent:
-            return False
-        try:
-            answer_s = ANSWER_S if answer_s is None else answer_s
-            self._agent = self._asked = Agent(path, answer_s=answer_s, sign_s=login_s)
-        except TimeoutError:
-            with _lock:
-                _silent.add(path)
-            return False
-        except (OSError, paramiko.SSHException):
-            return False
-        return True
+    `login_s`: how long the login may take, and so a signature, too: nobody waits for a later one. An agent that did
+    not answer is not asked again by this process.
+    """
+    if not path or path in _silent:
+        return None
+    try:
+        return Agent(path, answer_s=ANSWER_S if answer_s is None else answer_s, sign_s=login_s)
+    except TimeoutError:
+        with _lock:
+            _silent.add(path)
+    except (OSError, paramiko.SSHException):
+        pass
+    return None
 
 
-def complaint() -> str:
-    """What to say of an agent that does not answer, where logging in has failed; empty for others."""
-    path = os.environ.get("SSH_AUTH_SOCK", "")
+def complaint(path: str) -> str:
+    """Return the sentence on an agent that does not answer, for a login that has failed; empty for others."""
     if path not in _silent:
         return ""
     return (
-        f" Your SSH agent ({path}, the variable SSH_AUTH_SOCK) did not answer within {ANSWER_S:.0f} s, so that its "
-        "keys were not offered: start it again, or unset the variable."
+        f" Your SSH agent ({path}) did not answer within {ANSWER_S:.0f} s, so that its keys were not offered: start "
+        "it again, or unset the variable SSH_AUTH_SOCK."
     )

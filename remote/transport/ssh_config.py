@@ -1,12 +1,18 @@
 """The OpenSSH configuration of a cluster, for `gpuctl ssh` and for plain `ssh -F`, `scp -F`, `rsync -e`."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from inventories.bastion import read_bastion
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
-from remote.transport.host_keys import USER_CONFIG, USER_FILES
+from inventories.user_ssh import CONFIG, read_settings
+from remote.transport.host_keys import USER_FILES
+
+KEEPALIVE_S = 15
+KEEPALIVES = 4
+"""Unanswered ones after which ssh gives up: a minute. Routers forget silent connections after some minutes."""
 
 
 def render(machines: Sequence[Machine], known_hosts: Path) -> str:
@@ -31,16 +37,31 @@ def _host(machine: Machine, known_hosts: Path) -> str:
         f'    UserKnownHostsFile "{_escaped(known_hosts)}"',
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
+        f"    ServerAliveInterval {KEEPALIVE_S}",
+        f"    ServerAliveCountMax {KEEPALIVES}",
     ]
-    if machine.bastion is not None:
+    if machine.proxy_command is not None:
+        lines.append(f"    ProxyCommand {machine.proxy_command.replace('%', '%%')}")
+    elif machine.bastion is not None:
         lines.append(f"    ProxyJump {read_bastion(machine.bastion)}")
     if machine.key_file is not None:
-        lines += [
-            f'    IdentityFile "{_escaped(machine.key_file)}"',
-            "    IdentitiesOnly yes",
-            "    IdentityAgent none",
-        ]
+        lines += [f'    IdentityFile "{_escaped(machine.key_file)}"', "    IdentitiesOnly yes"]
+        # The cluster's own key is in its folder, without a passphrase; the user's may be in their agent alone.
+        lines += ["    IdentityAgent none"] * (machine.key_file.parent == known_hosts.parent)
+    else:
+        lines += _user_keys(machine)
     return "\n".join(lines) + "\n"
+
+
+def _user_keys(machine: Machine) -> list[str]:
+    """The user's settings about keys, which ssh does not read where it is given a file with -F."""
+    settings = read_settings(machine.ssh_alias or machine.host, user=machine.user, port=machine.port)
+    lines = [f'    IdentityFile "{_escaped(path)}"' for path in settings.key_files if settings.names_keys]
+    lines += [f'    CertificateFile "{_escaped(path)}"' for path in settings.certificates]
+    lines += ["    IdentitiesOnly yes"] * settings.only_these_keys
+    if settings.agent != os.environ.get("SSH_AUTH_SOCK", ""):
+        lines.append(f'    IdentityAgent "{_escaped(Path(settings.agent or "none"))}"')
+    return lines
 
 
 def _bastion(host: str) -> str:
@@ -52,7 +73,7 @@ def _bastion(host: str) -> str:
     lines = [
         f"Host {host}",
         "    StrictHostKeyChecking yes",
-        f'    Include "{_escaped(USER_CONFIG.expanduser())}"',
+        f'    Include "{_escaped(CONFIG.expanduser())}"',
         f"    UserKnownHostsFile {files}",
     ]
     return "\n".join(lines) + "\n"

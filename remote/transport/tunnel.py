@@ -1,6 +1,5 @@
 """Streams to machines that are reached over a bastion: one connection to it, shared by all of them."""
 
-import time
 import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,8 +11,9 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 from inventories.bastion import Bastion, read_bastion
 from inventories.machine import Machine
 from remote.errors import RemoteError, Unreachable
-from remote.transport.bastion import connect_bastion
+from remote.transport.bastion import connect_bastion, read_way
 from remote.transport.paramiko_errors import channel_timed_out
+from remote.transport.proxy_command import ProxyStream, WatchedStream, over
 from remote.transport.tcp import DEAD_PEER_S
 
 ASK_EVERY_S = 10.0
@@ -39,13 +39,23 @@ _lock = Lock()
 _open: dict[Bastion, _Shared] = {}
 
 
-def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
-    """A stream to the machine's SSH port over its bastion, which is connected to where nobody is yet.
+def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
+    """A stream to the machine's SSH port by its proxy command, or over its bastion, which is connected to where
+    nobody is yet.
 
     Raises what `connect_bastion` raises, and Unreachable where the bastion can't reach the machine, each
     with the machine's name and the bastion's.
     """
-    shared, first = _take(read_bastion(machine.bastion))
+    if machine.proxy_command is not None:
+        return ProxyStream(machine.name, machine.proxy_command)
+    bastion = read_bastion(machine.bastion)
+    try:
+        way = read_way(bastion)
+    except RemoteError as error:
+        raise type(error)(f"{machine.name}: {error}") from error
+    if way.jump is not None or way.proxy_command is not None:
+        return ProxyStream(machine.name, over(bastion, machine))
+    shared, first = _take(bastion)
     try:
         if first:
             _fulfil(shared, timeout_s)
@@ -59,22 +69,18 @@ def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel":
         raise
 
 
-class Tunnel:
+class Tunnel(WatchedStream):
     """What paramiko takes for a connected socket."""
 
     def __init__(self, channel: paramiko.Channel, shared: _Shared) -> None:
+        super().__init__()
         self._channel = channel
         self._shared: _Shared | None = shared
-        self._heard_at = time.monotonic()
 
     @property
     def _closed(self) -> bool:
         """As sockets have it: paramiko looks there."""
         return self._channel.closed
-
-    def silent_s(self) -> float:
-        """Seconds since something came."""
-        return time.monotonic() - self._heard_at
 
     def settimeout(self, timeout_s: float | None) -> None:
         """How long to wait for data."""
@@ -82,10 +88,7 @@ class Tunnel:
 
     def recv(self, size: int) -> bytes:
         """At most `size` bytes; none at the end."""
-        data = self._channel.recv(size)
-        if data:
-            self._heard_at = time.monotonic()
-        return data
+        return self.heard(self._channel.recv(size))
 
     def send(self, data: bytes) -> int:
         """Send some of it; how many bytes."""
@@ -116,7 +119,7 @@ class TunnelTransport(paramiko.Transport):
     def ask_for_life(self) -> None:
         """Send a request that every server answers, if only with a refusal; close a tunnel that fell silent."""
         tunnel = self.sock
-        if isinstance(tunnel, Tunnel) and tunnel.silent_s() > DEAD_PEER_S + ASK_EVERY_S / 2:
+        if isinstance(tunnel, WatchedStream) and tunnel.silent_s() > DEAD_PEER_S + ASK_EVERY_S / 2:
             tunnel.close()
             return
         message = paramiko.Message()

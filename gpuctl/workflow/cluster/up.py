@@ -433,10 +433,10 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
         if key is None:
             pinned.append(host_keys.pin(machine, trust.files, accept_new=trust.accept_new))
             continue
-        pattern = host_keys.host_pattern(machine.host, machine.port)
+        text, pattern, _ = host_keys.user_knowledge(machine, trust.files)
         kind, data = key.split()[:2]
         # A host has keys of several kinds: only another one of the same kind contradicts.
-        if host_keys.find(host_keys.read(trust.files), pattern).get(kind, data) != data:
+        if host_keys.find(text, pattern).get(kind, data) != data:
             raise HostKeyRejected(
                 f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
                 "pinned. Nothing was sent. If the machine was made new, `gpuctl down` forgets the pinned key, "

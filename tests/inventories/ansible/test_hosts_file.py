@@ -1,17 +1,19 @@
 """Inventories that a person wrote."""
 
 import getpass
+import json
 
 import pytest
 
-from inventories.ansible.inventory import read_hosts_file
+from inventories.ansible.inventory import read_hosts_file, read_inventory, write_inventory
 from inventories.errors import InvalidInput
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 
 READS = (
     "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, ansible_kubectl_context, bastion, "
-    "ansible_ssh_common_args, ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, "
-    "shape, id, state, host_key, launched_at."
+    "ansible_ssh_common_args, ansible_ssh_args, ansible_ssh_extra_args, "
+    "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, "
+    "shape, id, state, host_key, launched_at, ssh_alias."
 )
 
 # Every rule of precedence at once: depth, priority, name, several ways to a group, host over group.
@@ -226,6 +228,8 @@ def test_read_hosts_file_reports_unknown_group_variable_once(write):
         ("ansible_ssh_common_args: -o ProxyJump=none", None),
         ("ansible_ssh_common_args: -o", None),
         ("ansible_ssh_common_args: -o ServerAliveInterval=5 -F '{{ x }}'", None),
+        ("ansible_ssh_extra_args: -J gate", "gate"),
+        ("{ansible_ssh_extra_args: -J one, ansible_ssh_args: -J two}", "two"),
         ("ansible_ssh_common_args:", None),
         ("bastion:", None),
     ],
@@ -235,12 +239,76 @@ def test_read_hosts_file_reads_bastion_variables(write, variables, bastion):
     assert read_hosts_file(write(hosts)) == (machine("a", 0, bastion=bastion),)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("opc@192.0.2.1: ", ("192.0.2.1", "192.0.2.1", "opc", 22)),
+        ("'192.0.2.1:2222': ", ("192.0.2.1-2222", "192.0.2.1", "me", 2222)),
+        ("'opc@gpu.example:2222': ", ("gpu.example-2222", "gpu.example", "opc", 2222)),
+        ("'2001:db8::1': {private_ip: 10.0.0.1}", ("2001-db8--1", "2001:db8::1", "me", 22)),
+        ("'[2001:db8::1]:2222': {private_ip: 10.0.0.1}", ("2001-db8--1-2222", "2001:db8::1", "me", 2222)),
+        ("a: {ansible_host: opc@192.0.2.1}", ("a", "192.0.2.1", "opc", 22)),
+        ("a: {ansible_host: opc@192.0.2.1, ansible_user: root}", ("a", "192.0.2.1", "root", 22)),
+        ("a: {ansible_host: '192.0.2.1:2222', ansible_port: 2222}", ("a", "192.0.2.1", "me", 2222)),
+        ("a: {ansible_host: '[2001:db8::1]', private_ip: 10.0.0.1}", ("a", "2001:db8::1", "me", 22)),
+        ("a: {ansible_ssh_extra_args: -p 2222 -l opc}", ("a", "a", "opc", 2222)),
+        ("a: {ansible_ssh_args: -Cp2222 -o User=opc, ansible_port: 22}", ("a", "a", "opc", 22)),
+        ("a: {ansible_connection: ansible.builtin.ssh}", ("a", "a", "me", 22)),
+    ],
+)
+def test_read_hosts_file_reads_addresses_as_people_write_them(write, monkeypatch, text, expected):
+    monkeypatch.setenv("LOGNAME", "me")
+    (found,) = read_hosts_file(write(f"all:\n  hosts:\n    {text}\n"))
+    assert (found.name, found.host, found.user, found.port) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ansible_connection: local", "for machines on this computer: gpuctl up --provider local"),
+        ("ansible_connection: community.docker.docker", "run an SSH server in the container"),
+        ("ansible_connection: winrm", "machines need Linux and an SSH server"),
+        ("ansible_password: x", "remove the line: ssh-copy-id -p 2222 opc@192.0.2.1"),
+        ("ansible_ssh_pass: '{{ vault }}'", "remove the line: ssh-copy-id -p 2222 opc@192.0.2.1"),
+        ("ansible_host: '192.0.2.1:23'", "has port 23 in its address, and ansible_port 2222"),
+    ],
+)
+def test_read_hosts_file_refuses_by_name(write, text, expected):
+    base = "ansible_user: opc, ansible_port: 2222"
+    base = base if "ansible_host" in text else f"ansible_host: 192.0.2.1, {base}"
+    (found,) = problems(write(f"all:\n  hosts:\n    a: {{{base}, {text}}}\n"))
+    assert expected in found
+    assert text.partition(":")[0].removeprefix("ansible_host") in found
+
+
+@pytest.mark.parametrize(
+    ("args", "command"),
+    [
+        ('-o ProxyCommand="ssh -W %h:%p -q opc@gate"', "ssh -W 192.0.2.1:2222 -q opc@gate"),
+        ("-o 'ProxyCommand nc %r %%h %h'", "nc opc %h 192.0.2.1"),
+        ("-J a,opc@b:23", "ssh -J a -l opc -p 23 -W '[192.0.2.1]:2222' -- b"),
+        ("-o ProxyCommand=none -J gate", None),
+    ],
+)
+def test_proxy_commands_are_kept_through_an_inventory(write, tmp_path, args, command):
+    hosts = {"a": {"ansible_host": "192.0.2.1", "ansible_port": 2222, "ansible_user": "opc"}}
+    hosts["a"]["ansible_ssh_common_args"] = args
+    machines = read_hosts_file(write(json.dumps({"all": {"hosts": hosts}})))
+    assert machines[0].proxy_command == command
+    path = tmp_path / "written.yaml"
+    inventory = Inventory(
+        cluster="c", provider="hosts", created_at="2026-11-01T00:00:00+00:00", machines=machines
+    )
+    path.write_text(write_inventory(inventory, tmp_path / "known hosts"))
+    assert read_inventory(path) == inventory
+
+
 def test_read_hosts_file_ignores_other_ansible_variables(write):
     path = write(
         "all:\n  vars:\n    ansible_ssh_common_args: -C -o X={{ y }}\n    ansible_become: true\n"
         "    ansible_hostname: x\n    ntp_servers: [a, b]\n    message: '{{ greeting }}'\n"
         "  hosts:\n    a:\n      ansible_user: me\n      ansible_connection: ssh\n      ansible_become_user: root\n"
-        "      ansible_ssh_pass: x\n      model: A100\n"
+        "      model: A100\n"
         "      ansible_become_password: !vault |\n        $ANSIBLE_VAULT\n"
     )
     assert read_hosts_file(path) == (machine("a", 0),)
@@ -278,8 +346,8 @@ def test_read_hosts_file_ignores_other_ansible_variables(write):
             ["3: bastion should be a bastion as in user@host or user@host:22, but is 'a b'."],
         ),
         (
-            "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-J a,b'}\n",
-            ["3: ansible_ssh_common_args should be a bastion as in user@host or user@host:22, but is '-J a,b'."],
+            "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-J a,,b'}\n",
+            ["3: ansible_ssh_common_args should be a bastion as in user@host or user@host:22, but is '-J a,,b'."],
         ),
         (
             "all:\n  hosts:\n    a: {ansible_ssh_common_args: '-o \"'}\n",
@@ -314,10 +382,10 @@ def test_read_hosts_file_ignores_other_ansible_variables(write):
              "a line of its own, and write its address and port as ansible_host and ansible_port."],
         ),
         (
-            "all:\n  hosts:\n    ../x:\n    'a:22':\n",
+            "all:\n  hosts:\n    ../x:\n    'a b:22':\n",
             [f"{line}: host name '{name}' can't be used: a name is letters, digits, '.', '_' and '-'. Give each host "
              "a line of its own, and write its address and port as ansible_host and ansible_port."
-             for line, name in ((3, "../x"), (4, "a:22"))],
+             for line, name in ((3, "../x"), (4, "a b:22"))],
         ),
         (
             "all:\n  hosts:\n    a:\n      ansible_port: 0\n      ansible_user: 7\n      gpus: -1\n      rank: '0'\n"

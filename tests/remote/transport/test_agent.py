@@ -33,15 +33,14 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
 
 
 def test_silent_ssh_agent_is_skipped_and_reported(listener: socket.socket) -> None:
-    client = ssh_agent.Client()
-    assert not ssh_agent.complaint()
-    assert client.use_agent(login_s=15, answer_s=0.2) is False
-    assert os.environ["SSH_AUTH_SOCK"] in ssh_agent.complaint()
-    assert "unset the variable" in ssh_agent.complaint()
+    path = os.environ["SSH_AUTH_SOCK"]
+    assert not ssh_agent.complaint(path)
+    assert ssh_agent.open_agent(path, login_s=15, answer_s=0.2) is None
+    assert path in ssh_agent.complaint(path)
+    assert "unset the variable" in ssh_agent.complaint(path)
     began = time.monotonic()
-    assert client.use_agent(login_s=15, answer_s=60) is False, "it is asked once"
+    assert ssh_agent.open_agent(path, login_s=15, answer_s=60) is None, "it is asked once"
     assert time.monotonic() - began < 30
-    client.close()
 
 
 def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
@@ -49,7 +48,6 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
     keys = struct.pack(">BI", 12, 1) + b"".join(
         struct.pack(">I", len(part)) + part for part in (key.asbytes(), b"mine")
     )
-    client = ssh_agent.Client()
 
     def answer() -> None:
         there, _ = listener.accept()
@@ -59,19 +57,20 @@ def test_answering_ssh_agent_is_used(listener: socket.socket) -> None:
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    assert client.use_agent(login_s=7, answer_s=30)
+    path = os.environ["SSH_AUTH_SOCK"]
+    agent = ssh_agent.open_agent(path, login_s=7, answer_s=30)
     thread.join(30)
-    assert [one.asbytes() for one in client._agent.get_keys()] == [key.asbytes()]
-    assert client._agent._conn.gettimeout() == 7, "a signature has as long as the login"
-    assert not ssh_agent.complaint()
-    client.close()
+    assert agent is not None
+    assert [one.asbytes() for one in agent.get_keys()] == [key.asbytes()]
+    assert agent._conn.gettimeout() == 7, "a signature has as long as the login"
+    assert not ssh_agent.complaint(path)
+    agent.close()
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere/agent"])
-def test_missing_ssh_agent_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSH_AUTH_SOCK", path)
-    assert ssh_agent.Client().use_agent(login_s=15) is False
-    assert not ssh_agent.complaint()
+def test_missing_ssh_agent_is_no_error(path: str) -> None:
+    assert ssh_agent.open_agent(path, login_s=15) is None
+    assert not ssh_agent.complaint(path)
 
 
 @pytest.mark.slow

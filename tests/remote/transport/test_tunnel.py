@@ -21,6 +21,7 @@ from inventories.bastion import read_bastion
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.spec import Spec
+from inventories.user_ssh import SshSettings
 from provision.local.provider import LocalProvider
 from provision.ssh_keys import make_key
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable
@@ -311,36 +312,36 @@ def test_openssh_connects_with_the_rendered_jump_config(
     assert (home / "known_hosts").read_text() == ""
 
 
-def test_find_way_reads_the_users_ssh_config(tmp_path: Path) -> None:
-    config, key = tmp_path / "config", tmp_path / "key"
+def test_read_way_resolves_the_users_configuration_as_ssh_does(home: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
     key.write_text("")
-    config.write_text(
-        f"Host gate\n  HostName 192.0.2.7\n  Port 2200\n  User opc\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
-        f"  IdentityFile {tmp_path}/missing\n  UserKnownHostsFile {tmp_path}/a {tmp_path}/b\n"
-        "Host named\n  HostKeyAlias other\nHost far\n  ProxyJump near\nHost odd\n  ProxyCommand nc %h %p\n"
+    (tmp_path / "included").write_text(
+        f"Host gate\r\n  HostName 192.0.2.7\r\n  Port 2200\n  IdentityFile {tmp_path}/%r\n  IdentityFile {key}\n"
+        f"  IdentitiesOnly yes\n  IdentityAgent {tmp_path}/agent\n  UserKnownHostsFile {tmp_path}/a {tmp_path}/b\n"
+    )
+    (home / "config").write_text(
+        f"IgnoreUnknown UseKeychain\nUseKeychain yes\nInclude {tmp_path}/included\n"
+        "Host named\n  HostKeyAlias other\nHost far\n  ProxyJump near,gate\nHost odd\n  ProxyCommand nc %h %p\n"
+        "Match final host 192.0.2.*\n  User opc\n"
     )
 
-    def way(text: str) -> bastion.Way:
-        return bastion.find_way(read_bastion(text), config)
+    def way(text: str) -> SshSettings:
+        return bastion.read_way(read_bastion(text))
 
     gate = way("gate")
-    assert (gate.host, gate.port, gate.user, gate.agent) == ("192.0.2.7", 2200, "opc", False)
-    assert (gate.key_name, gate.key_files) == ("[192.0.2.7]:2200", (key,))
+    assert (gate.host, gate.port, gate.user, gate.only_these_keys) == ("192.0.2.7", 2200, "opc", True)
+    assert (host_keys.known_name(gate), gate.key_files) == ("[192.0.2.7]:2200", (key,))
     assert gate.known_hosts == (tmp_path / "a", tmp_path / "b")
+    assert (gate.agent, gate.names_keys) == (str(tmp_path / "agent"), True)
     typed = way("me@gate:22")
-    assert (typed.user, typed.port, typed.key_name) == ("me", 22, "192.0.2.7")
-    assert way("me@named").key_name == "other"
+    assert (typed.user, typed.port, host_keys.known_name(typed)) == ("me", 22, "192.0.2.7")
+    assert host_keys.known_name(way("me@named")) == "other"
     plain = way("me@elsewhere")
-    assert (plain.host, plain.port, plain.agent, plain.key_files) == ("elsewhere", 22, True, ())
-    assert plain.known_hosts == host_keys.USER_FILES
-    for name in ("far", "odd"):
-        with pytest.raises(Unreachable, match=f"bastion me@{name}: .* reaches it over another host"):
-            way(f"me@{name}")
-    config.write_text("Host gate\n  Port many\n")
-    with pytest.raises(Unreachable, match="port 'many' is no number"):
-        way("gate")
-    config.write_bytes(b"\xff\xfe")
-    with pytest.raises(Unreachable, match=r"config can't be read: "):
+    assert (plain.host, plain.port, plain.key_files, plain.known_hosts) == ("elsewhere", 22, (), ())
+    assert (plain.only_these_keys, plain.names_keys) == (False, False)
+    assert (way("far").jump, way("odd").proxy_command) == ("near,gate", "nc odd 22")
+    (home / "config").write_text("Host gate\n  Port many\n")
+    with pytest.raises(Unreachable, match=r"ssh answers '.*config line 2: Bad port.*See: ssh .*-G"):
         way("gate")
 
 

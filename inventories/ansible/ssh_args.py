@@ -1,0 +1,154 @@
+"""How SSH gets to a host of an inventory: `user@host:port`, arguments of ssh, kinds of connection."""
+
+import ipaddress
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from inventories.bastion import read_bastion
+
+SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh")
+_ADDRESS = re.compile(
+    r"((?P<user>[^@\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@\s\[\]]+?)(:(?P<port>[0-9]{1,5}))?"
+)
+_WITH_VALUE = "BbcDEeFIiJLlmOoPpQRSWw"
+"""Options of ssh that take a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """An address with the login and the port that may be written with it."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    @property
+    def name(self) -> str:
+        """A host's name for a written address."""
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", self.host).strip("-")
+        return host if self.port is None else f"{host}-{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshArgs:
+    """Arguments of ssh that change where a connection goes. None: not among them."""
+
+    jump: str | None = None
+    """ProxyJump: a bastion, several with commas, or `none`."""
+    proxy_command: str | None = None
+    user: str | None = None
+    port: str | None = None
+    key_file: str | None = None
+
+    def over(self, other: "SshArgs") -> "SshArgs":
+        """Return these, and the other's where these say nothing. Of ProxyJump and ProxyCommand the first counts."""
+        proxied = self.jump is not None or self.proxy_command is not None
+        return SshArgs(
+            jump=self.jump if proxied else other.jump,
+            proxy_command=self.proxy_command if proxied else other.proxy_command,
+            user=self.user or other.user,
+            port=self.port or other.port,
+            key_file=self.key_file or other.key_file,
+        )
+
+
+def read_address(text: str) -> Address:
+    """Return the parts of `host`, `user@host`, `host:port`, `[IPv6]:port`. A text of another form is all host."""
+    bare = text.rpartition("@")[2]
+    user = text[: -len(bare) - 1] or None if "@" in text else None
+    if is_ipv6(bare):
+        return Address(host=bare, user=user)
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        return Address(host=text)
+    port = None if found["port"] is None else int(found["port"])
+    host = found["host"].strip("[]")
+    return Address(host=host, user=found["user"], port=port)
+
+
+@cache
+def read_args(text: str) -> SshArgs:
+    """Return what arguments of ssh say on the way to a host; all others are ignored. Raises ValueError."""
+    found = SshArgs()
+    for option, value in _options(shlex.split(text)):
+        if option == "o":
+            name, rest = (*re.split(r"[=\s]+", value.strip(), maxsplit=1), "")[:2]
+            option, value = name.lower(), rest.strip().strip('"')
+        found = found.over(_read_option(option, value.strip()))
+    return found
+
+
+def _read_option(option: str, value: str) -> SshArgs:
+    if option in ("J", "proxyjump"):
+        return SshArgs(jump=_jump(value))
+    if option == "proxycommand":
+        return SshArgs(jump="none") if value == "none" else SshArgs(proxy_command=value)
+    if option in ("l", "user"):
+        return SshArgs(user=value)
+    if option in ("p", "port"):
+        return SshArgs(port=value)
+    if option in ("i", "identityfile"):
+        return SshArgs(key_file=value)
+    return SshArgs()
+
+
+def _options(args: list[str]) -> Iterator[tuple[str, str]]:
+    """ssh's options: letter and value."""
+    left = iter(args)
+    for arg in left:
+        if not arg.startswith("-"):
+            continue
+        for place, letter in enumerate(arg[1:], 2):
+            if letter in _WITH_VALUE:
+                value = arg[place:] or next(left, "")
+                yield letter, value
+                break
+
+
+def _jump(text: str) -> str:
+    """Return bastions as they are written. Raises InvalidInput."""
+    if text == "none":
+        return text
+    return ",".join(str(read_bastion(hop.removeprefix("ssh://"))) for hop in text.split(","))
+
+
+def proxy_of_hops(hops: str) -> str:
+    """Return the program that reaches a host over several bastions."""
+    *before, last = hops.split(",")
+    bastion = read_bastion(last)
+    port = ["-p", str(bastion.port)] if bastion.port else []
+    user = ["-l", bastion.user] if bastion.user else []
+    return shlex.join(["ssh", "-J", ",".join(before), *user, *port, "-W", "[%h]:%p", "--", bastion.host])
+
+
+def expand_tokens(command: str, *, host: str, port: int, user: str, name: str) -> str:
+    """Return a proxy command with ssh's tokens replaced."""
+    tokens = {"%": "%", "h": host, "p": str(port), "r": user, "n": name}
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), command)
+
+
+def refuse_connection(kind: str) -> str | None:
+    """Return why a kind of connection can't be used, as a clause with the way out; None: it is SSH."""
+    short = kind.rpartition(".")[2]
+    if short in SSH_CONNECTIONS:
+        return None
+    other = {
+        "local": "for machines on this computer: gpuctl up --provider local",
+        "kubectl": "for pods: gpuctl up --provider kubernetes",
+        "docker": "run an SSH server in the container, or use gpuctl on its host",
+        "podman": "run an SSH server in the container, or use gpuctl on its host",
+        "winrm": "machines need Linux and an SSH server",
+        "psrp": "machines need Linux and an SSH server",
+    }.get(short, "give the machine an SSH server, and leave out the variable")
+    return f"ansible_connection '{kind}' is not supported, as gpuctl reaches machines by SSH; {other}."
+
+
+def is_ipv6(text: str) -> bool:
+    """Whether a text is an IPv6 address, without brackets."""
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
