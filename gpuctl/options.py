@@ -35,6 +35,8 @@ TAIL: dict[str, Any] = {"allow_interspersed_args": False}
 The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
 is dropped, a later one is kept.
 """
+TYPED = "gpuctl.typed"
+"""Key of a context's `meta`: the words that were typed after a `ScriptCommand`'s name."""
 
 env_option = click.option(
     "--env",
@@ -256,19 +258,6 @@ def no_such_option(error: click.NoSuchOption) -> str:
     return f"No such option {error.option_name!r}{meant or '.'}"
 
 
-def refuse_late_dry_run(script: str, words: Sequence[str]) -> None:
-    """Raise Usage for a --dry-run behind a script, where a person most likely meant gpuctl's: a run would start.
-
-    Behind a second `--` it is the script's without doubt.
-    """
-    own = words[: words.index("--")] if "--" in words else words
-    if "--dry-run" in own:
-        raise Usage(
-            f"--dry-run stands behind {script}, which would get it, and the run would start. Put it before {script}; "
-            "or put --no-dry-run there, to give --dry-run to the script."
-        )
-
-
 class ScriptCommand(click.Command):
     """A command that runs a script: what follows its name, or `-m MODULE`, is the script's.
 
@@ -282,6 +271,7 @@ class ScriptCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """End the options after `-m MODULE`, then parse as usual."""
+        ctx.meta[TYPED] = tuple(args)
         try:
             return super().parse_args(ctx, _end_options_after_module(args, self.params))
         except click.NoSuchOption as error:
@@ -302,4 +292,6 @@ def _end_options_after_module(args: list[str], params: list[click.Parameter]) ->
         at += 1 + takes_value.get(word, 0)
         if word.startswith("-m") and at <= len(args):
             return [*args[:at], "--", *args[at:]]
+    if args[at : at + 2] == ["--", "-m"]:  # says that all after the module is the module's
+        return [*args[:at], *args[at + 1 : at + 3], "--", *args[at + 3 :]]
     return args

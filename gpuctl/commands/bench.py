@@ -17,6 +17,7 @@ from gpuctl.options import (
     project_options,
     run_options,
 )
+from gpuctl.options_after_script import note_on_options
 
 if TYPE_CHECKING:
     from gpuctl.workflow.benchmarks.bench import Bench
@@ -116,6 +117,8 @@ def command(
     request = bench_request(words, run_options(app, {**own, **options}))
     if request.job.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
+    if note := note_on_options(request.job):
+        app.output.say(note)
 
     def show(done: "Bench") -> None:
         if app.options.json:

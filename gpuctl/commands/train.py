@@ -23,22 +23,16 @@ from gpuctl.options import (
     device_option,
     env_option,
     install_options,
-    json_note,
     project_options,
-    refuse_late_dry_run,
     run_options,
 )
+from gpuctl.options_after_script import note_on_options
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from gpuctl.job_file.read import Job
     from gpuctl.workflow.training.job import Job as TrainedJob
     from inventories.run import Result
-OURS = frozenset({
-    "--cluster", "--json", "--yes", "--verbose", "--nnodes", "--nproc-per-node", "--detach", "--resume-from",
-    "--max-restarts", "--hang-after", "--on-hang", "--dry-run",
-})  # fmt: skip
-"""Options that people put at the end, where they are the script's. Many a script has a --resume of its own."""
 
 
 @click.command(
@@ -201,21 +195,8 @@ def command(
     request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    taken = OURS & set(words if module or all_words != words else words[1:])
-    before = "train " if module is None else f"train -m {module} "
-    if dry_run is None and not request.built_in:
-        refuse_late_dry_run(all_words[0] if module is None else f"-m {module}", words)
-    if note := None if request.built_in else json_note(app, before, "script", words):
+    if note := note_on_options(request, ignored="--dry-run" if dry_run is False else ""):
         app.output.say(note)
-        taken -= {"--json"}
-    if dry_run is False:
-        taken -= {"--dry-run"}
-    if taken:
-        # Many a script passes over what it doesn't know, and would run to its end on another cluster.
-        app.output.say(
-            f"note: all words after the script are the script's, {' '.join(sorted(taken))} too; options of gpuctl "
-            "go before it"
-        )
     if dry_run:
         from gpuctl.workflow.training.train_plan import show_launch
 

@@ -131,6 +131,7 @@ def test_store_lies_in_gpuctl_home(
         (["-y", "--", "--model", "cnn", "-m", "z"], None, ("--model", "cnn", "-m", "z"), "default"),
         (["my.py", "--", "--help"], None, ("my.py", "--", "--help"), "default"),
         (["-m", "pkg", "--", "-h"], "pkg", ("--", "-h"), "default"),
+        (["-y", "--", "-m", "pkg", "--json"], "pkg", ("--json",), "default"),
         ([], None, (), "default"),
     ],
 )
@@ -383,13 +384,9 @@ def test_gpuctl_json_variable_applies_to_usage_errors(
     [
         (["exec", "--", "hostname", "--json"], "went to the command; gpuctl's own goes before it: "
          "gpuctl exec --json -- hostname"),
-        (["train", "x.py", "--lr", "0.1", "--json"], "went to the script; gpuctl's own goes before it: "
-         "gpuctl train --json x.py --lr 0.1"),
-        (["train", "-m", "pkg.mod", "--json"], "went to the script; gpuctl's own goes before it: "
-         "gpuctl train --json -m pkg.mod"),
     ],
 )  # fmt: skip
-def test_json_flag_after_script_or_command_prints_note(
+def test_json_flag_after_command_prints_note(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -408,36 +405,78 @@ def test_json_flag_after_script_or_command_prints_note(
     assert json.loads(out)["error"]["exit_status"] == 2
 
 
+SOURCES = {
+    "my.py": "import sys\nloss.detach()\n",
+    "parses.py": "parser.add_argument('--nnodes'); parser.add_argument('--resume-from-checkpoint')\n",
+    "fields.py": "class Options:\n    max_restarts: int = 3\n\ndef main(on_hang='stop', *, dry_run=False): ...\n",
+    "pkg/mod.py": "from helpers import (\n    parse,\n)\n",
+    "helpers.py": "def parse(detach: bool, device: str): ...\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "script"),
+    ("words", "corrected", "confirmed"),
     [
-        ("my.py --dry-run", "my.py"),
-        ("--cluster prod --resume my.py --lr 1 --dry-run", "my.py"),
-        ("-m pkg.mod --dry-run", "-m pkg.mod"),
+        ("my.py --lr 1 --detach", "--detach my.py --lr 1", "-- my.py --lr 1 --detach"),
+        ("--yes my.py --nnodes 1", "--nnodes 1 --yes my.py", "--yes -- my.py --nnodes 1"),
+        ("my.py --nnodes=1 --json x", "--nnodes=1 --json my.py x", "-- my.py --nnodes=1 --json x"),
+        ("-y -m pkg.mod --dry-run", "--dry-run -y -m pkg.mod", "-y -- -m pkg.mod --dry-run"),
+        ("-mpkg.mod --cluster b", "--cluster b -m pkg.mod", "-- -m pkg.mod --cluster b"),
+        (
+            "fields.py --nproc-per-node 2 --",
+            "--nproc-per-node 2 fields.py --",
+            "-- fields.py --nproc-per-node 2 --",
+        ),
     ],
 )
-def test_train_refuses_a_dry_run_behind_the_script(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: str,
-    script: str,
+def test_train_refuses_options_after_a_script_that_does_not_know_them(
+    project: Path, capsys: pytest.CaptureFixture[str], words: str, corrected: str, confirmed: str
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
     assert cli.main(["train", *words.split()]) == 2
-    assert capsys.readouterr().err == (
-        f"error: --dry-run stands behind {script}, which would get it, and the run would start. Put it before "
-        f"{script}; or put --no-dry-run there, to give --dry-run to the script.\n"
+    err = capsys.readouterr().err
+    assert err.endswith(
+        f"gpuctl's own goes before it: gpuctl train {corrected} ; if it is the script's, put -- before: gpuctl train "
+        f"{confirmed}\n"
     )
+    assert cli.main(["train", *confirmed.split()]) == 2
+    assert capsys.readouterr().err.startswith("error: There is no cluster default"), "no question"
 
 
-@pytest.mark.parametrize("words", ["--no-dry-run my.py --dry-run", "my.py -- --dry-run"])
-def test_train_leaves_a_dry_run_that_is_the_scripts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("parses.py --nnodes 1 --resume-from x", ""),
+        ("fields.py --max-restarts 1 --on-hang stop --dry-run", ""),
+        ("--no-dry-run my.py --dry-run", ""),
+        ("my.py -- --dry-run", ""),
+        ("pkg/mod.py --device cpu --detach", ""),
+        ("-m no.such.module --device cpu", ""),
+        ("my.py --lr 0.1 --json", "--json after my.py went to the script; gpuctl's own goes before it: "
+         "gpuctl train --json my.py --lr 0.1"),
+        ("-m pkg.mod --env A=b", "--env after pkg.mod went to the script; gpuctl's own goes before it: "
+         "gpuctl train --env A=b -m pkg.mod"),
+        ("-m no.such.module --nnodes 1", "--nnodes after no.such.module went to the script; gpuctl's own goes "
+         "before it: gpuctl train --nnodes 1 -m no.such.module"),
+    ],
+)  # fmt: skip
+def test_train_leaves_options_that_a_script_may_know(
+    project: Path, capsys: pytest.CaptureFixture[str], words: str, note: str
 ) -> None:
-    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
     assert cli.main(["train", *words.split()]) == 2
-    assert "There is no cluster default" in capsys.readouterr().err
+    *notes, error = capsys.readouterr().err.splitlines()
+    assert notes == ([f"note: {note}"] if note else [])
+    assert error.startswith("error: There is no cluster default")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with scripts, which is the current one."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+    for name, source in SOURCES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_check_built_in_refuses_json_after_double_dash() -> None:
