@@ -1,9 +1,10 @@
 """The sentence for each reason that ends a rank, a node's part in a run, or a run. Nothing reads what it says."""
 
 import signal
+from collections.abc import Sequence
 
 from inventories.end_reasons import Cause, Ended, EndFacts, Reason
-from remote.checks.finding import listed
+from remote.checks.finding import listed, number_ranges
 
 MEMORY = "running out of memory is the usual cause"
 BLOCKING = "CUDA tells of it late: --env CUDA_LAUNCH_BLOCKING=1 makes the traceback name the line"
@@ -198,14 +199,19 @@ def _waiting(ended: Ended) -> str:
         )
     one = len(ended.ranks) <= 1
     if ended.reason is Reason.ENDED_EARLY:
-        which = "" if one else f"the ranks {listed(list(map(str, ended.ranks)), most=8)} "
+        which = "" if one else f"the ranks {_ranks(ended.ranks)} "
         at = f" ({ended.place})" if ended.place else _in_brackets(ended)
         return (
             f"{which}ended with exit status 0 while {_rank(ended)} waited for {'it' if one else 'them'}{at}"
         )
-    which = "" if one else f"one of the ranks {listed(list(map(str, ended.ranks)), most=8)} "
+    which = "" if one else f"one of the ranks {_ranks(ended.ranks)} "
     whom = "it" if one else "them"
     return f"{which}hung, or was far behind: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`1, 2 and 3`, of many `0-61,63`."""
+    return listed(list(map(str, ranks)), most=8) if len(ranks) <= 8 else number_ranges(ranks)
 
 
 def _rank(ended: Ended) -> str:

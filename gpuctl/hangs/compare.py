@@ -3,7 +3,8 @@
 The finding is data; `gpuctl.hangs.sentences` says it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -301,12 +302,19 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
     kinds = {(inside[rank.rank][group].name, inside[rank.rank][group].sizes) for rank in waiting}
     if len({name for name, _ in kinds}) > 1 or (len(kinds) > 1 and not missing and one.name in _SAME_SIZES):
         entered = {rank.rank: inside[rank.rank][group] for rank in waiting}
-        return Finding(kind=Kind.DIFFERENT, culprits=tuple(waiting), inside=entered, **shared)
+        few = _few(waiting, lambda rank: (entered[rank.rank].name, entered[rank.rank].sizes))
+        return Finding(kind=Kind.DIFFERENT, culprits=few or tuple(waiting), inside=entered, **shared)
     if missing:
         return Finding(kind=Kind.NEVER_ENTERED, culprits=tuple(missing), **shared)
     if silent and _is_default(group, ranks):
         return Finding(kind=Kind.NOT_ASKED, culprits=silent, **shared)
     return Finding(kind=Kind.ALL_INSIDE, **shared)
+
+
+def _few(ranks: Sequence[Rank], does: Callable[[Rank], object]) -> tuple[Rank, ...]:
+    """The ranks that do not do the same as most of these; none where no more than half do the same."""
+    ((most, count),) = Counter(map(does, ranks)).most_common(1)
+    return tuple(rank for rank in ranks if does(rank) != most) if count * 2 > len(ranks) else ()
 
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "_reduce_scatter_base"})
@@ -367,6 +375,8 @@ def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:
     outside = tuple(rank for rank in ranks if rank.told is not None and rank not in inside)
     if not inside:
         return None
+    if not outside and (few := _few(inside, lambda rank: collective(rank.frames))):
+        inside, outside = tuple(rank for rank in inside if rank not in few), few
     entered = [(rank, last) for rank in inside if (last := rank.last()) is not None]
     last_s = min((_age(rank, last) for rank, last in entered), default=None)
     usual = [usual_interval_s([rank], last.group) for rank, last in entered]

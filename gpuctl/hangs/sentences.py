@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpuctl.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
+from gpuctl.hangs.groups import MAX_NAMED, alike, listed, named, numbered
 from gpuctl.hangs.lateness import Late
 from gpuctl.hangs.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
 from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
 
-MOST_NAMED = 4
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""
 WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
@@ -50,7 +50,7 @@ def sentence_of(finding: Finding) -> str:
 
 def _late(late: Late) -> str:
     return (
-        f"{_named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
+        f"{named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
         f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At this "
         f"moment {_doing(late.rank)}"
     )
@@ -139,21 +139,6 @@ def _stacks(rank: Rank) -> RankStacks:
     )
 
 
-def _named(ranks: Sequence[Rank]) -> str:
-    """`rank 1 on beta`, `ranks 0, 1 on alpha and 2 on beta`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0].rank} on {_where(ranks[0])}"
-    shown = [f"{rank.rank} on {_where(rank)}" for rank in ranks[:MOST_NAMED]]
-    more = [f"{len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
-    parts = [*shown, *more]
-    return f"ranks {', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _where(rank: Rank) -> str:
-    """`beta`, `beta (stage 2 of 4)`."""
-    return f"{rank.node} ({rank.place})" if rank.place else rank.node
-
-
 def _others(waiting: Sequence[Rank], finding: Finding) -> str:
     """`the other 3`, `rank 0`, `ranks 2 and 3`."""
     if len(waiting) == 1:
@@ -188,8 +173,11 @@ def _for(finding: Finding) -> str:
     return "" if finding.since_s is None or finding.since_s < 1 else f", for {duration(finding.since_s)}"
 
 
-def _doing(rank: Rank) -> str:
-    """What a rank does that others wait for: `it is in load_batch, data.py:41`."""
+def _doing(rank: Rank, *, load: bool = True) -> str:
+    """What a rank does that others wait for: `it is in load_batch, data.py:41`.
+
+    `load`: with the share of a CPU that it uses.
+    """
     if rank.told is None:
         return "its node could not be asked"
     if not rank.begun:
@@ -208,7 +196,7 @@ def _doing(rank: Rank) -> str:
     if not rank.frames:
         channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
         return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
-    return f"it is in {_at(rank.at)}{_work(rank)}"
+    return f"it is in {_at(rank.at)}{_work(rank) if load else ''}"
 
 
 def _work(rank: Rank) -> str:
@@ -232,12 +220,22 @@ def _busy_worker(rank: Rank) -> str:
 
 
 def _all_doing(ranks: Sequence[Rank]) -> str:
-    """What these ranks do, each named where they are several."""
+    """What these ranks do; where they are several, each group of ranks that do the same."""
     if len(ranks) == 1:
         return _doing(ranks[0])
-    shown = [f"rank {rank.rank}: {_doing(rank)}" for rank in ranks[:MOST_NAMED]]
-    more = [f"and {len(ranks) - MOST_NAMED} more"] if len(ranks) > MOST_NAMED else []
-    return "; ".join([*shown, *more])
+    few = len(ranks) <= MAX_NAMED
+    groups = alike(ranks, lambda rank: _doing(rank, load=few))
+    return listed([f"{numbered(group)}: {_of_each(does, group)}" for does, group in groups], "; ")
+
+
+def _of_each(does: str, group: Sequence[Rank]) -> str:
+    """`they are in load, data.py:4` of several ranks."""
+    if len(group) == 1:
+        return does
+    for one, many in (("it is ", "they are "), ("it waits ", "they wait "), ("it has ", "they have ")):
+        if does.startswith(one):
+            return f"{many}{does.removeprefix(one)}".replace("and holds Python's", "and hold Python's")
+    return does
 
 
 def _wait_for_them(finding: Finding) -> str:
@@ -247,36 +245,45 @@ def _wait_for_them(finding: Finding) -> str:
 
 
 def _never_entered(finding: Finding) -> str:
-    never, waits = finding.culprits, _others(finding.waiting, finding)
+    never, waiting = finding.culprits, finding.waiting
     entered = "never entered" if finding.waits_longer else "has not yet entered"
+    if len(never) > max(len(waiting), MAX_NAMED):
+        waits = "waits" if len(waiting) == 1 else "wait"
+        others = "the others" if len(never) + len(waiting) == len(finding.ranks) else f"{len(never)} ranks"
+        who = (
+            f"{named(waiting)} {waits} in {_number(finding)}, which {others} {entered.replace('has', 'have')}"
+        )
+        return f"{who}; {_all_doing(never)}{_for(finding)}"
+    waits = _others(waiting, finding)
     return (
-        f"{_named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
+        f"{named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
     )
 
 
 def _different(finding: Finding) -> str:
     inside = finding.inside or {}
-    names = {inside[rank.rank].name for rank in finding.culprits}
-    parts = [
-        f"rank {rank.rank} on {rank.node} is in {one.name}"
-        + (f" of {one.sizes}" if len(names) == 1 else "")
-        + _line([rank])
-        for rank in finding.culprits[:MOST_NAMED]
-        if (one := inside[rank.rank])
-    ]
+    ranks = [rank for rank in finding.ranks if rank.rank in inside]
+    names = {inside[rank.rank].name for rank in ranks}
+
+    def entered(rank: Rank) -> str:
+        one = inside[rank.rank]
+        return one.name + (f" of {one.sizes}" if len(names) == 1 else "") + _line([rank])
+
+    groups = [f"{named(group)} {_are(group)} in {operation}" for operation, group in alike(ranks, entered)]
     number = finding.collective.sequence if finding.collective else "?"
     what = "collectives" if len(names) > 1 else "sizes"
-    return f"ranks are in different {what} at number {number}: {', '.join(parts)}{_for(finding)}"
+    return f"ranks are in different {what} at number {number}: {listed(groups, ', ')}{_for(finding)}"
+
+
+def _are(ranks: Sequence[Rank]) -> str:
+    return "is" if len(ranks) == 1 else "are"
 
 
 def _all_inside(finding: Finding) -> str:
     lost = "what they send does not arrive (a link that was dropped, a firewall), or the data is large"
     if len(finding.waiting) < len(finding.ranks) and any(_is_past(rank, finding) for rank in finding.ranks):
-        still = "is" if len(finding.waiting) == 1 else "are"
-        return (
-            f"{_named(finding.waiting)} {still} in {_number(finding)}, which the others have left{_for(finding)}; "
-            f"none is missing, so {lost}"
-        )
+        who = f"{named(finding.waiting)} {_are(finding.waiting)} in {_number(finding)}"
+        return f"{who}, which the others have left{_for(finding)}; none is missing, so {lost}"
     return f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so {lost}"
 
 
@@ -288,20 +295,19 @@ def _is_past(rank: Rank, finding: Finding) -> bool:
 
 
 def _not_asked(finding: Finding) -> str:
-    return f"{_named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
+    return f"{named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
 
 
 def _stopped(finding: Finding) -> str:
     who = finding.culprits
-    pause = "is stopped" if len(who) == 1 else "are stopped"
     return (
-        f"{_named(who)} {pause} (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
+        f"{named(who)} {_are(who)} stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
         f"{_wait_for_them(finding)}"
     )
 
 
 def _gone(finding: Finding) -> str:
-    return f"the process of {_named(finding.culprits)} has ended{_wait_for_them(finding)}"
+    return f"the process of {named(finding.culprits)} has ended{_wait_for_them(finding)}"
 
 
 def _dead_worker(finding: Finding) -> str:
@@ -310,23 +316,23 @@ def _dead_worker(finding: Finding) -> str:
     assert child is not None
     how = "has died" if child.state == "Z" else "is stopped"
     return (
-        f"a DataLoader worker of {_named([rank])} {how} (process {child.pid}); the rank waits for it in "
+        f"a DataLoader worker of {named([rank])} {how} (process {child.pid}); the rank waits for it in "
         f"{_at(rank.at)}{_wait_for_them(finding)}"
     )
 
 
 def _point_to_point(finding: Finding) -> str:
     inside = finding.inside or {}
+    groups = alike(finding.waiting, lambda rank: f"{inside[rank.rank].name}{_line([rank])}")
     parts = [
-        f"rank {rank.rank} on {rank.node} waits in {inside[rank.rank].name}{_line([rank])}"
-        for rank in finding.waiting
+        f"{named(group)} {'waits' if len(group) == 1 else 'wait'} in {operation}"
+        for operation, group in groups
     ]
-    more = [f"and {len(parts) - MOST_NAMED} more"] if len(parts) > MOST_NAMED else []
-    waits = f"{', '.join([*parts[:MOST_NAMED], *more])}{_for(finding)}"
+    waits = f"{listed(parts, ', ')}{_for(finding)}"
     if not finding.culprits:
         return f"{waits}; no rank is elsewhere"
     do = "does" if len(finding.culprits) == 1 else "do"
-    return f"{waits}; {_named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
+    return f"{waits}; {named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
 
 
 def _idle(finding: Finding) -> str:
@@ -336,8 +342,13 @@ def _idle(finding: Finding) -> str:
 def _by_stacks(finding: Finding) -> str:
     if not finding.culprits:
         return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
+    if all(collective(rank.frames) for rank in finding.culprits):
+        ranks = [*finding.culprits, *finding.waiting]
+        groups = alike(ranks, lambda rank: f"{collective(rank.frames)}{_line([rank])}")
+        parts = [f"{named(group)} {_are(group)} in {operation}" for operation, group in groups]
+        return f"ranks are in different collectives: {listed(parts, ', ')}{_for(finding)}"
     return (
-        f"{_named(finding.culprits)} {'is' if len(finding.culprits) == 1 else 'are'} not in {_number(finding)}, in "
+        f"{named(finding.culprits)} {_are(finding.culprits)} not in {_number(finding)}, in "
         f"which {_others(finding.waiting, finding)}; {_all_doing(finding.culprits)}"
     )
 

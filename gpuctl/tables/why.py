@@ -1,7 +1,10 @@
-"""The table of `why`: the sentence, and a row for each rank.
+"""The table of `why`: the sentence, and a row for each rank, of many ranks for each group that does the same.
 
 Imports rich: import this module where you print.
 """
+
+import re
+from collections.abc import Callable, Hashable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,7 +12,11 @@ from rich.text import Text
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import UNKNOWN, clean, clean_lines
 from inventories.hang import Hang, RankStacks
+from remote.checks.finding import number_ranges
 
+RANKS_SHOWN = 8
+"""Of more ranks, those that do the same have one row."""
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 STYLES = {"hung": "bold red", "slow": "yellow", "fine": "green", "unknown": "yellow"}
 STATES = {
     "R": "works",
@@ -26,11 +33,34 @@ def why_table(hang: Hang, *, stacks: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text(clean(hang.sentence, 10_000), style=STYLES[hang.verdict])]
     if hang.ranks:
         titles = ("rank", "node", "process", "CPU", "last collective", "where")
-        parts += ["", FittedTable(titles, [_row(rank) for rank in hang.ranks], folded=("where",))]
+        few = len(hang.ranks) <= RANKS_SHOWN
+        rows = _groups(
+            hang.ranks, lambda rank: rank.rank if few else (rank.state, rank.last_collective, rank.at)
+        )
+        parts += ["", FittedTable(titles, [_row(group) for group in rows], folded=("rank", "where"))]
     if stacks:
-        for rank in hang.ranks:
-            parts += ["", Text(f"rank {rank.rank} on {rank.node}"), Text(clean_lines(rank.stacks.rstrip()))]
+        for group in _groups(hang.ranks, lambda rank: _ADDRESS.sub("", rank.stacks)):
+            who = (
+                f"rank {group[0].rank}"
+                if len(group) == 1
+                else f"ranks {number_ranges(r.rank for r in group)}"
+            )
+            stack = clean_lines(group[0].stacks.rstrip())
+            parts += ["", Text(f"{who} on {_nodes(group)}"), Text(stack)]
     return Group(*parts)
+
+
+def _groups(ranks: Sequence[RankStacks], does: Callable[[RankStacks], Hashable]) -> list[list[RankStacks]]:
+    """The ranks by what each `does`, the smallest group first."""
+    groups: dict[Hashable, list[RankStacks]] = {}
+    for rank in ranks:
+        groups.setdefault(does(rank), []).append(rank)
+    return sorted(groups.values(), key=len)
+
+
+def _nodes(ranks: Sequence[RankStacks]) -> str:
+    nodes = {rank.node for rank in ranks}
+    return ranks[0].node if len(nodes) == 1 else f"{len(nodes)} nodes"
 
 
 def _process(rank: RankStacks) -> str:
@@ -39,12 +69,14 @@ def _process(rank: RankStacks) -> str:
     return STATES.get(rank.state, rank.state)
 
 
-def _row(rank: RankStacks) -> tuple[str, ...]:
+def _row(ranks: Sequence[RankStacks]) -> tuple[str, ...]:
+    first = ranks[0]
+    loads = sorted({round(rank.cpu * 100) for rank in ranks if rank.cpu is not None})
     return (
-        str(rank.rank),
-        rank.node,
-        _process(rank),
-        UNKNOWN if rank.cpu is None else f"{rank.cpu * 100:.0f} %",
-        clean(rank.last_collective or UNKNOWN),
-        clean(rank.at or UNKNOWN),
+        number_ranges(rank.rank for rank in ranks),
+        _nodes(ranks),
+        _process(first),
+        "-".join(map(str, sorted({loads[0], loads[-1]}))) + " %" if loads else UNKNOWN,
+        clean(first.last_collective or UNKNOWN),
+        clean(first.at or UNKNOWN),
     )

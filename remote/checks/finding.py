@@ -1,6 +1,6 @@
 """One thing that a preflight found: where, what, and the fix."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 LOOPBACK = "127."
@@ -50,6 +50,17 @@ def listed(words: list[str], most: int = 4) -> str:
     if len(words) > most:
         return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
     return _joined(words)
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: `0-61,63`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
 def not_the_first(values: Mapping[str, str], what: str, fix: str, *, fatal: bool) -> list[Finding]:

@@ -84,7 +84,7 @@ OWN_WORKER = ChildActivity(pid=77, state="S", stacks=FETCHES)
             (waits(0), loads(1), loads(2)),
             "hung",
             "The run hangs: ranks 1 on alpha and 2 on beta never entered all_reduce #2 (train.py:88), which rank 0 "
-            "waits in; rank 1: it is in load_batch, data.py:41; rank 2: it is in load_batch, data.py:41, for 4 min "
+            "waits in; ranks 1,2: they are in load_batch, data.py:41, for 4 min "
             "0 s.",
         ),
         (
@@ -195,6 +195,52 @@ def test_sentence_says_who_waits_for_whom(ranks: tuple[Rank, ...], verdict: str,
     hang = said(*ranks)
     assert hang.sentence == sentence
     assert hang.verdict == verdict
+
+
+def many(*few: int, number: int = 64) -> tuple[Rank, ...]:
+    """Ranks in all_reduce #4, of which a few are in a broadcast at another line."""
+    ranks = []
+    for at in range(number):
+        name, line = ("broadcast", 30) if at in few else ("all_reduce", 31)
+        inside = entered(4, ago_s=240, over=False, name=name)
+        activity = RankActivity(
+            rank=at,
+            now=NOW,
+            began_at=NOW - 300,
+            state="S",
+            collectives=(entered(3, ago_s=241), inside),
+            stacks=stack((C10D, 3252, name), script(line)),
+            code=CODE,
+        )
+        ranks.append(Rank(rank=at, node=f"node-{at // 8}", told=activity))
+    return tuple(ranks)
+
+
+def test_few_ranks_in_another_collective_than_most_are_named_first() -> None:
+    hang = said(*many(9, 62))
+    assert hang.sentence == (
+        "The run hangs: ranks are in different collectives at number 4: ranks 9 on node-1 and 62 on node-7 are in "
+        "broadcast (train.py:30), ranks 0-8,10-61,63 on 8 nodes are in all_reduce (train.py:31), for 4 min 0 s."
+    )
+    assert [culprit.rank for culprit in hang.culprits] == [9, 62]
+
+
+def test_few_ranks_in_another_collective_are_named_by_their_stacks_alone() -> None:
+    ranks = tuple(replace(rank, told=replace(rank.told, collectives=())) for rank in many(9, 62) if rank.told)
+    hang = said(*ranks)
+    assert hang.sentence.endswith(
+        "ranks are in different collectives: ranks 9 on node-1 and 62 on node-7 are in broadcast (train.py:30), "
+        "ranks 0-8,10-61,63 on 8 nodes are in all_reduce (train.py:31)."
+    )
+    assert [culprit.rank for culprit in hang.culprits] == [9, 62]
+
+
+def test_many_ranks_that_are_missing_are_told_in_one_clause() -> None:
+    ranks = [rank if rank.rank in (9, 62) else replace(rank, told=loads(0).told) for rank in many(9, 62)]
+    assert said(*ranks).sentence == (
+        "The run hangs: ranks 9 on node-1 and 62 on node-7 wait in broadcast #4 (train.py:30), which the others "
+        "never entered; ranks 0-8,10-61,63: they are in load_batch, data.py:41, for 4 min 0 s."
+    )
 
 
 def test_document_names_culprits_and_those_who_wait() -> None:
