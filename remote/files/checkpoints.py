@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from remote.files.tree import tree_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe, lacking
-from remote.shared.constants import PLACED_CHECKPOINTS
+from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking
+from remote.shared.checkpoint_sets import ranks_of
+from remote.shared.constants import PARTS, PLACED_CHECKPOINTS
+from remote.shared.files import read_json
 
 PLACED_WITHIN_S = 3600.0
 """A node may have to copy them from one of its disks to another."""
@@ -28,8 +31,8 @@ class Held:
 
     found: Checkpoints | None = None
     """What the run's first node had left, where that is here. None: nothing."""
-    parts: frozenset[str] = frozenset()
-    """Files that ranks wrote each for itself, of any checkpoint."""
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """Files that ranks wrote each for itself, of any checkpoint, with their bytes."""
 
 
 def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
@@ -37,8 +40,8 @@ def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
     answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
         found = [None if one is None else told(one) for one in answer["found"]]
-        parts = [frozenset(map(str, names)) for names in answer["parts"]]
-    except (KeyError, TypeError, ValueError) as error:
+        parts = [{str(name): int(size) for name, size in sizes.items()} for sizes in answer["parts"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
     if not len(found) == len(parts) == len(runs):
         raise BadAnswer(
@@ -47,9 +50,44 @@ def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
     return [Held(found=one, parts=names) for one, names in zip(found, parts, strict=True)]
 
 
+def as_one_set(run: Run, held: Mapping[str, Held], absent: Iterable[str] = ()) -> dict[str, Held]:
+    """Return the files of each machine as parts of one set: of a script, all that ranks on several machines wrote.
+
+    `held`: machine → its files, rank 0's first. A name that several wrote is the first one's. A machine lacks the
+    files of the others, and its bytes are of all. `absent`: names of files that nodes wrote which do not answer.
+    """
+    if run.built_in:
+        return dict(held)
+    owner = {name: key for key in reversed(list(held)) for name in held[key].parts}
+    sizes = {name: held[key].parts[name] for name, key in owner.items()}
+    absent = set(absent).difference(owner)
+    return {key: _of_set(key, there, owner, sizes, absent) for key, there in held.items()}
+
+
+def _of_set(
+    key: str, there: Held, owner: Mapping[str, str], sizes: Mapping[str, int], absent: AbstractSet[str]
+) -> Held:
+    """Return the part of the set on the machine `key`."""
+    others = {name for name, writer in owner.items() if writer != key}
+    own = {name: size for name, size in there.parts.items() if name not in others}
+    found = there.found
+    if found is not None:
+        size = found.bytes + sum(sizes[name] for name in others)
+        found = replace(found, bytes=size, lacks=tuple(sorted(others.union(found.lacks, absent))))
+    return Held(found=found, parts=own)
+
+
 def in_folder(folder: Path, run: Run) -> Checkpoints | None:
-    """What a folder on this computer has of a run."""
-    found = describe(folder, run.built_in)
+    """Return the checkpoints of a run in a folder on this computer, `checkpoints` in the run's."""
+    if run.built_in:
+        found = describe(folder)
+    else:
+        files = {name: folder for name, _ in files_in(folder, whole=False)}
+        parts = read_json(folder.parent / PARTS).values()
+        written = {str(name) for names in parts for name in names}
+        found = describe_script(files, written, run.world_size)
+        if found is not None:
+            found["lacks"] = sorted(written.difference(files).union(found["lacks"]))
     return None if found is None else told(found)
 
 
@@ -105,6 +143,9 @@ def bring_together(
     What is not whole then does not count any more. Raises NodeFailed where that is so of the newest.
     """
     first, *others = nodes
+    if not run.built_in:
+        _bring_parts_of_script([first, *others], run, intake, window_bytes)
+        return
     bring(first, run, intake, newest=newest, window_bytes=window_bytes)
     for node in others:
         if names := lacking(intake.root):
@@ -115,21 +156,52 @@ def bring_together(
         (intake.root / f"{name}.json").unlink()
 
 
+def _bring_parts_of_script(
+    nodes: Sequence[Node], run: Run, intake: FileReceiver, window_bytes: int | None
+) -> None:
+    """Bring the files of the first node, and the parts that others wrote. Raises NodeFailed for an incomplete set."""
+    held = as_one_set(run, {node.name: on_node(node, [run])[0] for node in nodes})
+    bring(nodes[0], run, intake, window_bytes=window_bytes)
+    for node in nodes[1:]:
+        if names := list(held[node.name].parts):
+            bring(node, run, intake, names=names, window_bytes=window_bytes)
+    found = held[nodes[0].name].found
+    brought = {name for node in nodes for name in held[node.name].parts}
+    if found is not None and (missed := sorted(set(found.lacks) - brought)):
+        raise NodeFailed(lacks_parts(run, missed))
+
+
 def lacks_parts(run: Run, names: Sequence[str]) -> str:
     """The sentence for a checkpoint of which no machine in reach has all parts."""
-    folder = names[0].partition("/")[0]
+    if run.built_in:
+        folder = names[0].partition("/")[0]
+        return (
+            f"The newest checkpoint of run {run.run}, {folder}, is not whole: no machine that answers has "
+            f"{_some(names)}. Bring the node back that wrote them, or remove {folder}.json on "
+            f"{first_of(run).name} to resume from an earlier one."
+        )
+    folder = names[0].rpartition("/")[0] or "checkpoints"
+    wrote = [
+        f"{rank} ({part.name})"
+        for rank in ranks_of(names)
+        for part in run.nodes
+        if part.first_rank <= rank < part.first_rank + part.nproc
+    ]
+    ranks = f" of rank {_some(wrote)}" if wrote else ""
     return (
-        f"The newest checkpoint of run {run.run}, {folder}, is not whole: no machine that answers has "
-        f"{_some(names)}. Bring the node back that wrote them, or remove {folder}.json on {first_of(run).name} to "
-        "resume from an earlier one."
+        f"The checkpoint {folder} of run {run.run} is incomplete: parts{ranks} are missing, and no machine that "
+        f"answers has {_some(names)}. Bring the node back that wrote them, or remove {folder} in "
+        f"{first_of(run).run_dir}/checkpoints on {first_of(run).name} to resume from the other files."
     )
 
 
 def keep_times(folder: Path, found: Checkpoints) -> None:
     """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    dated = folder / (f"{found.newest}.json" if (folder / found.newest).is_dir() else found.newest)
-    younger_ns = files.get(dated, found.written_ns) - found.written_ns
+    newest = folder / found.newest
+    dated = folder / f"{found.newest}.json" if newest.is_dir() else newest
+    inside = [at for path, at in files.items() if newest in path.parents]  # of a script's parts
+    younger_ns = files.get(dated, max(inside, default=found.written_ns)) - found.written_ns
     for path, written_ns in files.items():
         os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
 
@@ -154,9 +226,9 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _source(run: Run) -> tuple[str, str, bool]:
+def _source(run: Run) -> tuple[str, str, bool, int]:
     """How a node is asked for a run's checkpoints."""
-    return run.run, first_of(run).name, run.built_in
+    return run.run, first_of(run).name, run.built_in, run.world_size
 
 
 def first_of(run: Run) -> RunNode:

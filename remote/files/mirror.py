@@ -105,7 +105,8 @@ class Mirror:
     def _bring(self, node: Node, found: Checkpoints, passing: Path) -> None:
         """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
         intake = _Abandonable(passing, self._check)
-        nodes = chain([node], self._others() if found.lacks else ())
+        # Of a script's, the first node does not know what ranks of others have written.
+        nodes = chain([node], self._others() if found.lacks or not self._run.built_in else ())
         checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
         # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
         torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != found

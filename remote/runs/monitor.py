@@ -428,15 +428,13 @@ class RunMonitor:
             "records": files.records(),
             "wait": wait,
             "max_artifact_bytes": MAX_ARTIFACT_BYTES,
-            # A script's later run looks for them where this one's first node left them.
             "checkpoints": {
                 "whole": self._run.built_in,
+                "ranks": self._run.world_size,
                 "max_bytes": MAX_CHECKPOINT_BYTES,
                 "mirror": mirror is not None,
                 "parts": self._parts[name].rank != 0,
-            }
-            if self._parts[name].rank == 0 or self._run.built_in
-            else None,
+            },
             "outputs": wanted_outputs(self._run.options),
             "launch": launch,
         }
@@ -477,6 +475,8 @@ class RunMonitor:
                 elif kind == frames.COMPLETE:
                     size, digest = int(header["bytes"]), str(header["sha256"])
                     files.intake.complete(header["path"], size, digest, int(header["mode"]))
+                elif kind == frames.PARTS:
+                    files.wrote_parts(body)
                 elif kind == frames.OUTPUTS:
                     files.written(header, body)
                 elif kind == frames.SKIPPED:

@@ -19,14 +19,14 @@ from inventories.errors import CorruptFile
 from inventories.outputs import NodeOutputs
 from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
-from remote.files.receive import FileReceiver
+from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
 from remote.runs.dumps import read_files
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 from remote.shared.checkpoint_files import lacking, parts_in
-from remote.shared.files import digest_of
+from remote.shared.files import digest_of, read_json, write_json
 
 MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
@@ -57,7 +57,7 @@ def mirrored_path(folder: RunFolder) -> Path:
 def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
     """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
 
-    What other nodes have brought of these stays. Two commands may do so at once: the later one's stay. Raises
+    Parts that other nodes wrote and have brought stay. Two commands may do so at once: the later one's stay. Raises
     InventoryError where the folder can't be locked.
     """
     old, mark = brought.with_name(".replaced"), mirrored_path(folder)
@@ -65,20 +65,47 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
     with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
         if not final:
             mark.touch(mode=0o600)
+            write_parts(folder, {})
         if folder.checkpoints_path.exists():
             folder.checkpoints_path.rename(old)
         brought.rename(folder.checkpoints_path)
         _move(old, folder.checkpoints_path, lacking(folder.checkpoints_path))
+        first = folder.load_run().nodes[0].name if folder.run_path.exists() else ""
+        _move(
+            old, folder.checkpoints_path, [name for name, node in _writers(folder).items() if node != first]
+        )
         if final:
             mark.unlink(missing_ok=True)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def keep_parts(folder: RunFolder, brought: Path) -> None:
+def keep_parts(folder: RunFolder, node: str, brought: Path) -> None:
     """Put what another than the first node has brought beside what is here. Raises InventoryError as above."""
     with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
-        _move(brought, folder.checkpoints_path, parts_in(brought))
+        of_script = [name for name, writer in _writers(folder).items() if writer == node]
+        _move(brought, folder.checkpoints_path, of_script or parts_in(brought))
     shutil.rmtree(brought, ignore_errors=True)
+
+
+def written_parts(folder: RunFolder) -> dict[str, list[str]]:
+    """Return the names of the checkpoint files that a script's ranks wrote, by node; a node may not have told yet."""
+    return {
+        node: names
+        for node, names in read_json(folder.path / constants.PARTS).items()
+        if isinstance(names, list)
+    }
+
+
+def write_parts(folder: RunFolder, names: Mapping[str, Sequence[str]]) -> None:
+    """Keep which files of a script's checkpoints each node wrote."""
+    write_json(folder.path / constants.PARTS, dict(names))
+
+
+def _writers(folder: RunFolder) -> dict[str, str]:
+    """Return the node whose file counts, by name: of several that wrote one of that name, the first of the run."""
+    written = written_parts(folder)
+    nodes = [node.name for node in folder.load_run().nodes] if written else []
+    return {name: node for node in reversed(nodes) for name in written.get(node, ())}
 
 
 def _move(source: Path, target: Path, names: Iterable[str]) -> None:
@@ -144,9 +171,19 @@ class RunFiles:
         if not (whole and brought.is_dir()):
             return
         if self._node.rank != 0:
-            keep_parts(self._folder, brought)
+            keep_parts(self._folder, self._node.name, brought)
         else:
             keep_checkpoints(self._folder, brought, final=True)
+
+    def wrote_parts(self, body: bytes) -> None:
+        """Keep the node's list of the checkpoint files that a script's ranks wrote there."""
+        names = json.loads(body)
+        if not isinstance(names, list):
+            raise BadAnswer(f"{self._node.name} sent a list of checkpoints that can't be read.")
+        for name in names:
+            plain_parts(name)
+        with lock.hold(self._folder.path / "lock", subject="the checkpoints' list", command="gpuctl"):
+            write_parts(self._folder, {**written_parts(self._folder), self._node.name: names})
 
     def written(self, header: Mapping[str, Any], body: bytes) -> None:
         """Take the node's list of what the run wrote into the project's folder."""

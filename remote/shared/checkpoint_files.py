@@ -5,11 +5,13 @@ or of the files in its folder, `step-N`. Of those, other nodes may have some: ea
 Of a user's script every file of the folder counts; a link within the folder is the file that it leads to.
 """
 
+import contextlib
 import os
 import stat
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from remote.shared.checkpoint_sets import missing_parts, sets_in
 from remote.shared.files import is_regular, read_json, walk_files
 
 
@@ -109,25 +111,50 @@ def _status(path: Path) -> "Optional[os.stat_result]":
         return None
 
 
-def describe(folder: Path, whole: bool, newest: bool = False) -> Optional[Dict[str, Any]]:
-    """How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`; None where there are none.
+def describe_script(
+    files: Mapping[str, Path], written: Collection[str], ranks: int
+) -> Optional[Dict[str, Any]]:
+    """Describe a script's files as `describe` does. `files`: name → the folder in which it is. None: no files.
+
+    The newest is a folder, where its ranks wrote each a part of it. `lacks`: the parts that it needs and that are not
+    among the files. `written`: names of files that the run itself wrote; `ranks`: how many it has.
+    """
+    sizes = {}
+    for name, folder in files.items():
+        with contextlib.suppress(FileNotFoundError):  # the run may remove old ones
+            status = os.stat(str(folder / name))
+            sizes[name] = (status.st_mtime_ns, status.st_size)
+    if not sizes:
+        return None
+    newest = max(sizes, key=lambda name: (sizes[name][0], name))
+    of_set = next((root for root, members in sets_in(sizes).items() if newest in members), newest)
+    return {
+        "files": len(sizes),
+        "bytes": sum(size for _, size in sizes.values()),
+        "newest": of_set,
+        "written_ns": sizes[newest][0],
+        "lacks": missing_parts(files, written, ranks),
+    }
+
+
+def describe(folder: Path, newest: bool = False) -> Optional[Dict[str, Any]]:
+    """Describe the built-in job's checkpoints. Returns None where none counts.
+
+    How many `files` and `bytes` count, name and time (`written_ns`) of the `newest`.
 
     `lacks`: the files of the newest that are not in the folder. The bytes are of all, as if they were.
     """
-    files = files_in(folder, whole, newest)
+    files = files_in(folder, True, newest)
     if not files:
         return None
-    dated = name = files[-1][0]
-    absent = lacking(folder, newest) if whole else {}
-    if whole:
-        _, told = _counting(folder)[-1]
-        name, _, part = told[0][0].partition("/")
-        dated = dated if part else name
+    _, told = _counting(folder)[-1]
+    name, _, part = told[0][0].partition("/")
+    dated = files[-1][0] if part else name
     status = _status(folder / dated)
     return {
         "files": len(files),
-        "bytes": sum(size for _, size in files) + sum(absent.values()),
+        "bytes": sum(size for _, size in files) + sum(lacking(folder, newest).values()),
         "newest": name,
         "written_ns": 0 if status is None else status.st_mtime_ns,
-        "lacks": sorted(lacking(folder, newest=True)) if whole else [],
+        "lacks": sorted(lacking(folder, newest=True)),
     }

@@ -303,6 +303,53 @@ kept.write_text(left + "," + os.environ["RANK"])
 """
 
 
+IN_PARTS = """
+import os, sys, time
+from pathlib import Path
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+folder = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints", "dcp")
+parts = {path.name: path.read_text() for path in sorted(folder.glob("__*"))}
+print("finds", sorted(parts.items()), flush=True)
+folder.mkdir(exist_ok=True)
+(folder / f"__{rank}_0.distcp").write_text(sys.argv[1])
+time.sleep(1)
+if rank == 0:
+    (folder / ".metadata").write_text(" ".join(f"__{rank}_0.distcp" for rank in range(world)))
+"""
+"""Each rank writes its part, as with torch.distributed.checkpoint."""
+
+
+def test_resume_puts_together_the_parts_that_each_nodes_ranks_wrote(two_hosts: Gpuctl) -> None:
+    script = two_hosts.script("sharded.py", IN_PARTS).name
+
+    def found_by(run: str) -> list[str]:
+        logs = [two_hosts.run_folder(run) / "logs" / f"rank-{rank}.log" for rank in range(2)]
+        return [log.read_text().partition("finds ")[2].splitlines()[0] for log in logs]
+
+    def both(text: str) -> list[str]:
+        return [str([(f"__{rank}_0.distcp", text) for rank in range(2)])] * 2
+
+    first = two_hosts.ok("train", "--json", script, "one").json["run"]
+    names = {path.name for path in (two_hosts.run_folder(first) / "checkpoints" / "dcp").iterdir()}
+    assert names == {".metadata", "__0_0.distcp", "__1_0.distcp"}, "it is brought whole"
+    second = two_hosts.ok("train", "--json", "--resume", script, "two")
+    assert "resumes from dcp of run" in second.err
+    assert found_by(second.json["run"]) == both("one")
+    third = two_hosts.ok("train", "--json", "--resume", script, "three").json["run"]
+    assert found_by(third) == both("two"), "no part that was placed for a run replaces one that it wrote"
+
+    for home in (
+        two_hosts.run_folder(third),
+        two_hosts.home / "clusters" / "default" / "local" / "default-1",
+    ):
+        for part in home.rglob(f"*{third}/**/__1_0.distcp"):
+            part.unlink()
+        (home / "checkpoints" / "dcp" / "__1_0.distcp").unlink(missing_ok=True)
+    torn = two_hosts("train", "--resume-from", third)
+    assert f"checkpoint dcp of run {third} is incomplete: parts of rank 1 (default-1) are missing" in torn.err
+
+
 def test_resume_gives_first_nodes_checkpoint_to_every_rank(two_hosts: Gpuctl) -> None:
     two_hosts.script("every.py", EVERY_RANK)
     two_hosts.ok("train", "every.py", "nothing")

@@ -1,6 +1,6 @@
 """Where the checkpoints of earlier runs lie, and which of them a run resumes from."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -109,7 +109,8 @@ class CheckpointSurvey:
 
         What no machines have together is left out.
         """
-        told = {key: said for key, runs in self.found.items() if (said := runs[at]) is not None}
+        keys = _first_node_first(self.found, self.runs[at])
+        told = {key: said for key in keys if (said := self.found[key][at]) is not None}
         alone = {
             key: replace(said, lacks=())
             for key, said in told.items()
@@ -176,9 +177,10 @@ def _is_copy(run: Run, one: Checkpoints, before: Checkpoints) -> bool:
     """Whether the newest of a run is that of the one it resumed.
 
     Copies keep their times, but for those that were brought here. The built-in job names each by its step, and never
-    writes one anew.
+    writes one anew. Where other nodes wrote parts, it is no copy.
     """
-    return one.newest == before.newest and (run.built_in or one.written_ns == before.written_ns)
+    same_time = one.written_ns == before.written_ns and not one.lacks
+    return one.newest == before.newest and (run.built_in or same_time)
 
 
 def survey_checkpoints(
@@ -195,7 +197,7 @@ def survey_checkpoints(
     """
     from remote.files import checkpoints
     from remote.runs.node_state import stop_on_node
-    from remote.runs.run_files import mirrored_path
+    from remote.runs.run_files import mirrored_path, written_parts
     from remote.sessions.connect import connect
     from remote.sessions.fanout import fan_out
 
@@ -215,15 +217,34 @@ def survey_checkpoints(
 
     outcomes = fan_out(one, {there.key: there for there in locations})
     told = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    held = [
+        checkpoints.as_one_set(
+            run,
+            {key: told[key][at] for key in _first_node_first(told, run)},
+            [
+                name
+                for node, names in written_parts(store.run(run.run)).items()
+                if f"{run.cluster}/{node}" not in told
+                for name in names
+            ],
+        )
+        for at, run in enumerate(runs)
+    ]
     return CheckpointSurvey(
         runs=runs,
         locations={there.key: there for there in locations},
-        found={key: [one.found for one in held] for key, held in told.items()},
-        parts={key: [one.parts for one in held] for key, held in told.items()},
+        found={key: [of_run[key].found for of_run in held] for key in told},
+        parts={key: [frozenset(of_run[key].parts) for of_run in held] for key in told},
         here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
         errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
         mirrored=frozenset(run.run for run in runs if mirrored_path(store.run(run.run)).exists()),
     )
+
+
+def _first_node_first(keys: Iterable[str], run: Run) -> list[str]:
+    """Return the keys of machines by their ranks in the run; machines that had no part in it come last."""
+    ranks = {f"{run.cluster}/{part.name}": part.rank for part in run.nodes}
+    return sorted(keys, key=lambda key: ranks.get(key, len(ranks)))
 
 
 def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) -> list[Location]:
@@ -234,7 +255,7 @@ def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) ->
         if cluster.name == own.name or not cluster.exists():
             continue
         for machine in cluster.load().machines:
-            if machine.name in {part.name for part in (run.nodes if run.built_in else run.nodes[:1])}:
+            if machine.name in {part.name for part in run.nodes}:
                 there = Location(cluster=cluster, machine=machine)
                 locations[there.key] = there
     return list(locations.values())
@@ -254,7 +275,8 @@ def resume_line(point: ResumePoint, run: Run) -> str:
     if point.source is None or point.found is None:
         nothing = f"no checkpoint of run {point.run.run} is in reach"
         return f"{what} starts from the beginning on {where}: {nothing}{_unknown(point, 'some')}"
-    line = f"{what} resumes from {point.found.newest} of run {point.source.run} on {where}"
+    newest = "checkpoints" if point.found.newest == "." else point.found.newest
+    line = f"{what} resumes from {newest} of run {point.source.run} on {where}"
     if not point.locations:
         line += ", with what was brought here"
     elif point.found.lacks:

@@ -23,11 +23,11 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     """`follow`: send what has grown since `offsets`, until the run has ended (`wait`) or once.
 
     Request: run_dir, offsets (path → bytes the other side has) and records (paths): these files and no others are
-    sent; wait, max_artifact_bytes, and where checkpoints are wanted `checkpoints`: whole, max_bytes of those that are
-    sent at the end, `parts` where the first node tells of them, and `mirror` where the other side is to be told of
-    them while the run goes on; outputs: patterns and max_bytes of what the run wrote into the project's folder. A
-    `launch` in it is started
-    first, so that a run begins and is followed in one round trip.
+    sent; wait, max_artifact_bytes, and where checkpoints are wanted `checkpoints`: whole, the run's number of ranks
+    (`ranks`), max_bytes of those that are sent at the end, `parts` where the first node tells of them, and `mirror`
+    where the other side is to be told of them while the run goes on; outputs: patterns and max_bytes of what the run
+    wrote into the project's folder. A `launch` in it is started first, so that a run begins and is followed in one
+    round trip.
     """
     launch = request.get("launch")
     if launch:
@@ -40,7 +40,9 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     offsets: Dict[str, int] = dict(request["offsets"])
     records: Dict[str, int] = dict.fromkeys(request["records"], 0)
     wanted = request["checkpoints"]
-    news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"]) if wanted and wanted["mirror"] else None
+    news = None
+    if wanted and wanted["mirror"]:
+        news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"], wanted["ranks"])
     report, beat = Report(run_dir), time.monotonic()
     while True:
         state = supervisor.state(run_dir)

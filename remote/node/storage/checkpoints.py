@@ -8,6 +8,7 @@ launch moves it in. Nothing here ever changes what an earlier run has left.
 While a run goes on, the computer from which it was started may be told what there is by now, and ask for it.
 """
 
+import json
 import os
 import shutil
 import time
@@ -18,8 +19,8 @@ from remote.node.home_folder import NODE_HOME
 from remote.node.runs.supervisor import placed_for
 from remote.node.storage.sending import send_files
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe, files_in, lacking, parts_in
-from remote.shared.constants import CHECKPOINTS, RUNS
+from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking, parts_in
+from remote.shared.constants import CHECKPOINTS, CODE_RECORD, RUNS
 
 BEAT_S = 5.0
 """At least this often something is sent, so that the other side can tell work from a dead node."""
@@ -47,11 +48,47 @@ def parts_of_run(run: str) -> Dict[str, Path]:
 def _held(run: str, node: str, whole: bool, newest: bool = False) -> List[Tuple[Path, str]]:
     """What this machine has of a run's checkpoints: the folder in which each file is, and its name there."""
     folder = of_run(run, node)
-    parts = parts_of_run(run) if whole else {}
-    others = [name for name in lacking(folder, newest) if name in parts] if whole else []
+    if not whole:
+        return [(inner, name) for name, inner in _of_script(folder).items()]
+    parts = parts_of_run(run)
+    others = [name for name in lacking(folder, newest) if name in parts]
     return [(parts[name], name) for name in others] + [
         (folder, name) for name, _ in files_in(folder, whole, newest)
     ]
+
+
+def written_in(folder: Path) -> Dict[str, int]:
+    """Return the files that a script's ranks wrote into a folder, with their bytes: none that was placed before."""
+    try:
+        began_ns = os.lstat(str(folder.parent / CODE_RECORD)).st_ctime_ns
+    except FileNotFoundError:
+        began_ns = 0
+    return {
+        name: size
+        for name, size in files_in(folder, False)
+        if os.stat(str(folder / name)).st_ctime_ns > began_ns
+    }
+
+
+def _written(own: Path) -> Dict[str, Path]:
+    """Return the files that a script's ranks wrote on this machine, each with its folder; first of `own`."""
+    folders = sorted(own.parents[1].glob("*/" + CHECKPOINTS))
+    return {name: folder for folder in [*reversed(folders), own] for name in written_in(folder)}
+
+
+def _of_script(own: Path) -> Dict[str, Path]:
+    """Return all files of a script's checkpoints on this machine, each with its folder. `own`: the first node's.
+
+    Those written in the run replace those that were placed there before it.
+    """
+    return dict({name: own for name, _ in files_in(own, False)}, **_written(own))
+
+
+def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Optional[Dict[str, Any]]:
+    """Describe what this machine has of a run of so many ranks. `folder`: that of its first node. None: nothing."""
+    if whole:
+        return describe(folder, newest)
+    return describe_script(_of_script(folder), _written(folder), ranks)
 
 
 def is_to_be_told(
@@ -76,9 +113,10 @@ def is_to_be_told(
 class News:
     """What there is to go on from of a run that is going on, to be told now and then."""
 
-    def __init__(self, folder: Path, whole: bool) -> None:
+    def __init__(self, folder: Path, whole: bool, ranks: int) -> None:
         self._folder = folder
         self._whole = whole
+        self._ranks = ranks
         self._told: Optional[Dict[str, Any]] = None
         self._told_s = self._looked_s = time.monotonic() - TELL_S
 
@@ -89,7 +127,7 @@ class News:
             return None
         self._looked_s = now
         try:
-            found = describe(self._folder, self._whole, newest=True)
+            found = found_in(self._folder, self._whole, self._ranks, newest=True)
         except (OSError, ValueError):
             return None  # the run is at work there: what was listed may be gone by now
         written_s_ago = time.time() - found["written_ns"] / 1e9 if found else 0.0
@@ -106,20 +144,27 @@ class News:
 
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`checkpoints`: for each of `runs` ([id, node, whole]) what `describe` says of it, and which parts are here."""
-    found = [describe(of_run(run, node), whole) for run, node, whole in request["runs"]]
-    parts = [sorted(parts_of_run(run)) if whole else [] for run, _, whole in request["runs"]]
+    """`checkpoints`: describe each of `runs` ([id, node, whole, ranks]), and list its parts, with their bytes."""
+    runs = request["runs"]
+    found = [found_in(of_run(run, node), whole, ranks) for run, node, whole, ranks in runs]
+    parts = [_part_sizes(run, node, whole) for run, node, whole, _ in runs]
     frames.write(output, {"t": frames.CHECKPOINTS, "found": found, "parts": parts})
 
 
+def _part_sizes(run: str, node: str, whole: bool) -> Dict[str, int]:
+    """Return the bytes of each file that a rank of this machine wrote for itself."""
+    parts = parts_of_run(run) if whole else _written(of_run(run, node))
+    return {name: os.stat(str(folder / name)).st_size for name, folder in parts.items()}
+
+
 def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`place`: those of a run (`source`: [id, node, whole]) for the one that is to be launched in `run_dir`.
+    """`place`: those of a run (`source`: [id, node, whole, ranks]) for the one that is to be launched in `run_dir`.
 
     The built-in job never writes into a checkpoint that is there, so that its files may be linked; a script might,
     and gets copies. Sends a beat now and then while it copies. Half a set is never left, nor one of which nobody
     hears.
     """
-    run, node, whole = request["source"]
+    run, node, whole, _ = request["source"]
     target = placed_for(Path(request["run_dir"]))
     heartbeat = Heartbeat(output)
     try:
@@ -169,13 +214,13 @@ def _link(source: Path, target: Path) -> bool:
 
 
 def command_send_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole]), or what is needed of them (`newest`).
+    """`send_checkpoints`: a run's checkpoints (`source`: [id, node, whole, ranks]), or those to go on (`newest`).
 
     `names`: of the parts that other nodes lack, those that are here.
     """
-    run, node, whole = request["source"]
+    run, node, whole, _ = request["source"]
     if request["names"]:
-        parts = parts_of_run(run)
+        parts = parts_of_run(run) if whole else _written(of_run(run, node))
         held = [(parts[name], name) for name in request["names"] if name in parts]
     else:
         held = _held(run, node, whole, request["newest"])
@@ -195,10 +240,15 @@ def send_if_small(
 ) -> None:
     """Send a run's checkpoints with what it brings back at its end; where it `failed`, tell if they are too large.
 
-    `parts`: this is not the first node, and what its ranks wrote of them is sent.
+    `parts`: this is not the first node, and what its ranks wrote of them is sent. Of a script, the names of all files
+    that its ranks wrote come before.
     """
     folder = run_dir / CHECKPOINTS
-    files = sorted(parts_in(folder).items()) if parts else files_in(folder, whole)
+    written = {} if whole else written_in(folder)
+    own = parts_in(folder) if whole else written
+    files = sorted(own.items()) if parts else files_in(folder, whole)
+    if not whole:
+        frames.write(output, {"t": frames.PARTS}, json.dumps(sorted(written)).encode())
     size = sum(size for _, size in files)
     if size <= max_bytes:
         send_files(folder, [name for name, _ in files], CHECKPOINTS, output)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,12 +18,12 @@ from node_here import ROOT, NodeHere, node_part
 
 from inventories.disk.store import Store
 from inventories.run import Run, RunNode
-from remote.errors import NodeFailed, SyncRefused
+from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files import checkpoints
 from remote.files.receive import FileReceiver
 from remote.node.__main__ import FAILED
 from remote.node.runs import process
-from remote.node.storage.checkpoints import describe, files_in, send_if_small
+from remote.node.storage.checkpoints import describe, describe_script, files_in, send_if_small
 from remote.runs.run_files import RunFiles, mirrored_path, new_incoming
 from remote.shared import frames
 from remote.shared.files import write_json
@@ -52,7 +53,7 @@ def test_files_in_lists_only_complete_built_in_checkpoints(tmp_path: Path) -> No
     (tmp_path / "step-2000006.json").write_text('{"file": "step-00')
     (tmp_path / "step-2000007.json").write_text("[]")
     assert [name for name, _ in files_in(tmp_path, whole=True)] == whole
-    found = describe(tmp_path, whole=True)
+    found = describe(tmp_path)
     sizes = [(tmp_path / name).stat().st_size for name in whole]
     written_ns = (tmp_path / "step-1000000.pt").stat().st_mtime_ns
     assert found == {
@@ -82,8 +83,9 @@ def test_files_in_lists_all_script_files_newest_last(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"12")
         os.utime(path, (1000 - at, 1000 - at))
-    assert files_in(tmp_path, whole=False) == [("last", 2), (".meta", 2), ("a/shard-1", 2), ("b/shard-0", 2)]
-    assert describe(tmp_path, whole=False) == {
+    names = ["last", ".meta", "a/shard-1", "b/shard-0"]
+    assert files_in(tmp_path, whole=False) == [(name, 2) for name in names]
+    assert describe_script(dict.fromkeys(names, tmp_path), (), 1) == {
         "files": 4,
         "bytes": 8,
         "newest": "b/shard-0",
@@ -103,14 +105,13 @@ def test_files_in_follows_links_within_the_folder(tmp_path: Path) -> None:
     output = io.BytesIO()
     send_if_small(tmp_path, output, whole=False, max_bytes=100, failed=False)
     output.seek(0)
-    sent = {header["path"]: body for header, body in frames.decode(output.readline, output.read) if body}
+    answers = frames.decode(output.readline, output.read)
+    sent = {header["path"]: body for header, body in answers if header["t"] == "chunk"}
     assert sent == {"checkpoints/e2.pt": b"two", "checkpoints/last.pt": b"two"}
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_checkpoints_describe_is_none_for_a_missing_or_empty_folder(tmp_path: Path, whole: bool) -> None:
-    assert describe(tmp_path / "none", whole) is None
-    assert describe(tmp_path, whole) is None
+def test_checkpoints_describe_is_none_for_a_missing_or_empty_folder(tmp_path: Path) -> None:
+    assert describe(tmp_path / "none") is describe(tmp_path) is describe_script({}, (), 1) is None
 
 
 def on_node(home: Path, command: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def test_checkpoint_staging_keeps_the_earlier_run_unchanged(tmp_path: Path, whol
     checkpoint(old, 7)
     (old / "step-000008.pt").write_bytes(b"torn")
     run_dir = runs / "20261121-060000-0000" / "gpu-0"
-    answer = on_node(tmp_path, "place", {"source": [RUN, "gpu-0", whole], "run_dir": str(run_dir)})
+    answer = on_node(tmp_path, "place", {"source": [RUN, "gpu-0", whole, 3], "run_dir": str(run_dir)})
     assert answer == {"t": "placed"}
     placed = run_dir.with_name("gpu-0.checkpoints")
     names = {"step-000007.pt", "step-000007.json"} | (set() if whole else {"step-000008.pt"})
@@ -162,7 +163,7 @@ def test_files_in_lists_the_parts_that_are_there(tmp_path: Path) -> None:
     )
     names = ["step-000007/__0_0.distcp", "step-000007/__1_0.distcp", "step-000007.json"]
     assert [name for name, _ in files_in(tmp_path, whole=True)] == names
-    found = describe(tmp_path, whole=True)
+    found = describe(tmp_path)
     size = (tmp_path / "step-000007.json").stat().st_size
     assert found is not None
     assert (found["newest"], found["bytes"], found["lacks"]) == (
@@ -176,14 +177,14 @@ def test_node_places_and_tells_the_parts_of_all_nodes_that_share_its_home(tmp_pa
     runs = tmp_path / ".gpuctl-node" / "runs"
     in_parts(runs / RUN / "gpu-0" / "checkpoints", 7, [0, 1])
     in_parts(runs / RUN / "gpu-1" / "checkpoints", 7, [2], document=False)
-    answer = on_node(tmp_path, "checkpoints", {"runs": [[RUN, "gpu-0", True]]})
+    answer = on_node(tmp_path, "checkpoints", {"runs": [[RUN, "gpu-0", True, 3]]})
     assert answer["found"][0]["lacks"] == ["step-000007/__2_0.distcp"]
-    assert answer["parts"] == [[f"step-000007/__{rank}_0.distcp" for rank in range(3)]]
+    assert answer["parts"] == [{f"step-000007/__{rank}_0.distcp": 100 for rank in range(3)}]
     run_dir = runs / "20261121-060000-0000" / "gpu-0"
-    assert on_node(tmp_path, "place", {"source": [RUN, "gpu-0", True], "run_dir": str(run_dir)}) == {
+    assert on_node(tmp_path, "place", {"source": [RUN, "gpu-0", True, 3], "run_dir": str(run_dir)}) == {
         "t": "placed"
     }
-    found = describe(run_dir.with_name("gpu-0.checkpoints"), whole=True)
+    found = describe(run_dir.with_name("gpu-0.checkpoints"))
     assert found is not None
     assert (found["files"], found["lacks"]) == (4, [])
 
@@ -261,7 +262,7 @@ def test_discard_removes_staged_checkpoints(tmp_path: Path) -> None:
 
 def test_checkpoints_command_reports_each_requested_run(tmp_path: Path) -> None:
     checkpoint(tmp_path / ".gpuctl-node" / "runs" / RUN / "gpu-0" / "checkpoints", 7)
-    asked = [[RUN, "gpu-0", True], [RUN, "gpu-1", True], ["20261121-060000-0000", "gpu-0", False]]
+    asked = [[RUN, "gpu-0", True, 3], [RUN, "gpu-1", True, 3], ["20261121-060000-0000", "gpu-0", False, 3]]
     found = on_node(tmp_path, "checkpoints", {"runs": asked})["found"]
     assert [one and one["newest"] for one in found] == ["step-000007.pt", None, None]
 
@@ -324,7 +325,7 @@ def test_checkpoint_staging_is_undone_when_the_caller_is_gone(tmp_path: Path, wh
         assert part.stdin is not None
         assert part.stdout is not None
         part.stdout.close()
-        request = {"source": [RUN, "gpu-0", whole], "run_dir": str(run_dir)}
+        request = {"source": [RUN, "gpu-0", whole, 3], "run_dir": str(run_dir)}
         part.stdin.write(json.dumps(request).encode() + b"\n")
         part.stdin.close()
         assert part.wait(30) == FAILED
@@ -367,3 +368,95 @@ def test_launch_that_starts_nothing_removes_staged_checkpoints(
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (status, said)
     assert not placed.exists()
+
+
+def parts_of_script(home: Path, node: str, placed: Sequence[str], written: Sequence[str]) -> Path:
+    """What a node has of a script's run: files that were placed before it began, and files that its ranks wrote."""
+    folder = home / ".gpuctl-node" / "runs" / RUN / node / "checkpoints" / "dcp"
+    folder.mkdir(parents=True)
+    for name in placed:
+        (folder / name).write_text("placed")
+    time.sleep(0.02)  # the kernel's clock of files moves in steps
+    (folder.parents[1] / "code.json").write_text("{}")
+    time.sleep(0.02)
+    for name in written:
+        (folder / name).write_text(f"{node}: __0_0.distcp __1_0.distcp")
+    return folder
+
+
+TWO = replace(SCRIPTS, nodes=(*SCRIPTS.nodes, replace(SCRIPTS.nodes[0], name="gpu-1", rank=1, first_rank=1)))
+ALL = [".metadata", "__0_0.distcp", "__1_0.distcp"]
+
+
+def nodes_with_parts(tmp_path: Path, *nodes: tuple[Sequence[str], Sequence[str]]) -> list[NodeHere]:
+    found = []
+    for number, (placed, written) in enumerate(nodes):
+        home = tmp_path / str(number)
+        parts_of_script(home, f"gpu-{number}", placed, written)
+        node = NodeHere(home)
+        node.machine = replace(node.machine, name=f"gpu-{number}")
+        found.append(node)
+    return found
+
+
+@pytest.mark.parametrize("placed", [ALL, []])
+def test_parts_that_each_node_wrote_replace_the_placed_ones(tmp_path: Path, placed: list[str]) -> None:
+    nodes = nodes_with_parts(tmp_path, (placed, ALL[:2]), (placed, ALL[2:]))
+    held = {node.name: checkpoints.on_node(node, [TWO])[0] for node in nodes}
+    first = checkpoints.as_one_set(TWO, held)["gpu-0"].found
+    assert first is not None
+    assert (first.newest, first.lacks) == ("dcp", ("dcp/__1_0.distcp",))
+    here = tmp_path / "here"
+    checkpoints.bring_together(nodes, TWO, FileReceiver(here))
+    writers = {path.name: path.read_text().partition(":")[0] for path in (here / "dcp").iterdir()}
+    assert writers == {".metadata": "gpu-0", "__0_0.distcp": "gpu-0", "__1_0.distcp": "gpu-1"}
+
+
+def test_name_that_several_nodes_wrote_is_the_first_nodes(tmp_path: Path) -> None:
+    nodes = nodes_with_parts(tmp_path, ([], ["last.pt"]), ([], ["last.pt"]))
+    held = {node.name: checkpoints.on_node(node, [TWO])[0] for node in nodes}
+    one = checkpoints.as_one_set(TWO, held)
+    assert [there.found and there.found.lacks for there in one.values()] == [(), ("dcp/last.pt",)]
+    checkpoints.bring_together(nodes, TWO, FileReceiver(tmp_path / "here"))
+    assert (tmp_path / "here" / "dcp" / "last.pt").read_text().startswith("gpu-0")
+
+
+@pytest.mark.parametrize("placed", [ALL, []])
+def test_set_that_lacks_parts_is_refused_with_the_missing_ranks(tmp_path: Path, placed: list[str]) -> None:
+    nodes = nodes_with_parts(tmp_path, (placed, ALL[:2]))
+    with pytest.raises(
+        NodeFailed, match=r"dcp of run .* incomplete: parts of rank 1 \(gpu-1\) are missing.*/__1_0"
+    ):
+        checkpoints.bring_together(nodes, TWO, FileReceiver(tmp_path / "here"))
+    held = {"gpu-0": checkpoints.on_node(nodes[0], [TWO])[0]}
+    found = checkpoints.as_one_set(TWO, held, ["own/state-1"])["gpu-0"].found
+    assert found is not None
+    assert found.lacks == ("dcp/__1_0.distcp", "own/state-1"), (
+        "the run's end listed it, and its node does not answer"
+    )
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, order: tuple[int, int]) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    run = replace(TWO, run=folder.id)
+    folder.save_run(run)
+    for at in order:
+        files = RunFiles(folder, run.nodes[at], new_incoming(folder))
+        brought = files.intake.root / "checkpoints" / "dcp"
+        brought.mkdir(parents=True)
+        names = [ALL[:2], ALL[2:]][at]
+        for name in ALL if at == 0 else names:  # the first node also sends what was placed there
+            (brought / name).write_text(f"gpu-{at} __0_0.distcp __1_0.distcp")
+        files.wrote_parts(json.dumps([f"dcp/{name}" for name in names]).encode())
+        files.keep_checkpoints()
+        found = checkpoints.in_folder(folder.checkpoints_path, run)
+    assert found is not None
+    assert (found.newest, found.lacks) == ("dcp", ())
+    assert (folder.checkpoints_path / "dcp" / ALL[2]).read_text().startswith("gpu-1")
+    (folder.checkpoints_path / "dcp" / ALL[2]).unlink()
+    found = checkpoints.in_folder(folder.checkpoints_path, run)
+    assert found is not None
+    assert found.lacks == ("dcp/__1_0.distcp",)
+    with pytest.raises(BadAnswer, match="not a plain relative path"):
+        files.wrote_parts(b'["../run.json"]')

@@ -21,7 +21,7 @@ from inventories.run import Checkpoints, Run, RunNode
 from remote.errors import ConnectionLost
 from remote.files.checkpoints import told
 from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
-from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, is_to_be_told
+from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, found_in, is_to_be_told
 from remote.runs.run_files import mirrored_path, new_incoming
 
 FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1, "lacks": []}
@@ -63,24 +63,24 @@ def checkpoint(folder: Path, step: int, size: int = 100) -> None:
 def test_news_looks_at_the_folder_at_intervals(tmp_path: Path) -> None:
     checkpoint(tmp_path, 40)
     checkpoint(tmp_path, 50)
-    news = News(tmp_path, whole=True)
+    news = News(tmp_path, whole=True, ranks=1)
     found = news.look()
-    assert found == describe(tmp_path, whole=True, newest=True)
+    assert found == describe(tmp_path, newest=True)
     assert found is not None
     assert (found["files"], found["newest"]) == (2, "step-000050.pt")
     checkpoint(tmp_path, 60)
     assert news.look() is None
-    assert News(tmp_path, whole=False).look() is None, "files were written just now"
+    assert News(tmp_path, whole=False, ranks=1).look() is None, "files were written just now"
     os.utime(tmp_path / "step-000040.pt", (1, time.time() + 3600))
-    written_ahead = News(tmp_path, whole=False).look()
+    written_ahead = News(tmp_path, whole=False, ranks=1).look()
     assert written_ahead is not None
     assert (written_ahead["files"], written_ahead["newest"]) == (6, "step-000040.pt")
 
 
 def test_news_returns_none_when_listing_fails(tmp_path: Path) -> None:
-    assert News(tmp_path / "gone", whole=True).look() is None
+    assert News(tmp_path / "gone", whole=True, ranks=1).look() is None
     (tmp_path / "step-000050.json").mkdir()
-    assert News(tmp_path, whole=True).look() is None
+    assert News(tmp_path, whole=True, ranks=1).look() is None
 
 
 RUN = Run(
@@ -152,7 +152,7 @@ class Scene:
         self.run = run
 
     def found(self) -> Checkpoints:
-        found = describe(self.there, self.run.built_in, newest=True)
+        found = found_in(self.there, self.run.built_in, 1, newest=True)
         assert found is not None
         return told(found)
 
