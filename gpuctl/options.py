@@ -49,6 +49,11 @@ device_option = click.option(
     type=click.Choice(["auto", "cpu"]),
     help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
 )
+stop_grace_option = click.option(
+    "--stop-grace",
+    metavar="TIME",
+    help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
+)
 python_option = click.option(
     "--python", metavar="PATH", help="Use this Python on the nodes, and install nothing."
 )

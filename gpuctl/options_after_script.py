@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DISTINCTIVE = frozenset({
     "--bring", "--cluster", "--detach", "--dry-run", "--forecast", "--hang-after", "--layouts", "--max-restarts",
     "--nnodes", "--no-install-project", "--nproc-per-node", "--on-hang", "--repeats", "--resume-from",
-    "--share-outputs", "--skip-preflight",
+    "--share-outputs", "--skip-preflight", "--stop-grace",
 })  # fmt: skip
 """Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
 MAX_SOURCE_BYTES = 1000 * 1000

@@ -9,6 +9,8 @@ from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.search import Search
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
+STOP_GRACE_S = 30.0
+"""For the ranks of a run that is stopped, where nobody says otherwise."""
 
 LossSource = Literal["TensorBoard", "Lightning", "Trainer", "log"]
 """What tells the losses of a script that writes no metrics."""
@@ -66,6 +68,8 @@ class RunOptions:
     """Seconds without progress after which it counted as hung, or `off`. None: by its own past."""
     on_hang: OnHang | None = None
     """None: not said."""
+    stop_grace_s: float | None = None
+    """Seconds that its ranks get to save before SIGKILL. None: STOP_GRACE_S."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +157,12 @@ class Run:
     def world_size(self) -> int:
         """Processes on all nodes."""
         return sum(node.nproc for node in self.nodes)
+
+    @property
+    def stop_grace_s(self) -> float:
+        """Seconds that its ranks get to save before SIGKILL."""
+        given = None if self.options is None else self.options.stop_grace_s
+        return STOP_GRACE_S if given is None else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +344,32 @@ class RunUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftProcess:
+    """A process that a rank started and that outlived it."""
+
+    pid: int
+    command: str
+    killed: bool
+    """False: it ended by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEnding:
+    """How a node's ranks were ended, and what they left behind."""
+
+    signal: str | None = None
+    """`SIGINT` after Ctrl-C, `SIGTERM` after any other stop. None: gpuctl sent none."""
+    grace_s: float = STOP_GRACE_S
+    seconds: float | None = None
+    """From the signal, or the first rank's failure, until the last rank had ended. None: some still run."""
+    active: tuple[int, ...] = ()
+    """Ranks that still run."""
+    killed: tuple[int, ...] = ()
+    """Ranks that had not ended within the grace."""
+    left: tuple[LeftProcess, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """A run's result, the document of `train --json` and of each element of `results --json`."""
 
@@ -375,6 +411,8 @@ class Result:
     """Why it made no progress, without the stacks. None: it is not known to have hung."""
     commit: Commit | None = None
     """As in the run's record."""
+    endings: dict[str, NodeEnding] = field(default_factory=dict)
+    """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,6 +459,8 @@ class NodeRecord:
     """What ended the node's part, where that is not the launcher's exit status alone."""
     lost: bool = False
     """True: the node could not be asked, so this is not its own word, and its ranks may be at work."""
+    ending: NodeEnding | None = None
+    """None: its ranks ended by themselves and left nothing, or it is not known."""
 
     @property
     def reason(self) -> Reason | None:

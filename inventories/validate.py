@@ -21,6 +21,7 @@ from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000
 MAX_DISK_GB = 1_000_000
+MAX_STOP_GRACE_S = 24 * 3600.0
 
 _CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _DURATION = re.compile(r"([0-9]{1,9}(\.[0-9]{1,9})?[smhd])+")
@@ -81,6 +82,14 @@ def parse_duration_s(text: object) -> float:
         f"Duration {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d, "
         "as in 90s, 30m, 4h or 1d."
     )
+
+
+def check_stop_grace_s(text: object) -> float:
+    """How long ranks get to save before SIGKILL, in seconds; `0s`: none."""
+    seconds = 0.0 if text in ("0", "0s") else parse_duration_s(text)
+    if seconds <= MAX_STOP_GRACE_S:
+        return seconds
+    raise InvalidInput(f"A --stop-grace of {text} is too long: give at most {MAX_STOP_GRACE_S / 3600:.0f}h.")
 
 
 def check_ttl_s(text: object) -> float:

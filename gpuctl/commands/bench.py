@@ -16,6 +16,7 @@ from gpuctl.options import (
     install_options,
     project_options,
     run_options,
+    stop_grace_option,
 )
 from gpuctl.options_after_script import note_on_options
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 @env_option
 @install_options
 @project_options
+@stop_grace_option
 @click.option(
     "-m", "--module", metavar="MODULE", help="Measure a module; the arguments after it are passed to it."
 )

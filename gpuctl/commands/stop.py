@@ -4,17 +4,28 @@ import click
 
 from gpuctl import completions
 from gpuctl.options import App, common_options
+from inventories.validate import check_stop_grace_s
 
 
 @click.command()
 @common_options
+@click.option(
+    "--stop-grace",
+    metavar="TIME",
+    help="Give the ranks this long to save before they are killed, such as 5m; 0s kills them at once (default: as "
+    "`gpuctl train` set it, 30s).",
+)
 @click.argument("run", required=False, shell_complete=completions.runs)
-def command(app: App, run: str | None) -> int:
-    """Stop a run on every node and bring its results back (default: the latest run)."""
+def command(app: App, stop_grace: str | None, run: str | None) -> int:
+    """Stop a run on every node and bring its results back (default: the latest run).
+
+    Its ranks get SIGTERM.
+    """
     from gpuctl.workflow.cluster.run_machines import end_idle_machines
     from gpuctl.workflow.training.stop import stop
 
-    result, errors = stop(app, run)
+    grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
+    result, errors = stop(app, run, grace_s)
     if app.options.json:
         app.output.json(result)
     else:

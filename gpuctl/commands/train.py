@@ -25,6 +25,7 @@ from gpuctl.options import (
     install_options,
     project_options,
     run_options,
+    stop_grace_option,
 )
 from gpuctl.options_after_script import note_on_options
 from remote.launchers import LAUNCHERS
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     type=click.Choice(("report", "stop", "restart")),
     help="What to do if the run hangs, once the cause is told (default: report).",
 )
+@stop_grace_option
 @click.option(
     "--dry-run/--no-dry-run",
     default=None,
@@ -184,7 +186,9 @@ def command(
 
     If the run hangs, gpuctl says which rank the others wait for, and where it is. `gpuctl why` says so at any time.
 
-    Ctrl-C stops the run on every node. A second Ctrl-C ends the command without waiting until the run has stopped.
+    Ctrl-C stops the run on every node: ranks get SIGINT, as in a terminal, and 30 s or --stop-grace to save. A
+    second Ctrl-C kills the ranks. A third ends the command without waiting for their end. `gpuctl stop`, the failure
+    of another rank and a hang stop ranks with SIGTERM.
     """
     from gpuctl.job_file.command import what_runs
     from gpuctl.library.options import train_request

@@ -15,6 +15,7 @@ from gpuctl.options import (
     install_options,
     project_options,
     run_options,
+    stop_grace_option,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 @env_option
 @install_options
 @project_options
+@stop_grace_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
 @job_file_options("environment", "")
 def command(
@@ -92,6 +94,7 @@ def command(
     most_at_once: int | None,
     seed: int,
     words: tuple[str, ...],
+    stop_grace: str | None,
     **options: object,
 ) -> int:
     """Search for hyperparameters with Ray Tune, on all of the cluster's machines at once.
@@ -115,9 +118,12 @@ def command(
     from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
     from gpuctl.workflow.environment.engine_config import with_config
     from gpuctl.workflow.training.request import TrainRequest, built_in_help
+    from inventories.validate import check_stop_grace_s
 
+    grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
     space = parse_params(params)
-    request = with_config(TrainRequest(launcher="ray", words=words, **run_options(app, options)))
+    given = run_options(app, options)
+    request = with_config(TrainRequest(launcher="ray", words=words, stop_grace_s=grace_s, **given))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
 

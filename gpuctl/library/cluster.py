@@ -193,16 +193,20 @@ class Cluster:
 
         return why(self._app, self._own(run))
 
-    def stop(self, run: str | None = None) -> "Result":
+    def stop(self, run: str | None = None, *, stop_grace: str | None = None) -> "Result":
         """Stop a run on every node and return its result; the latest run unless named.
+
+        `stop_grace`: how long its ranks get to save before they are killed, such as `5m`. None: as its launch set.
 
         Machines that were started for runs end, as with the command. Raises Attention, with that result, where a node
         could not be told, and Usage for a run of another cluster.
         """
         from gpuctl.workflow.cluster.run_machines import end_idle_machines
         from gpuctl.workflow.training.stop import stop
+        from inventories.validate import check_stop_grace_s
 
-        result, errors = stop(self._app, self._own(run))
+        grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
+        result, errors = stop(self._app, self._own(run), grace_s)
         if errors or result.status == "running":
             why = (
                 "\n".join(errors)

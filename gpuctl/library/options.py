@@ -21,6 +21,7 @@ from inventories.validate import (
     check_limits,
     check_max_cost_usd,
     check_option,
+    check_stop_grace_s,
     check_ttl_s,
     parse_duration_s,
     read_spec,
@@ -116,6 +117,8 @@ class TrainOptions(TypedDict, total=False):
     """Time without progress after which the run counts as hung, such as `10m`; `off`. Default: by its own past."""
     on_hang: OnHang | None
     """What is done then: `report` (default), `stop`, `restart`."""
+    stop_grace: str | None
+    """How long ranks that are stopped get to save before they are killed, such as `5m`. Default: `30s`."""
     project: File | None
     """The folder that holds the script, and in whose copy it runs. Default: the current one."""
     root: File | None
@@ -157,6 +160,7 @@ class BenchOptions(TypedDict, total=False):
     root: File | None
     include: Sequence[File]
     allow_large: bool
+    stop_grace: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +261,7 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
         max_restarts=restarts,
         hang_after=_hang_after(options.get("hang_after")),
         on_hang=options.get("on_hang"),
+        stop_grace_s=None if (grace := options.get("stop_grace")) is None else check_stop_grace_s(grace),
     )
     request = with_config(request)
     check_together(request)

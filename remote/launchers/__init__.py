@@ -9,6 +9,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from inventories.run import STOP_GRACE_S
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ Say = Callable[[str, str], None]
 LAUNCHERS = {"torchrun": "remote.launchers.torchrun", "ray": "remote.launchers.ray"}
 """Name, as `--mode` and run records have it → module."""
 DEFAULT = "torchrun"
-STOP_GRACE_S = 10.0
 
 
 class Service(ABC):

@@ -132,7 +132,8 @@ def launch(
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
         environment |= ray
-    return launch_spec(node, own, node_payload.argv_on_node(own.python, own.home, *part), environment)
+    words = node_payload.argv_on_node(own.python, own.home, *part)
+    return launch_spec(node, own, words, environment, grace_s=run.stop_grace_s)
 
 
 def way_to(head: str, facts: Facts, node: str) -> dict[str, str]:

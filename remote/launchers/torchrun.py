@@ -11,6 +11,9 @@ from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment
 from remote.sessions import node_payload
 
+AGENT_S = 60.0
+"""How much longer than gpuctl torchrun waits for its ranks after a signal."""
+
 
 class Torchrun(Launcher):
     """Starts every rank by itself."""
@@ -38,8 +41,11 @@ class TorchrunService(Service):
     ) -> dict[str, Any]:
         """Return the launch of a node's torchrun."""
         own = facts[node.name]
-        environment = rank_environment(run, node, own, cores=cores[node.name], env=env)
-        return launch_spec(node, own, argv(run, node, own, script, cwd), environment)
+        # torchrun has a grace of its own, 30 s: gpuctl's is the one that counts.
+        later = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{run.stop_grace_s + AGENT_S:.0f}"}
+        environment = later | rank_environment(run, node, own, cores=cores[node.name], env=env)
+        words = argv(run, node, own, script, cwd)
+        return launch_spec(node, own, words, environment, grace_s=run.stop_grace_s)
 
 
 launcher = Torchrun()

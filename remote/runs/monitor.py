@@ -6,7 +6,7 @@ The nodes' files are the truth; connections come and go. Whoever attaches to a r
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
@@ -15,8 +15,9 @@ from typing import Any, Literal
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
-from inventories.run import NodeRecord, RankRecord, Run
+from inventories.run import NodeEnding, NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
+from remote.ending_sentences import ended_lines, seconds_text, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
@@ -36,6 +37,7 @@ from remote.sessions.connect import connect, reconnect
 from remote.sessions.limits import Bounds, of_files
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.constants import ENDING
 
 SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
@@ -43,10 +45,12 @@ RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
 MAX_LOGS_BYTES = 64 * 1000**3
 """Of a run's logs and metrics, what is brought from a node at once."""
-LAST_WORDS = Bounds(total_s=600.0, max_bytes=MAX_LOGS_BYTES, grows=True)
-"""A node that was told to stop has said by then how the run ended; what it wrote until then takes its time beside."""
+LAST_WORDS_S = 600.0
+LAST_WORDS = Bounds(total_s=LAST_WORDS_S, max_bytes=MAX_LOGS_BYTES, grows=True)
+"""A node that was told to stop has said by then how the run ended; what it wrote until then takes its time beside.
+Its ranks' grace comes on top."""
 OWN_END_S = 15.0
-"""A node whose rank failed is given this long to end by itself, so that the launcher can finish its report."""
+"""A node whose rank failed ends its others by itself, within their grace. It is stopped so much later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ class _Event:
     kind: Literal[
         "started",
         "rank",
+        "ending",
         "ended",
         "done",
         "left",
@@ -69,6 +74,7 @@ class _Event:
     rank: RankRecord | None = None
     record: NodeRecord | None = None
     report: HangReport | None = None
+    ending: NodeEnding | None = None
     error: Exception | None = None
 
 
@@ -240,6 +246,8 @@ class RunMonitor:
             case "rank" if event.rank is not None and event.rank.exit_code not in (None, 0):
                 self._failing.setdefault(event.node, time.monotonic())
                 self._stop_others(event.node)
+            case "ending" if event.ending is not None:
+                self._observer.node(event.node, waiting_text(event.ending))
             case "ended" if event.record is not None:
                 self._ended(event.node, event.record)
             case "lost" if event.record is not None and event.node in self.records:
@@ -260,6 +268,9 @@ class RunMonitor:
         self.records[name] = record
         if len(self.records) == len(self._parts):
             self.ended_s = time.monotonic()
+            ended = {node: one.ending for node, one in self.records.items() if one.ending is not None}
+            for line in ended_lines(ended):
+                self._observer.note(line)
         self._observer.node(name, _why(record))
         if record.exit_code != 0:
             self._stop_others(name)
@@ -271,10 +282,14 @@ class RunMonitor:
             return
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
         if self._interrupts_handled == 1:
-            self._observer.note("stopping the run on every node; Ctrl-C again: without waiting for its end")
-            self._stop_all(Reason.STOPPED)
-        elif waiting and self._interrupts_handled == 2:
-            self._observer.note(f"telling {waiting} to stop, one moment; Ctrl-C again: without that")
+            grace = seconds_text(self._run.stop_grace_s)
+            self._observer.note(
+                f"stopping the run on every node: ranks are given up to {grace} to save; Ctrl-C again kills them"
+            )
+            self._stop_all(Reason.STOPPED, interrupted=True)
+        elif self._interrupts_handled == 2:
+            self._observer.note("killing the ranks; Ctrl-C again: without waiting for their end")
+            self._stopping.kill(set(self._parts) - set(self.records))
         else:
             told = (
                 f"not told to stop, so the run may go on there: {waiting}"
@@ -297,9 +312,9 @@ class RunMonitor:
             self._open.clear()
             self._stopping.leave()
 
-    def _stop_all(self, reason: Reason) -> None:
+    def _stop_all(self, reason: Reason, *, interrupted: bool = False) -> None:
         for name in self._parts:
-            self._stop(name, reason)
+            self._stop(name, reason, interrupted=interrupted)
 
     def _stop_others(self, failed: str) -> None:
         if self._gang:
@@ -311,14 +326,14 @@ class RunMonitor:
         """Stop nodes that do not end by themselves, and try again where telling them has failed."""
         now = time.monotonic()
         for name, since in self._failing.items():
-            if self._gang and now - since > OWN_END_S:
+            if self._gang and now - since > self._run.stop_grace_s + OWN_END_S:
                 self._stop(name, Reason.PEER_FAILED)
         self._stopping.try_again(self._open)
 
-    def _stop(self, name: str, reason: Reason) -> None:
+    def _stop(self, name: str, reason: Reason, *, interrupted: bool = False) -> None:
         said = self.records.get(name)
         if said is None or said.lost:
-            self._stopping.stop(name, reason)
+            self._stopping.stop(name, reason, interrupted=interrupted)
 
     def _node(self, name: str) -> Node:
         with self._locks[name]:
@@ -448,13 +463,15 @@ class RunMonitor:
                 self._go_on(name)
                 if name in self._stopping.told and not ending:
                     ending = True
-                    talk.bound(LAST_WORDS)
+                    talk.bound(replace(LAST_WORDS, total_s=LAST_WORDS_S + self._run.stop_grace_s))
                 kind = header.get("t")
                 if kind == frames.STARTED:
                     self._events.put(_Event(kind="started", node=name))
                 elif kind == frames.FILE:
                     files.append(header["path"], int(header["offset"]), body)
                     lines.feed(header["path"], body)
+                elif kind == frames.RECORD and header["path"] == ENDING:
+                    self._events.put(_Event(kind="ending", node=name, ending=files.ending(body)))
                 elif kind == frames.RECORD:
                     self._events.put(_Event(kind="rank", node=name, rank=files.record(header["path"], body)))
                 elif kind == frames.HANG:

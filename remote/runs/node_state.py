@@ -19,7 +19,9 @@ from remote.shared import frames
 
 TOLD_S = 15.0
 """A node that does its work says within this time that it knows of it."""
-STOP_DEADLINE_S = 25.0
+STOP_DEADLINE_S = 20.0
+"""Beyond the ranks' grace, for killed processes to be gone and files of the run to be listed."""
+LONGEST_GRACE_S = 7 * 24 * 3600.0
 LATEST_CLOCK_S = 2.0**33
 """No node's clock is later, unix time: in the year 2242."""
 
@@ -34,7 +36,7 @@ def is_running(node: Node, part: RunNode) -> bool | None:
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     """What the node says of the run's end, as it is kept. Raises BadAnswer."""
-    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "failure")
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "failure", "ending")
     said = {key: state[key] for key in keys if key in state}
     try:
         record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
@@ -54,37 +56,61 @@ def stop_on_node(
     part: RunNode,
     *,
     reason: Reason = Reason.STOPPED,
+    interrupted: bool = False,
+    grace_s: float | None = None,
     on_told: Callable[[], None] = lambda: None,
 ) -> None:
     """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
 
-    Of several calls the first one's `reason` is kept. Raises NodeFailed where the run goes on all the same.
+    `interrupted`: ranks get SIGINT, as from Ctrl-C in a terminal, else SIGTERM. `grace_s`: seconds from the signal to
+    SIGKILL; None: those that its launch set. Of several calls the first one's `reason` and signal are kept, and the
+    last one's grace. Raises NodeFailed where the run goes on all the same.
     """
-    request, over = {"run_dir": part.run_dir, "deadline_s": STOP_DEADLINE_S, "reason": reason.value}, False
-    bounds = Bounds(total_s=TOLD_S + STOP_DEADLINE_S + TOLD_S)
-    with node.stream("stop", request, timeout_s=TOLD_S, bounds=bounds) as talk:
+    request: dict[str, Any] = {
+        "run_dir": part.run_dir,
+        "deadline_s": STOP_DEADLINE_S,
+        "reason": reason.value,
+        "signal": "SIGINT" if interrupted else "SIGTERM",
+        "grace_s": grace_s,
+    }
+    over, waits_s = False, STOP_DEADLINE_S
+    with node.stream("stop", request, timeout_s=TOLD_S, bounds=Bounds(total_s=TOLD_S)) as talk:
         for header, _ in talk.frames():
             if header.get("t") == frames.TOLD:
                 on_told()
-                talk.wait_up_to(STOP_DEADLINE_S + TOLD_S)
+                waits_s = STOP_DEADLINE_S + _grace(node, header)
+                talk.bound(Bounds(total_s=waits_s + TOLD_S))
+                talk.wait_up_to(waits_s + TOLD_S)
             elif header.get("t") == frames.STOPPED:
                 over = header["state"]["running"] is False
     if not over:
         raise NodeFailed(
-            f"{node.name}: the run was told to stop and goes on, {STOP_DEADLINE_S:.0f} s later. Its processes may "
+            f"{node.name}: the run was told to stop and goes on, {waits_s:.0f} s later. Its processes may "
             "hang in the driver or on a disk; where they can't be killed, the machine has to be booted again."
         )
 
 
+def _grace(node: Node, header: Mapping[str, Any]) -> float:
+    """Return the grace that a node says its ranks have. Raises BadAnswer."""
+    grace_s = header.get("grace_s")
+    if (
+        isinstance(grace_s, bool)
+        or not isinstance(grace_s, int | float)
+        or not 0 <= grace_s <= LONGEST_GRACE_S
+    ):
+        raise BadAnswer(f"{node.name}: was told to stop a run, and said that its ranks have {grace_s!r} s.")
+    return grace_s
+
+
 def stop_everywhere(
-    run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder
+    run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder, grace_s: float | None = None
 ) -> dict[str, RemoteError | None]:
-    """End a run on all its nodes at once; every node's error, or None."""
+    """End a run on all its nodes at once; every node's error, or None. `grace_s`: as `stop_on_node` takes it."""
 
     def one(part: RunNode) -> bool:
         node = connect(machines[part.name], cluster)
         try:
-            stop_on_node(node, part)
+            stop_on_node(node, part, grace_s=grace_s)
         finally:
             node.close()
         return True

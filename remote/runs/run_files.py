@@ -17,7 +17,7 @@ from inventories.disk.files import write_atomic
 from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
 from inventories.outputs import NodeOutputs
-from inventories.run import NodeRecord, RankRecord, Run, RunNode, RunOptions
+from inventories.run import NodeEnding, NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
@@ -141,8 +141,17 @@ class RunFiles:
         return {name: self._size(name) for name in sorted(self._growing)}
 
     def records(self) -> list[str]:
-        """The paths of the node's rank records."""
-        return sorted(self._records)
+        """The paths of the node's rank records, and of its end while that lasts."""
+        return [*sorted(self._records), constants.ENDING]
+
+    def ending(self, body: bytes) -> NodeEnding:
+        """Return the node's end while it lasts. Raises BadAnswer."""
+        try:
+            return from_json(NodeEnding, json.loads(body), constants.ENDING)
+        except (ValueError, CorruptFile) as error:
+            raise BadAnswer(
+                f"{self._node.name}: its record of the run's end can't be read: {error}"
+            ) from error
 
     def hang_report(self, body: bytes) -> HangReport | None:
         """Keep the node's report that its ranks make no progress; an empty one says that they do, and removes it.

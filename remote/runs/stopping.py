@@ -30,22 +30,33 @@ class Stopping:
         """Nodes that are to stop → why."""
         self.told: set[str] = set()
         """Nodes that know it."""
+        self._interrupted = False
+        self._kills: dict[str, bool] = {}
+        """Nodes whose ranks are to be killed at once → whether they know it."""
 
     @property
     def busy(self) -> bool:
         """Whether a node is being told at this moment."""
         return any(thread.is_alive() for thread, _ in self._telling.values())
 
-    def stop(self, name: str, reason: Reason) -> None:
-        """Have a node stop; returns at once. The first reason counts."""
+    def stop(self, name: str, reason: Reason, *, interrupted: bool = False) -> None:
+        """Have a node stop; returns at once. The first reason counts. `interrupted`: its ranks get SIGINT."""
+        self._interrupted |= interrupted
         if name not in self.reasons:
             self.reasons[name] = reason
             self._observer.node(name, "stopping")
             self._start(name)
 
+    def kill(self, names: Collection[str]) -> None:
+        """Have the ranks of these nodes, which are to stop, killed at once; returns at once."""
+        for name in self.reasons.keys() & set(names):
+            self._kills[name] = False
+            self._start(name)
+
     def try_again(self, names: Collection[str]) -> None:
         """Tell those of these nodes once more that could not be told a moment ago."""
-        for name in (self.reasons.keys() - self.told) & set(names):
+        kills = {name for name, known in self._kills.items() if not known}
+        for name in ((self.reasons.keys() - self.told) | kills) & set(names):
             thread, since = self._telling[name]
             if not thread.is_alive() and time.monotonic() - since > STOP_RETRY_S:
                 self._start(name)
@@ -54,14 +65,22 @@ class Stopping:
         """Wait for nobody who is being told."""
         self._telling.clear()
 
-    def tell(self, name: str, reason: Reason) -> None:
+    def tell(self, name: str, reason: Reason, grace_s: float | None = None) -> None:
         """Tell a node, and wait until it has stopped."""
+
+        def on_told() -> None:
+            self.told.add(name)
+            if grace_s is not None:
+                self._kills[name] = True
+
         try:
             stop_on_node(
                 self._connection(name),
                 self._parts[name],
                 reason=reason,
-                on_told=lambda: self.told.add(name),
+                interrupted=self._interrupted and reason is Reason.STOPPED,
+                grace_s=grace_s,
+                on_told=on_told,
             )
         except NodeFailed as error:
             self._observer.note(str(error))
@@ -70,7 +89,7 @@ class Stopping:
                 self._observer.note(f"{name} could not be told to stop: {error}")
 
     def _start(self, name: str) -> None:
-        words = (name, self.reasons[name])
+        words = (name, self.reasons[name], 0.0 if name in self._kills else None)
         thread = Thread(target=self.tell, args=words, daemon=True, name=f"stop {name}")
         self._telling[name] = (thread, time.monotonic())
         thread.start()

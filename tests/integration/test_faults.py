@@ -24,13 +24,14 @@ for step in range(600):
 """
 
 
-def running_train(gpuctl: Gpuctl, *words: str) -> "tuple[subprocess.Popen[str], str]":
+def running_train(gpuctl: Gpuctl, *words: str, text: str = STEPS) -> "tuple[subprocess.Popen[str], str]":
     """`gpuctl train` of a script that takes a minute, when both ranks are at work; with the run's id."""
-    gpuctl.script("steps.py", STEPS)
+    gpuctl.script("steps.py", text)
+    before = set((gpuctl.home / "runs").glob("*"))
     process = gpuctl.start("train", "--json", *words, "steps.py")
 
     def at_work() -> str | None:
-        for folder in sorted((gpuctl.home / "runs").glob("*")):
+        for folder in sorted(set((gpuctl.home / "runs").glob("*")) - before):
             logs = [folder / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
             if all(log.exists() and "begins" in log.read_text() for log in logs):
                 return folder.name
@@ -168,14 +169,72 @@ def test_killed_train_command_leaves_run_to_be_followed(two_hosts: Gpuctl) -> No
     assert result["seconds"]["total"] > 3
 
 
-def test_an_interrupt_stops_the_run_on_every_node(two_hosts: Gpuctl) -> None:
-    process, _ = running_train(two_hosts)
-    interrupt(process)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert (json.loads(out)["status"], json.loads(out)["reason"]) == ("stopped", "stopped")
-    assert not processes_with("steps.py", str(two_hosts.home))
-    assert "Traceback" not in err
+SAVES = """
+import os, signal, sys, time
+rank = os.environ["RANK"]
+def save(why):
+    time.sleep(1.5)
+    open(f"saved-{rank}.ckpt", "w").write(why)
+def on_sigterm(*_):
+    save("SIGTERM")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, on_sigterm)
+print("rank", rank, "begins", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    save("SIGINT")
+"""
+
+
+def test_an_interrupt_is_sigint_and_stop_is_sigterm_and_ranks_save(two_hosts: Gpuctl) -> None:
+    for number in ("SIGINT", "SIGTERM"):
+        process, run = running_train(two_hosts, "--fresh", text=SAVES)
+        if number == "SIGINT":
+            interrupt(process)
+        else:
+            assert "ranks are given up to 30 s to save" in two_hosts.ok("stop").err
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == (130 if number == "SIGINT" else 1), err
+        result = json.loads(out)
+        assert (result["status"], result["reason"]) == ("stopped", "stopped")
+        assert {ending["signal"] for ending in result["endings"].values()} == {number}
+        assert f"of {number}" in err
+        saved = (two_hosts.run_folder(run) / "outputs").rglob("saved-*.ckpt")
+        assert {path.name: path.read_text() for path in saved} == dict.fromkeys(
+            ["saved-0.ckpt", "saved-1.ckpt"], number
+        )
+        assert not processes_with("steps.py", str(two_hosts.home))
+        assert "Traceback" not in err
+
+
+def test_failure_after_another_node_has_ended_is_told_at_once(two_hosts: Gpuctl) -> None:
+    two_hosts.script(
+        "late.py", "import os, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(4)\n    sys.exit(3)\n"
+    )
+    result = two_hosts("train", "--json", "late.py").json
+    assert (result["status"], result["first_error"]["rank"]) == ("failed", 1)
+    failed, node = (
+        json.loads((two_hosts.run_folder(result["run"]) / name).read_text())
+        for name in ("ranks/rank-1.json", "nodes/default-0.json")
+    )
+    assert node["ended_at"] - failed["ended_at"] < 6
+
+
+def test_process_that_a_rank_left_is_named_and_ends_within_the_grace(two_hosts: Gpuctl) -> None:
+    two_hosts.script(
+        "leaves.py",
+        "import subprocess\nfor word in ('3; touch uploaded', '300'):\n"
+        "    subprocess.Popen(['sh', '-c', f'sleep {word}; :'])\n",
+    )
+    done = two_hosts("train", "--nnodes", "1", "--stop-grace", "8s", "leaves.py")
+    assert done.status == 0
+    assert "the ranks have ended; waiting up to 8 s for what they left behind: sh -c sleep 3" in done.err
+    assert "default-0: killed what the ranks left behind: sh -c sleep 300; : (pid " in done.err
+    assert (
+        "default-0: what the ranks left behind ended by itself: sh -c sleep 3; touch uploaded; :" in done.err
+    )
+    assert "uploaded" in done.out
 
 
 def test_two_interrupts_stop_run_on_every_node(two_hosts: Gpuctl) -> None:

@@ -126,6 +126,7 @@ def _result(
         output_totals=totals,
         files=files_of(folder),
         hang=replace(hang, ranks=()) if hang is not None and hang.verdict == "hung" else None,
+        endings={record.node: record.ending for record in records if record.ending is not None},
     )
 
 

@@ -85,6 +85,8 @@ class TrainRequest:
     """Seconds without progress after which the run counts as hung. None: by its own past."""
     on_hang: OnHang | None = None
     """None: not said; it is only told of, or what the run that it resumes was given is done."""
+    stop_grace_s: float | None = None
+    """Seconds that ranks get to save before SIGKILL. None: not said."""
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
 
@@ -185,6 +187,7 @@ class TrainRequest:
             install_project=self.install_project,
             hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
             on_hang=self.on_hang,
+            stop_grace_s=self.stop_grace_s,
         )
 
 

@@ -156,6 +156,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         nproc_per_node=request.nproc_per_node or before.nproc_per_node,
         device=request.device or before.device,
         install_project=request.install_project and before.install_project,
+        stop_grace_s=before.stop_grace_s if request.stop_grace_s is None else request.stop_grace_s,
         **_hang_options(request, before),
     )
     # What a script that is named needs is known only where it is of the same project.

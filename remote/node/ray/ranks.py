@@ -25,6 +25,7 @@ from remote.node.runs.rank_wrapper import nccl_debug
 from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD
 from remote.shared.files import read_json, write_json
 
+STOPS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.1
 BEGIN_DEADLINE_S = 300.0
 """Until the ranks of a node have begun: Ray has to start their processes, which import torch."""
@@ -46,8 +47,10 @@ def main(arguments: List[str]) -> int:
     given = {name: os.environ[name] for name in names if name in os.environ}
     ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
     ray = Ray(run_dir.name)
+    driver = None  # type: Optional[subprocess.Popen[bytes]]
     try:
-        signal.signal(signal.SIGTERM, _raise_stopped)
+        for number in STOPS:
+            signal.signal(number, _raise_stopped)
         recorder = recorder_environment(os.environ, run_dir)
         place = {"cwd": cwd, "env": dict(given, **nccl, **recorder)}  # type: Dict[str, Any]
         write_json(run_dir / PLACE, dict(place, hook=hook_for_ranks(run_dir)) if recorder else place)
@@ -57,11 +60,16 @@ def main(arguments: List[str]) -> int:
             return _fail(run_dir, end_reasons.not_started(command[0], error))
         status = watch(ranks, driver, ray, run_dir)
         why = why_ended(ray, ranks) if status else None
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _ignore_stops()
     except Stopped:
-        status = 128 + signal.SIGTERM  # the driver and the ranks are ended by who sent it
+        status = 128 + signal.SIGTERM
         # Another node's ranks may tell that they lost this one's before Ray's end is seen here.
         why = why_ended(ray, ranks)
+        # The built-in job saves at its epochs' ends, and has nothing to do at its own.
+        for rank in ranks:
+            rank.kill()
+        if driver is not None:
+            driver.kill()
     finally:
         supervisor.forget_place(run_dir)
     return _fail(run_dir, why, status) if why else status
@@ -72,8 +80,13 @@ class Stopped(Exception):
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _ignore_stops()
     raise Stopped
+
+
+def _ignore_stops() -> None:
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Ray:
@@ -158,6 +171,11 @@ class Rank:
             if time.monotonic() > limit:
                 return
             process.wait_for_end([self._record["pid"]], LOOK_S)
+
+    def kill(self) -> None:
+        """Kill its process, and what that started."""
+        if not self.ended and self._birth is not None and process.alive(self._record["pid"], self._birth):
+            process.signal_group(self._record["pid"], signal.SIGKILL)
 
     def _end(self, told: Dict[str, Any]) -> None:
         exit_code = told.get("exit_code")

@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Fork:
     """A child process that does `work`, which gives its exit status or ends the process itself.
 
-    SIGNALS that come to this process go to the child, and none is lost on the way.
+    SIGNALS that come to this process go to the child's group, which it leads, and none is lost on the way.
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
@@ -24,6 +24,7 @@ class Fork:
             if self.pid == 0:
                 status = 1
                 try:
+                    os.setpgid(0, 0)
                     for number in SIGNALS:
                         signal.signal(number, signal.SIG_DFL)
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -32,6 +33,8 @@ class Fork:
                     traceback.print_exc()
                 finally:
                     _end(status)
+            with contextlib.suppress(OSError):  # whichever of both is first: signals go to the child's group
+                os.setpgid(self.pid, self.pid)
             self._code = None  # type: Optional[int]
             self._told = None  # type: Optional[int]
             for number in SIGNALS:
@@ -55,9 +58,9 @@ class Fork:
             end_by(self._told)
 
     def _pass_on(self, number: int, _frame: object) -> None:
-        """Signal the child; once it has ended, what this process still writes comes first."""
+        """Signal the child's group; once it has ended, what this process still writes comes first."""
         if self._code is None:
-            os.kill(self.pid, number)
+            os.killpg(self.pid, number)
         else:
             self._told = number
 

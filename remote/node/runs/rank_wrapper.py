@@ -2,8 +2,8 @@
 
     python3 -I <folder> rank RUN_DIR CWD -- COMMAND …
 
-torchrun starts this in the rank's place, in a session of its own, with RANK and LOCAL_RANK set. A script that drives
-a Ray cluster has neither, and is the only one.
+torchrun starts this in the rank's place, with RANK and LOCAL_RANK set. A script that drives a Ray cluster has
+neither, and is the only one.
 """
 
 import json
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from remote.node import end_reasons
 from remote.node.hangs.rank_files import hook_environment
@@ -43,14 +43,33 @@ def main(arguments: List[str]) -> int:
     """Run the command as a child, and end the way it ended."""
     run_dir, cwd = Path(arguments[0]), arguments[1]
     command = arguments[3:]
-    # The whole group gets the signal; this process outlives the child to tell how it ended.
+    groups: List[int] = []
+    early: List[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        if groups:
+            process.signal_group(groups[0], number)
+        else:
+            early.append(number)
+
     for number in SIGNALS:
-        signal.signal(number, lambda _number, _frame: None)
+        signal.signal(number, pass_on)
 
     def start(environment: Mapping[str, str], log: BinaryIO) -> Child:
-        return subprocess.Popen(
-            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        # Its group is another than this process's, which torchrun kills after 30 s: the supervisor's grace counts.
+        child = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
+        groups.append(child.pid)
+        for number in early:
+            process.signal_group(child.pid, number)
+        return child
 
     code = watch(run_dir, command[0], start)
     if code < 0:
@@ -65,9 +84,8 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
     Returns its exit status, as the negative number of a signal. `program`: what could not be started, if so.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    record = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "started_at": time.time()}
-    # The launcher has made this process the leader of a session, and so of a group.
-    group = {"group": os.getpgrp(), "birth": process.birth(os.getpgrp())}
+    record: Dict[str, Any] = {"rank": rank, "local_rank": local_rank}
+    record.update(pid=os.getpid(), started_at=time.time())
     path = run_dir / RANK_RECORD.format(rank)
     metrics = run_dir / RANK_METRICS.format(rank)
     log_path = str(run_dir / RANK_LOG.format(rank))
@@ -82,7 +100,9 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
             why = end_reasons.not_started(program, error)
             write_json(path, dict(record, ended_at=time.time(), exit_code=127, ended=why))
             return 127
-        write_json(path, dict(record, pid=child.pid, **group))
+        # The rank leads its group.
+        record.update(pid=child.pid, group=child.pid, birth=process.birth(child.pid))
+        write_json(path, record)
         # Where the user asked NCCL to speak, it speaks in the rank's own log.
         nccl = (debug["NCCL_DEBUG_FILE"], log) if debug else (log_path, None)
         facts = EndFacts(child.pid)
@@ -93,7 +113,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
         if code:
             interface = environment.get("NCCL_SOCKET_IFNAME", "")
             ended.update(facts=facts.told(nccl[0], interface))
-        write_json(path, dict(record, pid=child.pid, **group, **ended))
+        write_json(path, dict(record, **ended))
     return code
 
 

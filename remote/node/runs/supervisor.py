@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Dict, List, Optional
 
 from remote.node import end_reasons
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import process
+from remote.node.runs import ending, process
 from remote.node.storage import outputs
 from remote.shared import frames
 from remote.shared.constants import (
@@ -118,6 +118,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     except OSError as error:
         os.write(answers, "{} could not be started: {}".format(spec["argv"][0], error).encode())
         return
+    end = ending.Ending(run_dir, launcher, ending.grace_of(run_dir, spec))
     try:
         identity = {
             "pid": os.getpid(),
@@ -125,7 +126,11 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
             "boot_id": process.boot_id(),
             "init_birth": process.birth(1),
         }
-        launched = {"launcher": launcher.pid, "launcher_birth": process.birth(launcher.pid)}
+        launched = {
+            "launcher": launcher.pid,
+            "launcher_birth": process.birth(launcher.pid),
+            "grace_s": ending.grace_of(run_dir, spec),
+        }
         try:
             write_json(run_dir / "runner.json", dict(identity, **launched))
         except OSError as error:
@@ -138,23 +143,22 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         signal.signal(signal.SIGTERM, _raise_stopped)
         if early or (run_dir / "stop").exists():
             raise Stopped
-        exit_code = launcher.wait()
+        exit_code = end.watch()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Stopped:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Told apart at once: the nodes' failures lead to each other's stop.
         stopped, not_ours = True, not (run_dir / "stop").exists()
     if stopped:
-        exit_code = _terminate(launcher, run_dir, float(spec.get("grace_s", 10)))
-    _end_ranks(run_dir, signal.SIGKILL)
-    process.kill_descendants(deadline_s=10)
+        exit_code = end.stop(_signal_of_stop(run_dir))
     told = (run_dir / "stop").exists() and not not_ours
     ended_at = time.time()
+    end.finish(wait=not not_ours)
     if not not_ours:  # a machine that goes down has no time for it
         with contextlib.suppress(OSError, RuntimeError):  # how the run ended counts for more, and is told
             outputs.keep(run_dir)
     ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None
-    _write_exit(run_dir, exit_code, told, ended, ended_at)
+    _write_exit(run_dir, exit_code, told, ended, ended_at, end.document())
 
 
 def forget_place(run_dir: Path) -> None:
@@ -176,38 +180,28 @@ def _told_at(run_dir: Path) -> Optional[float]:
 
 def _why_stopped(run_dir: Path) -> Dict[str, Any]:
     """The reason that came with the order to stop."""
-    return read_json(run_dir / "stop") or end_reasons.ended(end_reasons.STOPPED)
+    order = read_json(run_dir / "stop")
+    order.pop("signal", None)
+    return order or end_reasons.ended(end_reasons.STOPPED)
+
+
+def _signal_of_stop(run_dir: Path) -> signal.Signals:
+    """Return the signal that ranks get: SIGINT where a person pressed Ctrl-C, as in a terminal, else SIGTERM."""
+    interrupted = read_json(run_dir / "stop").get("signal") == signal.SIGINT.name
+    return signal.SIGINT if interrupted else signal.SIGTERM
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
     raise Stopped
 
 
-def _end_ranks(run_dir: Path, number: int) -> None:
-    """Signal the process groups of the run's ranks, as their records name them.
-
-    A group's id is not given to another process while any of the group lives; where its leader is not the one
-    that was recorded, the whole group is gone and the id is somebody else's.
-    """
-    for path in sorted((run_dir / RANKS).glob("rank-*.json")):
-        record = read_json(path)
-        if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
-            process.signal_group(record["group"], number)
-
-
-def _terminate(launcher: "subprocess.Popen[bytes]", run_dir: Path, grace_s: float) -> int:
-    """Ask the launcher to end, which asks its ranks; after the grace all are killed. Returns its exit status."""
-    process.signal_group(launcher.pid, signal.SIGTERM)
-    try:
-        return launcher.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        _end_ranks(run_dir, signal.SIGKILL)
-        process.signal_group(launcher.pid, signal.SIGKILL)
-        return launcher.wait()
-
-
 def _write_exit(
-    run_dir: Path, exit_code: Optional[int], stopped: bool, ended: Optional[Dict[str, Any]], ended_at: float
+    run_dir: Path,
+    exit_code: Optional[int],
+    stopped: bool,
+    ended: Optional[Dict[str, Any]],
+    ended_at: float,
+    end: Optional[Dict[str, Any]],
 ) -> None:
     """The last act: `exit.json`, on a full disk too; that is the reason where there is no other."""
     disk = os.statvfs(str(run_dir))
@@ -232,6 +226,7 @@ def _write_exit(
             "stopped": stopped,
             "stopped_at": _told_at(run_dir) if stopped else None,
             "ended": ended,
+            "ending": end,
         },
     )
 
@@ -264,14 +259,22 @@ def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
     return {"running": False, "exit_code": None, "ended": ended}
 
 
-def tell_to_stop(run_dir: Path, reason: str = end_reasons.STOPPED) -> None:
-    """Tell the run to end, also one that is just being started. Returns at once."""
+def tell_to_stop(
+    run_dir: Path, reason: str = end_reasons.STOPPED, number: str = "SIGTERM", grace_s: Optional[float] = None
+) -> None:
+    """Tell the run to end, also one that is just being started. Returns at once.
+
+    `number`: the signal for its ranks. `grace_s`: how long these may take from it on. None: as the launch set.
+    """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if grace_s is not None:
+        with contextlib.suppress(OSError):  # on a full disk the grace stays as it is
+            ending.set_grace(run_dir, grace_s)
     stop = run_dir / "stop"
-    if not stop.exists():  # its time and its reason are those of the first call
+    if not stop.exists():  # its time, its reason and its signal are those of the first call
         temporary = temporary_beside(stop)
         try:
-            temporary.write_text(json.dumps(end_reasons.ended(reason)))
+            temporary.write_text(json.dumps(dict(end_reasons.ended(reason), signal=number)))
         except OSError:  # an empty file finds room on a full disk, too
             temporary.touch()
         temporary.replace(stop)
@@ -299,7 +302,7 @@ def clean_up(run_dir: Path) -> None:
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor or (run_dir / "exit.json").exists() or supervisor["boot_id"] != process.boot_id():
         return
-    _end_ranks(run_dir, signal.SIGKILL)
+    ending.kill_ranks(run_dir)
     forget_place(run_dir)
     if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
         process.signal_group(supervisor["launcher"], signal.SIGKILL)
@@ -312,11 +315,14 @@ def active_runs() -> List[str]:
 
 
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`stop`: tell the run to end and say so, then say how it ended."""
+    """`stop`: tell the run to end and say so, with the grace of its ranks; then say how it ended."""
     run_dir = Path(request["run_dir"])
-    tell_to_stop(run_dir, request.get("reason", end_reasons.STOPPED))
-    frames.write(output, {"t": frames.TOLD})
-    frames.write(output, {"t": frames.STOPPED, "state": wait_for_end(run_dir, float(request["deadline_s"]))})
+    reason, number = request.get("reason", end_reasons.STOPPED), request.get("signal", "SIGTERM")
+    tell_to_stop(run_dir, reason, number, request.get("grace_s"))
+    grace_s = ending.grace_of(run_dir, read_json(run_dir / "runner.json"))
+    frames.write(output, {"t": frames.TOLD, "grace_s": grace_s})
+    state = wait_for_end(run_dir, grace_s + float(request["deadline_s"]))
+    frames.write(output, {"t": frames.STOPPED, "state": state})
 
 
 def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:

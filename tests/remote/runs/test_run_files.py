@@ -257,7 +257,7 @@ def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> No
         "metrics/rank-1.jsonl": 0,
         "usage/n-1.jsonl": 0,
     }
-    assert files.records() == ["ranks/rank-1.json"]
+    assert files.records() == ["ranks/rank-1.json", "ending.json"]
     for offset in (-1, 12, 10**12):
         with pytest.raises(BadAnswer):
             files.append("logs/rank-1.log", offset, b"evil")

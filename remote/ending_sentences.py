@@ -1,0 +1,60 @@
+"""The sentences on ranks that save before they end, and on processes that they leave behind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from inventories.run import LeftProcess, NodeEnding
+from remote.checks.finding import listed
+
+SHORT_S = 1.0
+"""Ranks that end sooner are not worth a line."""
+
+
+def waiting_text(ending: NodeEnding) -> str:
+    """Return the text on the ranks and processes that a node waits for."""
+    grace = seconds_text(ending.grace_s)
+    if ending.active:
+        still = "still runs" if len(ending.active) == 1 else "still run"
+        return f"{_ranks(ending.active)} {still}; ranks are given up to {grace} to save"
+    return f"the ranks have ended; waiting up to {grace} for what they left behind: {_processes(ending.left)}"
+
+
+def ended_lines(endings: Mapping[str, NodeEnding]) -> Iterator[str]:
+    """Yield the lines on how a run's ranks were ended: the time, the killed ranks, the processes left behind.
+
+    `endings`: by node.
+    """
+    killed = [ending for ending in endings.values() if ending.killed]
+    took = [
+        ending
+        for ending in endings.values()
+        if ending.signal and not ending.killed and ending.seconds is not None and ending.seconds >= SHORT_S
+    ]
+    if took:
+        last = max(took, key=lambda ending: ending.seconds or 0.0)
+        yield f"the ranks ended within {seconds_text(last.seconds or 0.0)} of {last.signal}"
+    if killed:
+        ranks = sorted(rank for ending in killed for rank in ending.killed)
+        were, last = "was" if len(ranks) == 1 else "were", max(killed, key=lambda ending: ending.grace_s)
+        since = last.signal or "the failure"
+        late = f" did not end within {seconds_text(last.grace_s)} of {since} and" * (last.grace_s > 0)
+        more = "; --stop-grace gives ranks more time" * (last.grace_s > 0)
+        yield f"{_ranks(ranks)}{late} {were} killed{more}"
+    for node, ending in endings.items():
+        if of_node := [left for left in ending.left if left.killed]:
+            yield f"{node}: killed what the ranks left behind: {_processes(of_node)}"
+        if of_node := [left for left in ending.left if not left.killed]:
+            yield f"{node}: what the ranks left behind ended by itself: {_processes(of_node)}"
+
+
+def seconds_text(seconds: float) -> str:
+    """`30 s`, `2.5 s`."""
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:g} s"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    names = listed([str(rank) for rank in ranks], most=8)
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+
+
+def _processes(left: Sequence[LeftProcess]) -> str:
+    return listed([f"{process.command} (pid {process.pid})" for process in left], most=3)

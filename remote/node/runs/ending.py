@@ -1,0 +1,257 @@
+"""The end of a node's part in a run: its ranks get a signal and time to save, and so does what they leave behind.
+
+One grace counts for all of it. It begins with the signal, or with the end of the rank that failed first; SIGKILL
+follows. `ending.json` in the run's folder shows an end that takes longer than a moment.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from remote.node.runs import process
+from remote.shared.constants import ENDING, RANKS
+from remote.shared.files import read_json, write_json
+
+GRACE_S = 30.0
+"""For ranks to save, where a run's launch sets no other."""
+STOP_GRACE = "stop-grace.json"
+"""In the run's folder: the grace that an order to stop has set."""
+LOOK_S = 0.2
+WATCH_S = 0.5
+MOMENT_S = 2.0
+"""An end that takes longer is shown while it lasts."""
+LAUNCHER_S = 1.0
+"""For the launcher once its ranks have ended: torchrun then waits for other nodes' ranks, and hears no signal."""
+RECORD_S = 5.0
+"""As above, where the records of the ranks' ends are not written yet."""
+TORCHRUN_S = 28.0
+"""If a rank fails, torchrun sends SIGTERM to the node's others, and kills their watchers 30 s later."""
+KILLED_S = 10.0
+"""For processes that were killed to be gone."""
+COMMAND_CHARS = 200
+ORDERED = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+"""Exit statuses of ranks that a signal ended which asks for an end."""
+
+
+class Ending:
+    """How one node's launcher and its ranks end."""
+
+    def __init__(self, run_dir: Path, launcher: "subprocess.Popen[bytes]", grace_s: float) -> None:
+        self._run_dir = run_dir
+        self._launcher = launcher
+        self._grace_s = grace_s
+        self._has_ranks = (run_dir / RANKS).is_dir()
+        """False: the launcher keeps daemons."""
+        self._signal: Optional[signal.Signals] = None
+        """The signal that was sent to the launcher from here."""
+        self._began: Optional[float] = None
+        """Monotonic time at which the grace began."""
+        self._ranks_ended: Optional[float] = None
+        self._killed: Set[int] = set()
+        self._commands: Set[str] = set()
+        """The ranks' command lines, which processes forked from them share."""
+        self._left: Dict[int, Dict[str, Any]] = {}
+        """Pid → a process that a rank left behind."""
+        self._written: Dict[str, Any] = {}
+
+    def watch(self) -> int:
+        """Wait for the launcher, and kill its ranks the grace after one has failed. Returns its exit status."""
+        changed = -1
+        while self._launcher.poll() is None:
+            last, changed = changed, _changed(self._run_dir / RANKS)
+            if changed != last:
+                self._read_ranks()
+            if self._began is not None:
+                self._step()
+            process.wait_for_end([self._launcher.pid], WATCH_S if self._began is None else LOOK_S)
+        return self._launcher.returncode
+
+    def stop(self, number: signal.Signals) -> int:
+        """Send the launcher a signal, which it passes on to its ranks. Returns its exit status.
+
+        If a rank has failed, torchrun has sent SIGTERM by itself: a second signal could end a rank that saves.
+        """
+        if self._began is None:
+            self._began, self._signal = time.monotonic(), number
+            process.signal_group(self._launcher.pid, number)
+        idle_since: Optional[float] = None
+        while self._launcher.poll() is None:
+            active, now = self._step(), time.monotonic()
+            idle_since = None if active and not self._killed else idle_since or now
+            if idle_since is not None and now - idle_since > self._launcher_s():
+                process.signal_group(self._launcher.pid, signal.SIGKILL)
+            process.wait_for_end([self._launcher.pid], LOOK_S)
+        return self._launcher.returncode
+
+    def finish(self, *, wait: bool) -> None:
+        """Give the ranks and other processes that outlived the launcher the rest of the grace, then end them.
+
+        Without `wait` they get none. Neither do they after a crash: many of a rank's helpers wait for it forever.
+        """
+        crashed, now = _crashed(self._run_dir), time.monotonic()
+        unheard = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
+        if self._began is None:
+            self._began = now
+        # A rank without its watcher has had no signal where nobody sent one from here.
+        wait = wait and self._has_ranks and not crashed and not (unheard and self._active())
+        while self._step(left=True) and wait and self._seconds_left() > 0:
+            time.sleep(LOOK_S)
+        self._kill_ranks()
+        for left in self._left.values():
+            left["killed"] = process.alive(left["pid"], left.pop("birth"))
+            forked = left["command"] in self._commands or "multiprocessing" in left["command"]
+            left["told"] = left["told"] or (left["killed"] and not (crashed and forked))
+        process.kill_descendants(deadline_s=KILLED_S)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(str(self._run_dir / ENDING))  # a later command would take it for the present
+
+    def document(self) -> Optional[Dict[str, Any]]:
+        """Return what `exit.json` keeps of it. None: the ranks ended by themselves, and left nothing."""
+        left = [
+            {key: value for key, value in left.items() if key != "told"}
+            for left in self._left.values()
+            if left["told"]
+        ]
+        if not self._has_ranks or (self._signal is None and not self._killed and not left):
+            return None
+        return dict(self._state(), killed=sorted(self._killed), left=left)
+
+    def _state(self) -> Dict[str, Any]:
+        ended, began = self._ranks_ended, self._began
+        return {
+            "signal": None if self._signal is None else self._signal.name,
+            "grace_s": self._grace_s,
+            "seconds": None if ended is None or began is None else round(max(0.0, ended - began), 1),
+        }
+
+    def _launcher_s(self) -> float:
+        """Return how long the launcher may live on without ranks."""
+        if not self._has_ranks:
+            return self._grace_s
+        records = _records(self._run_dir)
+        return LAUNCHER_S if records and all("ended_at" in record for record in records) else RECORD_S
+
+    def _read_ranks(self) -> None:
+        """Note the ranks' command lines; the grace begins where one has failed, as torchrun then ends the others."""
+        records = _records(self._run_dir)
+        self._commands.update(command_of(record["pid"]) for record in records if _runs(record))
+        ends = [record["ended_at"] for record in records if record.get("exit_code") and "ended_at" in record]
+        if ends and self._began is None:
+            self._began = time.monotonic() - max(0.0, time.time() - min(ends))
+
+    def _step(self, *, left: bool = False) -> bool:
+        """Look once: kill ranks whose time is over, and tell which ranks and processes run. Returns whether any does.
+
+        `left`: also look for orphans of the launcher, once that has ended.
+        """
+        active = self._active()
+        if not active and self._ranks_ended is None:
+            self._ranks_ended = time.monotonic()
+        pids = self._left_behind() if left else []
+        if active and self._seconds_left() <= 0:
+            self._kill_ranks()
+        elif active or pids:
+            self._tell(active, pids)
+        return bool(active or pids)
+
+    def _seconds_left(self) -> float:
+        """Return the rest of the grace, which an order to stop may have set anew."""
+        assert self._began is not None
+        self._grace_s = float(read_json(self._run_dir / STOP_GRACE).get("grace_s", self._grace_s))
+        return self._began + self._grace_s - time.monotonic()
+
+    def _tell(self, active: List[int], pids: List[int]) -> None:
+        """Write down the ranks and processes that run, once the end takes longer than a moment."""
+        since = self._began if active or self._ranks_ended is None else self._ranks_ended
+        if not self._has_ranks or since is None or time.monotonic() - since < MOMENT_S:
+            return
+        for pid in pids:
+            self._left[pid]["told"] = True
+        left = [{"pid": pid, "command": self._left[pid]["command"], "killed": False} for pid in pids]
+        document = dict(self._state(), seconds=None, active=active, left=left)
+        if document != self._written:
+            self._written = document
+            with contextlib.suppress(OSError):  # a full disk
+                write_json(self._run_dir / ENDING, document)
+
+    def _active(self) -> List[int]:
+        """Return the ranks that run."""
+        return sorted(record["rank"] for record in _records(self._run_dir) if _runs(record))
+
+    def _kill_ranks(self) -> None:
+        self._killed.update(self._active())
+        kill_ranks(self._run_dir)
+
+    def _left_behind(self) -> List[int]:
+        """Reap orphans of the launcher that have ended; return the pids of the others that are no ranks."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        ranks = {record["pid"] for record in _records(self._run_dir) if _runs(record)}
+        pids = [pid for pid in process.children(os.getpid()) if pid not in ranks]
+        for pid in pids:
+            born = process.birth(pid)
+            if born is not None and pid not in self._left:
+                self._left[pid] = {"pid": pid, "command": command_of(pid), "birth": born, "told": False}
+        return [pid for pid in pids if pid in self._left]
+
+
+def grace_of(run_dir: Path, launched: Dict[str, Any]) -> float:
+    """Return the grace of a run. `launched`: what its supervisor wrote down as it began."""
+    return float(read_json(run_dir / STOP_GRACE).get("grace_s", launched.get("grace_s", GRACE_S)))
+
+
+def set_grace(run_dir: Path, seconds: float) -> None:
+    """Have a run's ranks end within this time of their first signal, whatever its launch set."""
+    write_json(run_dir / STOP_GRACE, {"grace_s": seconds})
+
+
+def kill_ranks(run_dir: Path) -> None:
+    """SIGKILL the process groups of the run's ranks, as their records name them.
+
+    A group's id is not given to another process while any of the group lives; where its leader is not the one
+    that was recorded, the whole group is gone and the id is somebody else's.
+    """
+    for record in _records(run_dir):
+        if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
+            process.signal_group(record["group"], signal.SIGKILL)
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line, cut if it is long; its name if it has none."""
+    try:
+        words = Path("/proc/{}/cmdline".format(pid)).read_bytes().split(b"\0")
+    except OSError:
+        words = []
+    text = " ".join(word.decode(errors="replace") for word in words).strip()
+    return (text or process.name(pid) or "a process")[:COMMAND_CHARS]
+
+
+def _records(run_dir: Path) -> List[Dict[str, Any]]:
+    """Return the records of the node's ranks that have started."""
+    found = (read_json(path) for path in sorted((run_dir / RANKS).glob("rank-*.json")))
+    return [record for record in found if "pid" in record]
+
+
+def _runs(record: Dict[str, Any]) -> bool:
+    """Return whether a rank's own process lives, which leads its group."""
+    born = None if "ended_at" in record else record.get("birth")
+    return born is not None and process.alive(record["group"], born)
+
+
+def _crashed(run_dir: Path) -> bool:
+    """Return whether a rank ended by a signal that nobody sends to ask for its end, or unseen."""
+    codes = [record.get("exit_code") for record in _records(run_dir) if "ended_at" in record]
+    return any(code is None or (code < 0 and code not in ORDERED) for code in codes)
+
+
+def _changed(folder: Path) -> int:
+    """Return when a folder's list of files last changed. 0: it does not exist."""
+    try:
+        return os.stat(str(folder)).st_mtime_ns
+    except OSError:
+        return 0
