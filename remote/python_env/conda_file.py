@@ -1,11 +1,12 @@
 """A conda environment file (`environment.yml`): what of it installs something, in a form that all tools take."""
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from remote.python_env.local_paths import NamedProject, project_of_line
 from remote.python_env.project_files import BadRequirements, read_text
 
 NAME = re.compile(r"environment.*\.ya?ml")
@@ -15,8 +16,11 @@ WHAT_COUNTS = ("channels", "dependencies")
 """Its name and prefix are those of an environment on somebody's computer."""
 
 
-def read_conda_file(path: Path) -> str:
-    """The text that the nodes are sent. Raises BadRequirements for what is none, and for folders of this computer."""
+def read_conda_file(path: Path) -> tuple[str, tuple[NamedProject, ...]]:
+    """Return the text for the nodes, and the projects that it installs from folders, which are left out of the text.
+
+    Raises BadRequirements for what is none, and for files of this computer.
+    """
     try:
         document = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
@@ -27,16 +31,24 @@ def read_conda_file(path: Path) -> str:
         ) from error
     if not isinstance(document, dict) or not isinstance(document.get("dependencies"), list):
         raise BadRequirements(f"{path} lists no `dependencies`: it is no environment file of conda's.")
-    for one in _of_pip(document["dependencies"]):
-        if re.match(r"\s*(?:-|\.|/|file:)", one):
-            raise BadRequirements(
-                f"{path}: `{one}` among its pip packages is a file or folder of this computer, and the nodes get "
-                "packages only. Take the line out: a project with a build system is installed anyway."
-            )
-    return yaml.safe_dump({key: document[key] for key in WHAT_COUNTS if key in document}, sort_keys=True)
+    projects: list[NamedProject] = []
+    for part in document["dependencies"]:
+        if isinstance(part, dict) and isinstance(part.get("pip"), list):
+            part["pip"] = list(_for_pip(map(str, part["pip"]), path, path.parent, projects))
+    document["dependencies"] = [one for one in document["dependencies"] if one != {"pip": []}]
+    text = yaml.safe_dump({key: document[key] for key in WHAT_COUNTS if key in document}, sort_keys=True)
+    return text, tuple(projects)
 
 
-def _of_pip(dependencies: list[Any]) -> list[str]:
-    """The requirements for pip in it."""
-    parts = [one.get("pip") for one in dependencies if isinstance(one, dict)]
-    return [str(line) for part in parts if isinstance(part, list) for line in part]
+def _for_pip(lines: Iterable[str], file: Path, folder: Path, projects: list[NamedProject]) -> Iterator[str]:
+    """Yield the requirements for pip, also of included files. Projects in folders are added to `projects`."""
+    for line in lines:
+        text = line.strip()
+        include = re.match(r"(?:-r|--requirement)[ =]?\s*(\S+)", text)
+        if include is not None and "://" not in include[1]:
+            path = folder / include[1]
+            yield from _for_pip(read_text(path).splitlines(), path, path.parent, projects)
+        elif (project := project_of_line(text, folder, f"{file}, pip packages")) is not None:
+            projects.append(project)
+        elif text and not text.startswith("#"):
+            yield text

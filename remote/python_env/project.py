@@ -8,6 +8,7 @@ import configparser
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,14 @@ from typing import Any, Literal
 from inventories.run import Commit
 from remote.checks.facts import Facts, over
 from remote.checks.finding import Finding, listed
-from remote.errors import BadAnswer, NodeFailed
+from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files.git import describe
 from remote.files.sync import folder_in
-from remote.files.tree import Tree
+from remote.files.tree import Tree, read_tree
 from remote.python_env import git_version
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
+from remote.python_env.local_paths import NamedProject
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
-from remote.python_env.requirements import NamedProject
 from remote.python_env.workspace import local_sources
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -72,6 +73,8 @@ class LocalProject:
     """Projects that it needs and that are sent with it: folder, relative as `folder` is → its FILES."""
     extras: tuple[str, ...] = ()
     """Of its optional dependencies those that are wanted."""
+    extras_beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a project beside it → the extras that are wanted of that."""
     not_from_index: tuple[str, ...] = ()
     """Names of what it has from folders, sent or not: an index may have something else of that name."""
     version: str | None = None
@@ -84,6 +87,7 @@ class LocalProject:
             "files": self.files,
             **({"beside": self.beside} if self.beside else {}),
             **({"extras": self.extras} if self.extras else {}),
+            **({"extras_beside": self.extras_beside} if any(self.extras_beside.values()) else {}),
             **({"version": self.version} if self.version else {}),
             "place": place,
             "over": [facts.python, facts.python_version],
@@ -134,15 +138,36 @@ def with_named(
     for folder, extras in named:
         found = _project_in(folder, tree, is_named=True) if folder.is_relative_to(tree.root) else None
         if found is None:
-            raise BadRequirements(
-                f"{folder} is among the requirements and is not sent to the nodes: take the line out, or send a "
-                "folder that holds it, with --root."
-            )
+            hint = _way_to(folder, tree.root)
+            raise BadRequirements(f"{folder} is among the requirements and is not sent to the nodes. {hint}")
         if project is None or project.folder == found.folder:
-            project = replace(project or found, extras=extras)
-        elif found.folder not in project.beside:
-            project = replace(project, beside={**project.beside, found.folder: found.files})
+            project = project or found
+            project = replace(project, extras=tuple(dict.fromkeys((*project.extras, *extras))))
+        else:
+            beside = {**project.beside, found.folder: found.files}
+            project = replace(
+                project, beside=beside, extras_beside={**project.extras_beside, found.name: extras}
+            )
     return project
+
+
+def _way_to(folder: Path, root: Path) -> str:
+    """The sentence on how a project outside the folder that is sent gets to the nodes."""
+    above = Path(os.path.commonpath([folder, root]))
+    if folder.is_relative_to(root):
+        inner = shlex.quote(os.path.relpath(folder))
+        return (
+            f"git ignores it, or it is a repository of its own. Send it with this option: --include {inner}"
+        )
+    try:
+        read_tree(above)
+    except SyncRefused:
+        copy = shlex.join(["cp", "-r", str(folder), str(root)])
+        return (
+            f"The folder that holds both, {above}, is too large to send, or holds your home. Copy the project into "
+            f"yours ({copy}) and name the copy in the requirements."
+        )
+    return f"Send the folder that holds both, with this option: --root {shlex.quote(os.path.relpath(above))}"
 
 
 def _project_in(folder: Path, tree: Tree, *, is_named: bool = False) -> LocalProject | None:
@@ -227,7 +252,8 @@ def request(
         "root": root,
         "folder": place,
         "beside": [folder_in(root, one) for one in project.beside],
-        "extras": list(project.extras),
+        "extras": {project.name: list(project.extras)}
+        | {k: list(v) for k, v in project.extras_beside.items()},
         "not_from_index": list(project.not_from_index),
         "source": folder_in(place, project.source),
         "backend": project.backend.partition(":")[0],

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from remote.python_env import conda_file
+from remote.python_env.local_paths import NamedProject, project_of_line
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_frame, workspace_above
 from remote.shared.addresses import without_logins
@@ -26,11 +27,7 @@ DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl-train", "train"
 OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.MULTILINE)
 """Requirements that name a build of torch by themselves."""
 INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
-FOLDER = re.compile(r"^\s*(?:(?:-e|--editable)\b|\.|/|file:|[\w.\-]+(?:\[[^]]*\])?\s*@\s*file:)")
-LOCAL_PROJECT = re.compile(
-    r"\s*(?:(?:-e|--editable)[ =]*)?(\.{1,2}(?:/[\w./-]*)?)(?:\[([\w\s,.-]*)\])?\s*(?:\s#.*)?"
-)
-"""A line that installs a project from a folder beside, its extras in brackets."""
+OF_REPOSITORY = re.compile(r"^\s*(?:-e|--editable)[ =]+(?=(?:git|hg|svn|bzr)\+)")
 COMMENT = re.compile(r"(^|\s)#.*$")
 COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 OF_ONE = re.compile(r"\s--\w.*")
@@ -56,14 +53,7 @@ class Found(NamedTuple):
     files: dict[str, str]
     python: str | None = None
     package: str | None = None
-    projects: "tuple[NamedProject, ...]" = ()
-
-
-class NamedProject(NamedTuple):
-    """A project that a requirements file names by its folder."""
-
-    folder: Path
-    extras: tuple[str, ...] = ()
+    projects: tuple[NamedProject, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +125,15 @@ def wanted(
     These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
+    beside, named_by_pip = _without_projects(folder, {"--pip": _lines(pip)})
+    pip = [line for line in beside["--pip"].splitlines() if line]
     if requirements is not None:
         found = _of_file(requirements, pip, member=folder)
+        found = found._replace(projects=(*found.projects, *named_by_pip))
         if found.kind == "project":
             always = (*always, *pip)
-    elif pip:
-        files = {"named.txt": _lines(pip)}
-        _refuse_folders(files)
-        found = Found("--pip", "requirements", files)
+    elif pip or named_by_pip:
+        found = Found("--pip", "requirements", {"named.txt": _lines(pip)}, projects=named_by_pip)
     elif built_in:
         found = Found(BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())})
     elif (of_project := _of_project(folder, folder if root is None else root)) is not None:
@@ -223,7 +214,8 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None)
             raise BadRequirements(
                 f"{path} says all that is installed: leave out --pip, or list {pip[0]} under `pip:` in it."
             )
-        return Found(str(path), "conda", {conda_file.PLAIN: conda_file.read_conda_file(path)})
+        text, projects = conda_file.read_conda_file(path)
+        return Found(str(path), "conda", {conda_file.PLAIN: text}, projects=projects)
     if name == "uv.lock" or PYLOCK.fullmatch(name):
         if pip:
             raise BadRequirements(
@@ -235,12 +227,13 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None)
         python = read_toml(path).get("requires-python")
         return Found(str(path), "pylock", {"pylock.toml": read_text(path)}, python)
     if name == "pyproject.toml":
-        _refuse_folders({"--pip": _lines(pip)})
         text = read_text(path)
         return Found(str(path), "project", {name: text}, _python_of(read_toml(path)))
-    beside = "named.txt" if name != "named.txt" else "named-too.txt"
-    files = {beside: _lines([*pip, f"-r {name}"])} if pip else {}
-    listed, projects = _without_projects(folder, _with_includes(folder, name))
+    root, texts = _with_includes(path)
+    top = next(iter(texts))
+    beside = "named.txt" if top != "named.txt" else "named-too.txt"
+    files = {beside: _lines([*pip, f"-r {top}"])} if pip else {}
+    listed, projects = _without_projects(root, texts)
     return Found(str(path), "requirements", files | listed, projects=projects)
 
 
@@ -298,27 +291,27 @@ def _of_folder(folder: Path, root: Path) -> Found | None:
     return found._replace(python=found.python or _python_of(project))
 
 
-def _with_includes(root: Path, name: str) -> dict[str, str]:
-    """A requirements file and those it includes, by their path relative to `root`."""
-    files: dict[str, str] = {}
-    ahead = [name]
+def _with_includes(path: Path) -> tuple[Path, dict[str, str]]:
+    """The folder that holds a requirements file and all that it includes, and these by their paths in it."""
+    texts: dict[Path, str] = {}
+    ahead = [Path(os.path.normpath(Path.cwd() / path))]
     while ahead:
-        name = ahead.pop(0)
-        if name in files:
+        file = ahead.pop(0)
+        if file in texts:
             continue
-        files[name] = read_text(root / name)
-        for line in files[name].splitlines():
+        texts[file] = read_text(file)
+        for line in texts[file].splitlines():
             include = INCLUDE.match(line)
             if include is None or "://" in include[1]:
                 continue
-            target = PurePosixPath(name).parent / include[1]
-            if target.is_absolute() or ".." in target.parts:
+            if Path(include[1]).is_absolute():
                 raise BadRequirements(
-                    f"{root / name} includes {include[1]}, which lies outside its folder and is not sent. Move it "
-                    "beside the file, or name all that is needed with --pip."
+                    f"{file} includes {include[1]}, an absolute path, which no node has. Write the path from the "
+                    f"file's own folder: {os.path.relpath(include[1], file.parent)}"
                 )
-            ahead.append(str(target))
-    return files
+            ahead.append(Path(os.path.normpath(file.parent / include[1])))
+    root = Path(os.path.commonpath([file.parent for file in texts]))
+    return root, {file.relative_to(root).as_posix(): text for file, text in texts.items()}
 
 
 def _without_projects(
@@ -330,27 +323,14 @@ def _without_projects(
     for name, text in files.items():
         lines = text.split("\n")
         for number, line in enumerate(lines):
-            found = LOCAL_PROJECT.fullmatch(line)
-            folder = (root / PurePosixPath(name).parent / found[1]).resolve() if found else root
-            if found and any((folder / file).is_file() for file in ("pyproject.toml", "setup.py")):
-                extras = tuple(one.strip() for one in (found[2] or "").split(",") if one.strip())
-                projects.append(NamedProject(folder, extras))
-                lines[number] = ""
+            folder = root / PurePosixPath(name).parent
+            found = project_of_line(line, folder, f"{name}, line {number + 1}")
+            if found is not None:
+                projects.append(found)
+            # uv knows no editable repositories, and nobody edits them on a node.
+            lines[number] = "" if found is not None else OF_REPOSITORY.sub("", line)
         texts[name] = "\n".join(lines)
-    _refuse_folders(texts)
     return texts, tuple(projects)
-
-
-def _refuse_folders(files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        for number, line in enumerate(text.splitlines(), start=1):
-            if FOLDER.match(line):
-                shown = without_logins(line.strip())
-                raise BadRequirements(
-                    f"{name}, line {number}: `{shown}` is a folder of this computer, and the nodes install "
-                    "packages, and projects that have a pyproject.toml or a setup.py. Take the line out, or name "
-                    "what is needed with --requirements FILE or --pip."
-                )
 
 
 def _essence(name: str, text: str) -> list[str] | dict[str, Any]:

@@ -9,9 +9,10 @@ from node_facts import facts
 
 from remote.checks.facts import over
 from remote.errors import BadAnswer
-from remote.files.tree import tree_of
+from remote.files.tree import read_tree, tree_of
 from remote.node.environments import within
 from remote.python_env import project, requirements
+from remote.python_env.local_paths import NamedProject
 from remote.python_env.project import LocalProject, project_above
 from remote.python_env.project_files import BadRequirements
 
@@ -87,7 +88,7 @@ def test_request_names_the_place_on_the_node_and_changes_with_what_counts(tmp_pa
         "python": "/opt/python",
         "folder": "/home/u/code/lib",
         "beside": [],
-        "extras": [],
+        "extras": {"mine": []},
         "not_from_index": [],
         "root": "/home/u/code",
         "source": "/home/u/code/lib/src",
@@ -215,20 +216,40 @@ def test_projects_that_a_project_has_from_folders_are_installed_beside_it(tmp_pa
 def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_need(tmp_path: Path) -> None:
     toml(tmp_path, BUILD + NAMED)
     toml(tmp_path, "[tool.ruff]\n", "lib")
-    (tmp_path / "requirements.txt").write_text("torch\n-e .[train, eval]  # us\n./lib\n")
+    (tmp_path / "requirements.txt").write_text("torch\n-e .[train, eval]  # us\n./lib[gpu]\n")
     listed = requirements.wanted(tmp_path)
     assert listed is not None
     assert listed.files == (("requirements.txt", "torch\n\n\n"),)
-    assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ()))
+    assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ("gpu",)))
     tree = tree_of(tmp_path, "**/*")
     around = project_above(tmp_path, tree)
     for found in (around, None):
         both = project.with_named(found, listed.projects, tree)
         assert both is not None
         assert (both.name, both.extras, [*both.beside]) == ("mine", ("train", "eval"), ["lib"])
-    part = tree_of(tmp_path / "lib", "**/*")
-    with pytest.raises(BadRequirements, match=r"is not sent to the nodes: .* with --root"):
-        project.with_named(around, listed.projects, part)
+        assert project.request(both, "/code", facts(), "install", {})["extras"] == {
+            "mine": ["train", "eval"], "lib": ["gpu"],
+        }  # fmt: skip
+
+
+def test_named_project_that_is_not_sent_comes_with_the_option_that_sends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "lib", "mine/out"):
+        toml(tmp_path, BUILD + NAMED, name)
+    monkeypatch.chdir(tmp_path / "mine")
+    named = [NamedProject(tmp_path / "lib")]
+    with pytest.raises(BadRequirements, match=r"lib is among .* is not sent to the nodes\. .*: --root \.\.$"):
+        project.with_named(None, named, tree_of(tmp_path / "mine", "**/*"))
+    assert project.with_named(None, named, read_tree(tmp_path)) is not None
+    ignored = [NamedProject(tmp_path / "mine" / "out")]
+    with pytest.raises(BadRequirements, match=r"git ignores it, .*: --include out$"):
+        project.with_named(None, ignored, tree_of(tmp_path / "mine", "*"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(
+        BadRequirements, match=rf"holds your home\. .* \(cp -r {tmp_path}/lib {tmp_path}/mine\)"
+    ):
+        project.with_named(None, named, tree_of(tmp_path / "mine", "**/*"))
 
 
 def test_lacking_of_a_folder_counts_the_extras_of_the_project_alone(tmp_path: Path) -> None:
@@ -239,5 +260,5 @@ def test_lacking_of_a_folder_counts_the_extras_of_the_project_alone(tmp_path: Pa
             f"Requires-Dist: {one}\n" for one in ("pytest", f"gone-{name}", f"x-{name}; extra == 'more'")
         )
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{needs}")
-    found = within.lacking_in(str(tmp_path), "My_Pkg", ["more"])
+    found = within.lacking_in(str(tmp_path), {"My_Pkg": ["more"]})
     assert sorted(found) == ["gone-my.pkg", "gone-other", "x-my.pkg"]

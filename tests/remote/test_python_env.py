@@ -1,5 +1,6 @@
 """What is wanted, the key that stands for it, the build of torch, and uv's command lines."""
 
+import json
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -125,8 +126,13 @@ def test_wanted_takes_the_lock_of_a_workspace_for_its_member(tmp_path: Path) -> 
 
 def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
-    write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../pins.txt\n")
-    with pytest.raises(BadRequirements, match=r"outside its folder and is not sent"):
+    write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../../up.txt\n", up_txt="-c a/pins.txt\n")
+    above = wanted(tmp_path, requirements=tmp_path / "a" / "top.txt")
+    assert above is not None
+    assert [name for name, _ in above.files] == ["a/top.txt", "a/more/x.txt", "a/pins.txt", "up.txt"]
+    assert building.commands(above, None)[1][-2:] == ["-r", "a/top.txt"]
+    write(tmp_path, a__more__x_txt=f"-r {tmp_path}/up.txt\n")
+    with pytest.raises(BadRequirements, match=r"an absolute path, .* own folder: \.\./\.\./up.txt"):
         wanted(tmp_path, requirements=tmp_path / "a" / "top.txt")
     write(tmp_path, a__more__x_txt="-r y.txt\n-r https://example.org/z.txt\n", a__more__y_txt="einops\n")
     found = wanted(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
@@ -141,21 +147,70 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["-e .", "--editable=src", ".", "./pkg", "/opt/pkg", "file:///opt/x.whl", "pkg @ file:///opt/x", "../up"],
+    ("line", "said"),
+    [
+        ("-e .", "is a folder of this computer"),
+        ("--editable=src", "is a folder of this computer"),
+        (".", "is a folder of this computer"),
+        ("./pkg", "names .*/pkg, which is not on this computer"),
+        ("/opt/pkg", "names /opt/pkg, which is not on this computer"),
+        ("file:///opt/x.whl", "names /opt/x.whl, which is not"),
+        ("numpy @ file:///croot/numpy_1/work", r"pip list --format=freeze"),
+        ("../up", "which is not on this computer"),
+        ("./x.whl", "is a file of this computer"),
+        ("x.whl", "is a file of this computer"),
+    ],
 )
-def test_wanted_refuses_local_folders_in_requirements(tmp_path: Path, line: str) -> None:
-    write(tmp_path, requirements_txt=f"torch\n{line}\n")
-    with pytest.raises(BadRequirements, match=r"requirements.txt, line 2: .* is a folder of this computer"):
+def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str, said: str) -> None:
+    write(tmp_path, requirements_txt=f"torch\n{line}\n", src__a_py="", x_whl="")
+    with pytest.raises(BadRequirements, match=f"requirements.txt, line 2: `.*` .*{said}"):
         wanted(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "line", ["-rmore.txt", "eager", "e.g", "pkg @ https://example.org/x.whl", "-c c.txt"]
-)
-def test_wanted_accepts_lines_that_are_no_local_folder(tmp_path: Path, line: str) -> None:
+    "line",
+    [
+        "-e ../lib[a,b]", "-e file:../lib[a,b]", "--editable ../lib[a, b]", "--editable=../lib[a,b]", "-e../lib[a,b]",
+        "../lib[a,b]", "mine[a,b] @ file:../lib", "mine [a,b] @ ../lib", "-e '../lib[a,b]'", "../lib/[a,b]  # why",
+        '../lib[a,b] ; python_version > "3.8"', "sub/../../lib[a,b]",
+    ],
+)  # fmt: skip
+def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path: Path, line: str) -> None:
+    write(tmp_path, lib__pyproject_toml="[tool.x]\n", p__requirements_txt=f"torch\n{line}\n", p__sub__a="")
+    expected = ((tmp_path / "lib", ("a", "b")),)
+    found = wanted(tmp_path / "p")
+    assert found is not None
+    assert (found.projects, found.files) == (expected, (("requirements.txt", "torch\n\n"),))
+    named = wanted(tmp_path / "p", pip=[line])
+    assert named is not None
+    assert (named.projects, named.files) == (expected, (("named.txt", ""),))
+    conda = CONDA + f"      - {json.dumps(line)}\n"
+    write(tmp_path, p__environment_yml=conda)
+    of_conda = wanted(tmp_path / "p", requirements=tmp_path / "p" / "environment.yml")
+    assert of_conda is not None
+    assert (of_conda.projects, "lib" in of_conda.files[0][1]) == (expected, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-rmore.txt", "eager", "e.g", "pkg @ https://example.org/x.whl", "-c c.txt", "x[a]>=1 ; os_name == 'posix'",
+        "git+https://example.org/x.git", "--extra-index-url https://example.org/simple", "https://example.org/x.whl",
+        "zope.interface", "-f https://example.org/wheels/",
+    ],
+)  # fmt: skip
+def test_wanted_accepts_lines_that_are_no_local_place(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
-    assert wanted(tmp_path) is not None
+    found = wanted(tmp_path)
+    assert found is not None
+    assert found.files[0] == ("requirements.txt", f"{line}\n")
+
+
+def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, requirements_txt="-e git+https://example.org/mine.git@v1#egg=mine\n")
+    found = wanted(tmp_path)
+    assert found is not None
+    assert found.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
 
 
 @pytest.mark.parametrize(
@@ -497,8 +552,8 @@ def test_requirements_are_named_whole_without_their_options_and_logins() -> None
 
 
 def test_refused_line_does_not_show_its_login(tmp_path: Path) -> None:
-    write(tmp_path, requirements_txt="-e git+https://me:secret@example.org/mine.git#egg=mine\n")
-    with pytest.raises(BadRequirements, match=r"`-e git\+https://example\.org/mine\.git"):
+    write(tmp_path, requirements_txt="x @ file://me:secret@example.org/mine\n")
+    with pytest.raises(BadRequirements, match=r"`x @ file://example\.org/mine`"):
         wanted(tmp_path)
 
 
@@ -541,7 +596,7 @@ def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path:
     [
         ("a: [", {}, r"it is no YAML \(line 2\)|it is no YAML \(line 1\)"),
         ("name: x\n", {}, "lists no `dependencies`"),
-        (CONDA + "      - -e .\n", {}, "`-e .` among its pip packages is a file or folder of this computer"),
+        (CONDA + "      - -e .\n", {}, "environment.yml, pip packages: `-e .` is a folder of this computer"),
         (CONDA, {"pip": ["rich"]}, "leave out --pip, or list rich under `pip:` in it"),
         (CONDA, {"wheels": Path()}, "says where each file comes from, and --wheels says otherwise"),
     ],

@@ -25,13 +25,20 @@ def how_to_bring(result: Result) -> str:
             return ""
         if error.reason is Reason.FILE_NOT_FOUND:
             return how_to_send(error.detail, run.options)
-        return how_to_install(error.detail, run, own_python=_own_python(result))
+        own_python, local = _own_python(result)
+        return how_to_install(error.detail, run, own_python=own_python, local=local)
     except (InventoryError, RemoteError, OSError):  # the name may be one that no file can have
         return ""
 
 
-def _own_python(result: Result) -> str:
-    """The interpreter that the cluster's machines have of their own; empty: none, or they are gone."""
+def _own_python(result: Result) -> tuple[str, bool]:
+    """The interpreter that the cluster's machines have of their own, and whether they are hosts on this computer.
+
+    Empty: they have none, or they are gone.
+    """
     cluster = Store(Path(result.dir).parents[1]).cluster(result.cluster)
-    machines = cluster.load().machines if cluster.exists() else ()
-    return next((machine.python for machine in machines if machine.python), "")
+    if not cluster.exists():
+        return "", False
+    inventory = cluster.load()
+    python = next((machine.python for machine in inventory.machines if machine.python), "")
+    return python, inventory.provider == "local"

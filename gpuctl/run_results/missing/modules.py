@@ -28,10 +28,11 @@ _SHARED = frozenset(
 """Modules that many packages put their parts into, and none brings; a package of such a name is another thing."""
 
 
-def how_to_install(words: str, run: Run, *, own_python: str) -> str:
+def how_to_install(words: str, run: Run, *, own_python: str, local: bool = False) -> str:
     """The sentence on the module that a rank's words name; empty where nothing certain can be said.
 
-    `own_python`: the interpreter that the machines have of their own. Raises RemoteError, OSError.
+    `own_python`: the interpreter that the machines have of their own; `local`: they are hosts on this computer.
+    Raises RemoteError, OSError.
     """
     found, options = _NAMED.search(words), run.options
     if found is None or options is None or options.project is None:
@@ -47,7 +48,7 @@ def how_to_install(words: str, run: Run, *, own_python: str) -> str:
     if _folder_of(top, folder, root) is not None or package in _SHARED | sys.stdlib_module_names:
         return ""
     project = project_above(folder, tree) if options.install_project else None
-    install = _Install(options=options, own_python=own_python, project=project is not None)
+    install = _Install(options=options, own_python=own_python, local=local, project=project is not None)
     if top == name:
         return install.sentence(name, package)
     newer = install.sentence(name, f"'{package}>=VERSION'")
@@ -102,6 +103,8 @@ class _Install:
 
     options: RunOptions
     own_python: str
+    local: bool
+    """Whether that interpreter is this computer's."""
     project: bool
     """Whether the project was installed."""
 
@@ -111,7 +114,10 @@ class _Install:
         if options.python:
             on_every = f"gpuctl exec -- {shlex.quote(options.python)} -m pip install {package}"
             return f"Install it for that Python on every node: {on_every}"
-        if listed is not None:
+        if self.local and self.own_python and not (options.pip or options.requirements or options.wheels):
+            pip = f"{shlex.quote(self.own_python)} -m pip install {package}"
+            how = f"Install it in the Python that local hosts use: {pip}"
+        elif listed is not None:
             how = self._in_list(listed, package)
         elif options.pip:
             how = f"Name it beside the others: --pip {package}"

@@ -1,8 +1,12 @@
 """What is installed for a run's ranks: the packages that are asked for, and the project itself."""
 
 import os
+import re
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
     from inventories.run import Commit
     from remote.files.tree import Tree
+    from remote.python_env.local_paths import NamedProject
     from remote.python_env.project import Dependencies, LocalProject
     from remote.python_env.requirements import Wanted
 
@@ -66,8 +71,8 @@ def what_to_install(
     project = None
     if request.install_project and not request.built_in:
         project = project_above(request.folder, tree)
-    wanted = _packages(request, tree.root, machines, say, project)
-    named = wanted.projects if wanted is not None and request.install_project else ()
+    wanted, named = _packages(request, tree.root, machines, say, project, same_machine=same_machine)
+    named = named if request.install_project else ()
     project = with_named(project, named, tree)
     if project is not None:
         project = with_version(project, commit, tree.root)
@@ -87,21 +92,26 @@ def _packages(
     machines: Sequence[Machine],
     say: Callable[[str], None],
     project: "LocalProject | None",
-) -> "Wanted | None":
-    """What the ranks' environment holds. None: the machines' interpreter is used as it is."""
+    *,
+    same_machine: bool,
+) -> "tuple[Wanted | None, tuple[NamedProject, ...]]":
+    """Return the packages of the ranks' environment, and the projects that are installed over it from folders.
+
+    None: the machines' interpreter is used as it is.
+    """
     from remote.python_env.requirements import wanted
 
-    named = bool(request.pip or request.requirements or request.wheels)
-    own = [machine for machine in machines if machine.python]
-    if not named and own:
-        if (
-            not request.built_in
-            and not request.python
-            and (note := _not_installed(request.folder, root, own[0], project))
-        ):
+    own = next((machine for machine in machines if machine.python), None)
+    if own is not None and not (request.pip or request.requirements or request.wheels):
+        listed = None
+        if not request.built_in and not request.python:
+            listed = wanted(request.folder, root=root)
+        if listed is None:
+            return None, ()
+        if note := _not_installed(listed, own, project, same_machine=same_machine):
             say(note)
-        return None
-    return wanted(
+        return None, listed.projects
+    found = wanted(
         request.folder,
         root=root,
         pip=request.pip,
@@ -110,21 +120,48 @@ def _packages(
         built_in=request.built_in,
         always=(*launcher_of(request.mode).requirements(machines), *ENGINES.get(request.engine or "", ())),
     )
+    if found is None:
+        return None, ()
+    lists_packages = any(text.strip() for _, text in found.files)
+    return found if lists_packages or own is None else None, found.projects
 
 
-def _not_installed(folder: Path, root: Path, machine: Machine, project: "LocalProject | None" = None) -> str:
+def _not_installed(
+    listed: "Wanted", machine: Machine, project: "LocalProject | None", *, same_machine: bool
+) -> str:
     """The sentence on what is listed and not installed where a machine's own Python is used; empty: nothing is.
 
     `project`: the one that is installed over that Python with what it needs.
     """
-    from remote.python_env.requirements import wanted
-
-    listed = wanted(folder, root=root)
-    if listed is None:
-        return ""
     if project is not None and listed.kind == "project" and listed.files[0] in project.files:
         return ""
+    if same_machine and listed.kind in ("requirements", "project"):
+        return _not_in_python_here(listed, str(machine.python))
     return (
         f"{listed.source} is not installed: {machine.name} uses {machine.python} as it is. `--requirements "
         f"{listed.source}` builds an environment with what it lists."
     )
+
+
+def _not_in_python_here(listed: "Wanted", python: str) -> str:
+    """The sentence on packages that are listed and that local hosts' Python, one of this computer, may lack."""
+    packages = list(listed.named)
+    lacks = "may lack"
+    if python == sys.executable:
+        packages = [one for one in packages if ";" not in one and "://" not in one and not _is_installed(one)]
+        lacks = "lacks"
+    if not packages:
+        return ""
+    pip = shlex.join([python, "-m", "pip", "install", *packages])
+    return (
+        f"{python}, which local hosts use, {lacks} packages that {listed.source} lists. Install them: {pip}"
+    )
+
+
+def _is_installed(requirement: str) -> bool:
+    """Whether the Python of this process has a package of that name, in whatever version."""
+    try:
+        version(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+    except (PackageNotFoundError, ValueError):
+        return False
+    return True

@@ -258,7 +258,7 @@ def _environment() -> Dict[str, str]:
 
 def _finish(request: Dict[str, Any]) -> List[str]:
     """What `within.py` is started with once the project is installed."""
-    return ["finish", request["name"], *request["extras"]]
+    return ["finish", json.dumps(request["extras"])]
 
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:

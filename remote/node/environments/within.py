@@ -1,7 +1,7 @@
 """What a project's environment can say of itself; run by its interpreter, which may be any Python from 3.8 on.
 
     python -I within.py able BUILD_SYSTEM       can it build the project without an index, and has it pip?
-    python -I within.py finish PROJECT EXTRA…   take over the commands of what lies below; what is lacking?
+    python -I within.py finish EXTRAS           take over the commands of what lies below; what is lacking?
 
 The answer is one line of JSON. It imports nothing of ours.
 """
@@ -43,7 +43,7 @@ def main(arguments: List[str]) -> None:
     else:
         _own_commands()
         names = {name for name in (one.metadata["Name"] for one in metadata.distributions()) if name}
-        lacks = lacking_in(purelib(), arguments[1], arguments[2:])
+        lacks = lacking_in(purelib(), json.loads(arguments[1]))
         answer = {"lacking": lacks, "names": sorted(names), "understood": _requirements_library() is not None}
     print(json.dumps(answer))
 
@@ -71,12 +71,12 @@ def purelib() -> str:
     return sysconfig.get_path("purelib")
 
 
-def lacking_in(folder: str, project: str, extras: List[str]) -> List[str]:
-    """What the packages in a folder need and is not there; of one, the project, with these extras."""
+def lacking_in(folder: str, extras: Dict[str, List[str]]) -> List[str]:
+    """List the unmet requirements of the packages in a folder. `extras`: the wanted extras by a project's name."""
     found = {}  # type: Dict[str, None]
+    wanted = {normal_name(project): names for project, names in extras.items()}
     for package in metadata.distributions(path=[folder]):
-        own = extras if normal_name(package.metadata["Name"]) == normal_name(project) else []
-        for extra in ["", *own]:
+        for extra in ["", *wanted.get(normal_name(package.metadata["Name"]), [])]:
             found.update(dict.fromkeys(lacking(package.requires or [], extra)))
     return [one.partition(";")[0].strip() for one in found]
 

@@ -14,10 +14,25 @@ MISSING = "ModuleNotFoundError: No module named '{}'"
 
 
 def said(
-    folder: Path, module: str = "tomlkit", *, own: str = "", script: str = "s.py", **options: Any
+    folder: Path,
+    module: str = "tomlkit",
+    *,
+    own: str = "",
+    local: bool = False,
+    script: str = "s.py",
+    **options: Any,
 ) -> str:
-    asked = RunOptions(project=str(folder), **options)
-    return how_to_install(MISSING.format(module), a_run(script=script, options=asked), own_python=own)
+    run = a_run(script=script, options=RunOptions(project=str(folder), **options))
+    return how_to_install(MISSING.format(module), run, own_python=own, local=local)
+
+
+def test_package_comes_into_the_python_of_local_hosts_which_is_this_computers(tmp_path: Path) -> None:
+    pip = "Install it in the Python that local hosts use: /own/py -m pip install tomlkit"
+    assert said(tmp_path, own="/own/py", local=True) == pip + OR_ANOTHER
+    (tmp_path / "requirements.txt").write_text("tomlkit\n")
+    assert said(tmp_path, own="/own/py", local=True) == pip + OR_ANOTHER
+    assert "--requirements requirements.txt" in said(tmp_path, own="/own/py")
+    assert said(tmp_path, own="/own/py", local=True, pip=("rich",)).startswith("Name it beside the others")
 
 
 def test_package_that_nothing_lists_is_named_with_pip(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is installed for a run's ranks: which packages, which project, and what becomes of that one's requirements."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,34 @@ def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Pa
     by_folder = decided(tmp_path, said)
     assert by_folder.project is not None
     assert (by_folder.project.extras, by_folder.dependencies) == (("more",), "install")
-    assert decided(tmp_path, said, local=True).project is not None
-    assert [line.partition(":")[0] for line in said] == ["requirements.txt is not installed"]
+    on_hosts = decided(tmp_path, said, local=True)
+    assert on_hosts.project is not None
+    assert (on_hosts.wanted, on_hosts.project.extras, on_hosts.dependencies) == (None, ("more",), "install")
+    assert said == [
+        "/own/python, which local hosts use, may lack packages that requirements.txt lists. Install them: "
+        "/own/python -m pip install torch"
+    ]
+
+
+def test_local_hosts_get_no_environment_for_projects_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    for options in ({"pip": (".[more]",)}, {"requirements": tmp_path / "r.txt"}):
+        (tmp_path / "r.txt").write_text("-e .[more]\n")
+        found = decided(tmp_path, [], local=True, **options)
+        assert found.project is not None
+        assert (found.wanted, found.project.extras, found.dependencies) == (None, ("more",), "install")
+        on_nodes = decided(tmp_path, [], **options)
+        assert (on_nodes.wanted and on_nodes.wanted.always) == ("torch",)
+    said: list[str] = []
+    monkeypatch.setitem(LOCAL, "python", sys.executable)
+    (tmp_path / "requirements.txt").write_text("torch>=2\nno-such-thing==1\n-e .\n")
+    decided(tmp_path, said, local=True)
+    assert said == [
+        f"{sys.executable}, which local hosts use, lacks packages that requirements.txt lists. Install them: "
+        f"{sys.executable} -m pip install no-such-thing==1"
+    ]
 
 
 def test_project_is_left_out_where_that_is_said(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ UV = """\
 #!/bin/sh
 case "$*" in
     --version) echo "uv 0.13.9" ;;
-    *) echo "${SETUPTOOLS_SCM_PRETEND_VERSION-none} ${UV_INDEX-none} $*" >> "$HOME/uv.log" ;;
+    *)  [ -e PKG-INFO ] && grep Version: PKG-INFO >> "$HOME/version.log"
+        echo "${SETUPTOOLS_SCM_PRETEND_VERSION-none} ${UV_INDEX-none} $*" >> "$HOME/uv.log" ;;
 esac
 """
 
@@ -73,8 +74,10 @@ def installed(
         "folder": str(home / "code"),
         "source": str(home / "code"),
         "beside": [],
-        "extras": [],
+        "extras": {},
         "not_from_index": [],
+        "version": "1.5",
+        "variables": {"SETUPTOOLS_SCM_PRETEND_VERSION": "1.5"},
         "backend": "hatchling.build",
         "backend_path": [],
         "build_requires": ["hatchling"],
@@ -96,9 +99,11 @@ def installed(
     return {**answer, "said": said, "uv": (home / "uv.log").read_text().splitlines()}
 
 
-def test_version_is_made_up_for_what_was_sent_alone(home: Path) -> None:
+def test_version_of_git_is_given_to_what_was_sent_alone(home: Path) -> None:
     own, dependency = installed(home, lacking=("words>=1",))["uv"]
-    assert own.startswith("0 ")
+    assert (home / "version.log").read_text() == "Metadata-Version: 2.1\nVersion: 1.5\n"
+    assert not (home / "code" / "PKG-INFO").exists()
+    assert own.startswith("1.5 ")
     assert own.endswith(f"--editable {home}/code")
     assert dependency.startswith("none ")
     assert dependency.endswith(" words>=1")
@@ -121,7 +126,7 @@ def test_environment_is_made_anew_where_what_lies_below_has_lost_something(home:
 def test_uv_installs_where_indexes_are_set_for_it_alone(home: Path) -> None:
     first = {"UV_INDEX": "corp=https://index.corp/"}
     (by_uv,) = installed(home, has_pip=True, indexes=first)["uv"]
-    assert by_uv.startswith("0 corp=https://index.corp/ pip install")
+    assert by_uv.startswith("1.5 corp=https://index.corp/ pip install")
     (home / "bin" / "uv").unlink()
     by_pip = installed(home, has_pip=True, indexes=first, key="other")
     assert by_pip["uv"] == ["pip none"]

@@ -1,0 +1,81 @@
+"""Lines of a requirements file that name a folder or a file, not a package of an index."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from remote.python_env.project_files import BadRequirements
+from remote.shared.addresses import without_logins
+
+_EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=|(?=[./~]))")
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?P<extras>\[[^]]*\])?\s*@\s*(?P<place>.+)")
+_EXTRAS = re.compile(r"(?P<place>.*?)\s*\[(?P<extras>[^][]*)\]")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_MARKER = re.compile(r"\s;.*$|;\s.*$")
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_PLACES = (".", "/", "~", "file:")
+"""How a place of this computer begins. A bare name is a package's, unless it is said to be editable."""
+BUILD_FILES = ("pyproject.toml", "setup.py")
+
+
+class NamedProject(NamedTuple):
+    """A project that a requirements file names by its folder."""
+
+    folder: Path
+    extras: tuple[str, ...] = ()
+
+
+def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
+    """Return the project that a line installs from a folder of this computer. None: it does not name a place here.
+
+    `folder`: where the line's path begins; `where`: what a message calls the line's place. Raises BadRequirements for
+    places that hold no project.
+    """
+    named = _place_of(line)
+    if named is None:
+        return None
+    place, extras = named
+    path = (folder / Path(place).expanduser()).resolve()
+    if path.is_dir() and any((path / file).is_file() for file in BUILD_FILES):
+        return NamedProject(path, extras)
+    shown = f"{where}: `{without_logins(line.strip())}`"
+    if not path.exists():
+        raise BadRequirements(
+            f"{shown} names {path}, which is not on this computer. Name the package and its version in its place. "
+            "A list with versions alone is written by: python -m pip list --format=freeze"
+        )
+    if path.is_file():
+        raise BadRequirements(
+            f"{shown} is a file of this computer, and the nodes install packages, and projects that have a "
+            f"{' or a '.join(BUILD_FILES)}. Name the package and its version in its place, or take the line out."
+        )
+    raise BadRequirements(
+        f"{shown} is a folder of this computer, and the nodes install packages, and projects that have a "
+        f"{' or a '.join(BUILD_FILES)}. Take the line out, or name what is needed with --requirements FILE or --pip."
+    )
+
+
+def _place_of(line: str) -> tuple[str, tuple[str, ...]] | None:
+    """The place that a line names, and the extras; None: it is a package of an index, an address or an option."""
+    text = _MARKER.sub("", _COMMENT.sub("", line)).strip()
+    editable = _EDITABLE.match(text)
+    text = (text[editable.end() :] if editable else text).strip().strip("\"'")
+    extras = ""
+    named = _NAMED.fullmatch(text)
+    if named is not None:
+        text, extras = named["place"].strip(), (named["extras"] or "").strip("[]")
+    if not text or text.startswith("-") or ("://" in text and not text.startswith("file:")):
+        return None
+    if (within := _EXTRAS.fullmatch(text)) is not None:
+        text, extras = within["place"], within["extras"]
+    if not (editable or named or text.startswith(_PLACES) or text.endswith(_ARCHIVES) or _is_path(text)):
+        return None
+    if text.startswith("file:"):
+        text = unquote(urlsplit(text).path)
+    return text, tuple(one.strip() for one in extras.split(",") if one.strip())
+
+
+def _is_path(text: str) -> bool:
+    """Whether the text is a path of several parts, as a requirement never is."""
+    return re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", text) is not None
