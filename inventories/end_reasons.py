@@ -89,7 +89,15 @@ class Cause(StrEnum):
     """The kernel killed it, or a process of it, for want of memory."""
     CHILD_KILLED = "child_killed"
     """A process that it had started was killed, it is not known by what."""
+    CHILD_GONE = "child_gone"
+    """A process that it had started ended, it is not known how."""
     GPU_MEMORY = "gpu_memory"
+    OPEN_FILES = "open_files"
+    """It had as many open files as its limit allows."""
+    PROCESSES = "processes"
+    """No more processes or threads could be started."""
+    FILE_SIZE = "file_size"
+    """A file had reached the limit of its size."""
     SILENT = "silent"
     """Its log has no traceback, and its last line tells of no error."""
     DEVICE_ASSERT = "device_assert"
@@ -137,6 +145,14 @@ class EndFacts:
     """Size of /dev/shm."""
     shm_least_free_bytes: int | None = None
     """The least that was seen free there."""
+    address_space_bytes: int | None = None
+    """The rank's own limit (`ulimit -v`). None: none, or it is not known."""
+    max_file_bytes: int | None = None
+    """`ulimit -f`"""
+    max_open_files: int | None = None
+    """`ulimit -n`"""
+    max_processes: int | None = None
+    """`ulimit -u`, of processes and threads of the user."""
     nccl_interfaces: tuple[str, ...] = ()
     """`ens5:10.0.0.4`, `mlx5_0`: what NCCL used, or was told to use."""
     nccl_warning: str = ""

@@ -8,6 +8,10 @@ from remote.checks.finding import listed, number_ranges
 
 MEMORY = "running out of memory is the usual cause"
 BLOCKING = "CUDA tells of it late: --env CUDA_LAUNCH_BLOCKING=1 makes the traceback name the line"
+NO_MEMORY_KILL = "; the kernel killed no process there for want of memory"
+SET_BY = "by the script or by the node's /etc/security/limits.conf"
+LIMITS = (Cause.OPEN_FILES, Cause.PROCESSES, Cause.FILE_SIZE)
+"""Limits of a process, which its node reads."""
 CAUSES = {
     Cause.DEVICE_ASSERT: "an index was out of range, often a label or token beyond the model's number of them. "
     + BLOCKING,
@@ -46,6 +50,13 @@ def sentence(ended: Ended) -> str:
             return f"{exit_text(ended)} without a traceback; its log ends with: {ended.detail}"
         case Reason.EXIT_CODE if ended.cause is Cause.CHILD_KILLED:
             return f"{_with_words(exit_text(ended), ended).rstrip('.')}; {_who_killed(ended)}"
+        case Reason.OUT_OF_MEMORY:
+            return f"{_with_words(exit_text(ended), ended)}{_address_space(ended.facts)}"
+        case Reason.EXIT_CODE if ended.cause is Cause.CHILD_GONE:
+            memory = "" if ended.facts is None or not ended.facts.no_memory_kill else NO_MEMORY_KILL
+            return f"{_with_words(exit_text(ended), ended).rstrip('.')}{memory}"
+        case Reason.EXIT_CODE | Reason.SIGNAL if ended.cause in LIMITS:
+            return f"{_with_words(exit_text(ended), ended)}{_limit(ended)}"
         case Reason.SHARED_MEMORY_FULL:
             return f"{_with_words(exit_text(ended), ended)}; {_shared_memory(ended.facts)}"
         case Reason.NCCL_ERROR:
@@ -86,7 +97,6 @@ _OF_RANKS = frozenset(
         Reason.EXIT_CODE,
         Reason.SIGNAL,
         Reason.TERMINATED,
-        Reason.OUT_OF_MEMORY,
         Reason.MODULE_NOT_FOUND,
         Reason.FILE_NOT_FOUND,
         Reason.LOST_PEER,
@@ -122,6 +132,27 @@ def _used_up(facts: EndFacts) -> str:
     if facts.used_up == "group":
         return " as its container or session had reached its memory limit"
     return " for want of memory"
+
+
+def _address_space(facts: EndFacts | None) -> str:
+    if facts is None or facts.address_space_bytes is None:
+        return ""
+    return f"; the address space of the process is limited to {_gb(facts.address_space_bytes)} (ulimit -v), {SET_BY}"
+
+
+def _limit(ended: Ended) -> str:
+    """The limit that explains an error, where it is known."""
+    facts = ended.facts or EndFacts()
+    match ended.cause:
+        case Cause.OPEN_FILES if facts.max_open_files:
+            limit = f"a process may have {facts.max_open_files} open files (ulimit -n)"
+        case Cause.PROCESSES if facts.max_processes:
+            limit = f"its user may have {facts.max_processes} processes and threads (ulimit -u)"
+        case Cause.FILE_SIZE if facts.max_file_bytes:
+            limit = f"a file may have {_gb(facts.max_file_bytes)} (ulimit -f)"
+        case _:
+            return ""
+    return f"; {limit}, {SET_BY}"
 
 
 def _shared_memory(facts: EndFacts | None) -> str:

@@ -51,6 +51,18 @@ _GPU_MEMORY = re.compile(
     r"(CUDA|HIP)(?: error:| failure)? '?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
+_LIMITS: Mapping[Cause, re.Pattern[str]] = {
+    Cause.OPEN_FILES: re.compile(r"Too many open files|received 0 items of ancdata"),
+    Cause.PROCESSES: re.compile(
+        r"can't start new thread|pthread_create failed|(BlockingIOError|fork).*Resource temporarily unavailable"
+    ),
+    Cause.FILE_SIZE: re.compile(r"\[Errno 27\]|File too large|File size limit exceeded"),
+}
+"""Words of errors that a limit of the process explains."""
+_NO_ADDRESSES = re.compile(
+    r"can't start new thread|pthread_create failed|failed to map segment from shared object"
+)
+"""Words of errors that a lack of address space explains."""
 _SHARED_MEMORY = re.compile(
     r"out of shared memory|insufficient shared memory"
     r"|shared memory ?(\(shm\)|object|segment)[^\n]*(No space left|\(28\))"
@@ -59,10 +71,14 @@ _SHARED_MEMORY = re.compile(
 """What torch's DataLoader workers say, and NCCL, where /dev/shm is full."""
 NO_SPACE = "No space left on device"
 _CHILD_KILLED = re.compile(
-    r"DataLoader worker.*(killed by signal: Killed|exited unexpectedly)|Signals\.SIGKILL|signal SIGKILL"
-    r"|\bSignal 9 \(SIGKILL\)|BrokenProcessPool|TerminatedWorkerError"
+    r"DataLoader worker.*killed by signal: Killed|Signals\.SIGKILL|signal SIGKILL"
+    r"|\bSignal 9 \(SIGKILL\)"
 )
 """What a rank says of which a process was killed."""
+_CHILD_GONE = re.compile(
+    r"DataLoader worker.*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError|WorkerLostError"
+)
+"""Words for the end of a process of a rank, whose status is not in them."""
 _CUDA = re.compile(
     r"\bCUDA\b|\bcuda\b|cuDNN|CUBLAS_STATUS|CUDNN_STATUS|NVIDIA|AcceleratorError|device-side assert"
 )
@@ -210,8 +226,8 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
         reason, cause, words = _of_nccl(words, tail)
     elif raised is not None and reason is not Reason.LOST_PEER:
         words = (raised.words or words) + _program_words(raised, lines)
-    if reason is None and child_was_killed(words):
-        cause = Cause.CHILD_KILLED
+    if reason is None:
+        cause = cause or _child_cause(words) or limited(words)
     if thrown is None:
         if reason is None and not _ERROR_LIKE.search(words):
             cause = Cause.SILENT
@@ -310,9 +326,25 @@ def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
     return (Reason.NCCL_ERROR if cause is None else Reason.CUDA_ERROR), cause, said
 
 
+def limited(words: str) -> Cause | None:
+    """Return the limit of a process that explains an error; None: no such limit does."""
+    return next((cause for cause, pattern in _LIMITS.items() if pattern.search(words)), None)
+
+
+def needs_addresses(words: str) -> bool:
+    """Return whether an error is one that a lack of address space explains."""
+    return bool(_NO_ADDRESSES.search(words))
+
+
 def child_was_killed(words: str) -> bool:
-    """Return whether a rank says that a process of its own was killed."""
-    return bool(_CHILD_KILLED.search(words))
+    """Return whether a process of the rank was killed, or may have been."""
+    return _child_cause(words) is not None
+
+
+def _child_cause(words: str) -> Cause | None:
+    if _CHILD_KILLED.search(words):
+        return Cause.CHILD_KILLED
+    return Cause.CHILD_GONE if _CHILD_GONE.search(words) else None
 
 
 def path_not_found(words: str) -> str:

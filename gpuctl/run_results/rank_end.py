@@ -37,7 +37,10 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
         bare = replace(bare, place=clean(place, 500))
     elif bare.signal is None:
         bare = replace(bare, place=clean(log.place, 500))
-    ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=log.words, facts=facts)
+    detail = log.words
+    if log.cause is Cause.CHILD_GONE and (place := crashed_at(crash)):
+        detail = f"{detail.rstrip('.')}: it crashed in C code that was called from {clean(place, 500)}"
+    ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=detail, facts=facts)
     if reason not in ECHOES:
         ended = replace(ended, cause=log.cause)
         ended = _by_signal(ended, traceback=log.traceback) if reason is None or _is_asked(bare) else ended
@@ -70,6 +73,8 @@ def _by_node(ended: Ended, record: RankRecord) -> Ended:
     killed = ended.reason in (Reason.SIGNAL, Reason.UNKNOWN) and ended.signal in (signal.SIGKILL, None)
     if (killed or log_errors.child_was_killed(ended.detail)) and _memory_was_out(facts, record):
         return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=Cause.KERNEL_KILL)
+    if facts.address_space_bytes and log_errors.needs_addresses(ended.detail):
+        return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=None)
     no_room = ended.signal == signal.SIGBUS or re.search(log_errors.NO_SPACE, ended.detail)
     if no_room and _shm_was_full(facts):
         return replace(ended, reason=Reason.SHARED_MEMORY_FULL, cause=None)

@@ -32,6 +32,16 @@ elif kind == "memory":
     with open(sys.argv[2] + "/cgroup.procs", "w") as group:
         group.write(str(os.getpid()))
     kept = [bytearray(os.urandom(1 << 20)) for _ in range(4096)]
+elif kind == "address space":
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    bytearray(3 << 30)
+elif kind == "launcher":
+    import subprocess
+    with open("inner.py", "w") as inner:
+        inner.write("def encode():\\n    raise ValueError('vocabulary has 7 words')\\nencode()\\n")
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "inner.py"]
+    subprocess.run(agent, check=True)
 elif kind == "shared memory":
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.unshare(0x20000) == 0, os.strerror(ctypes.get_errno())
@@ -64,6 +74,20 @@ def test_silent_end_is_said_to_be_one(cluster: Gpuctl) -> None:
     error = first_line(cluster, "exit")
     assert error["message"] == "exit status 3 without a traceback; its log ends with: epoch 3"
     assert (error["reason"], error["cause"]) == ("exit_code", "silent")
+
+
+def test_limit_of_the_address_space_is_told(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "address space")
+    assert error["reason"] == "out_of_memory"
+    assert error["message"] == (
+        "exit status 1: MemoryError (dies.py:23); the address space of the process is limited to 2.1 GB (ulimit -v), "
+        "by the script or by the node's /etc/security/limits.conf"
+    )
+
+
+def test_launcher_that_the_script_starts_is_not_the_cause(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "launcher")
+    assert error["message"] == "exit status 1: ValueError: vocabulary has 7 words (inner.py:2)"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a /dev/shm of its own")

@@ -18,6 +18,14 @@ KERNEL_LOG = "/dev/kmsg"
 SHM = "dev/shm"
 MOST_LOG_BYTES = 4 * 1024 * 1024
 
+LIMITS = {
+    "Max address space": "address_space_bytes",
+    "Max file size": "max_file_bytes",
+    "Max open files": "max_open_files",
+    "Max processes": "max_processes",
+}
+"""Lines of /proc/PID/limits, and the facts that they are."""
+
 _KILLED = re.compile(r"[Kk]illed process (\d+) \(([^)]*)\)(?:.*?anon-rss:(\d+)kB)?")
 _LIMIT = re.compile(r"memory: usage \d+kB, limit (\d+)kB")
 
@@ -33,12 +41,17 @@ class EndFacts:
         self._on_machine = kills_in(PROC / "vmstat")
         self._kill_at = None  # type: Optional[float]
         self._shm = None  # type: Optional[Tuple[int, int]]
+        self._limits = limits(pid)
         self._look()
 
     def look(self) -> None:
         """Look again, if it is time."""
         if time.monotonic() - self._looked >= LOOK_S:
             self._look()
+
+    def look_at_limits(self) -> None:
+        """Read the limits that the rank has by now, also of one that has just ended and was not waited for."""
+        self._limits = limits(self._pid) or self._limits
 
     def told(self, nccl_file: str, interface: str) -> Dict[str, Any]:
         """All of them, once the rank has ended. `interface`: what NCCL was told to use."""
@@ -54,6 +67,7 @@ class EndFacts:
             "memory_limit_bytes": memory_limit(self._group),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         }  # type: Dict[str, Any]
+        facts.update(self._limits)
         if self._kill_at is not None:
             facts.update(kill)
         if self._shm is not None:
@@ -137,6 +151,21 @@ def memory_limit(group: Optional[Path]) -> Optional[int]:
     least = min(limits) if limits else None
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return least if least is not None and least < has else None
+
+
+def limits(pid: int) -> Dict[str, int]:
+    """Return the soft limits of a process that has some; empty where it is gone."""
+    try:
+        lines = (PROC / str(pid) / "limits").read_text().splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for title, name in LIMITS.items():
+        for line in lines:
+            soft = line[len(title) :].split()[:1] if line.startswith(title + " ") else []
+            if soft and soft[0].isdecimal():
+                found[name] = int(soft[0])
+    return found
 
 
 def shared_memory(pid: int) -> Optional[Tuple[int, int]]:

@@ -137,6 +137,7 @@ def _wait(
     code = None  # type: Optional[int]
     while code is None:
         process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
+        facts.look_at_limits()
         code = child.poll()
         facts.look()
         if first == NO_SAMPLES:

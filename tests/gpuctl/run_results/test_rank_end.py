@@ -44,6 +44,37 @@ def test_kill_by_the_kernel_is_named_as_lack_of_memory(code: int | None, tail: s
     assert "out of memory: the kernel killed python, which had 1.9 GB," in sentence(end)
 
 
+@pytest.mark.parametrize(
+    ("tail", "code", "facts", "limit"),
+    [
+        ("MemoryError", 1, {"address_space_bytes": 2 << 30}, "is limited to 2.1 GB (ulimit -v)"),
+        ("RuntimeError: can't start new thread", 1, {"address_space_bytes": 1 << 28}, "to 268 MB (ulimit -v)"),
+        ("RuntimeError: can't start new thread", 1, {"max_processes": 99}, "may have 99 processes and threads"),
+        ("ImportError: x.so: failed to map segment from shared object", 1, {"address_space_bytes": 1 << 28}, "268"),
+        ("OSError: [Errno 24] Too many open files: 'x'", 1, {"max_open_files": 64}, "64 open files (ulimit -n)"),
+        ("OSError: [Errno 27] File too large", 1, {"max_file_bytes": 5_000_000}, "a file may have 5 MB (ulimit -f)"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", -6,
+         {"address_space_bytes": 1 << 33}, "killed by SIGABRT: std::bad_alloc; the address space of the process is"),
+    ],
+)  # fmt: skip
+def test_limit_of_the_process_is_told_with_the_error_that_it_explains(
+    tail: str, code: int, facts: dict[str, int], limit: str
+) -> None:
+    log = f"Traceback (most recent call last):\n  x\n{tail}\n" if code > 0 else tail
+    assert limit in sentence(end_of(code, log, **facts))
+    assert "ulimit" not in sentence(end_of(code, log))
+
+
+def test_process_of_a_pool_that_crashed_is_told_with_the_line() -> None:
+    broken = "Traceback (most recent call last):\n  x\nfutures.process.BrokenProcessPool: A process ended.\n"
+    assert sentence(end_of(1, CRASH + broken)) == (
+        "exit status 1: futures.process.BrokenProcessPool: A process ended: it crashed in C code that was "
+        "called from load_batch, data.py:41"
+    )
+    unknown = sentence(end_of(1, broken, no_memory_kill=True))
+    assert unknown.endswith("A process ended; the kernel killed no process there for want of memory")
+
+
 def test_kill_by_the_kernel_explains_no_error_of_another_kind() -> None:
     assert end_of(1, BOOM, seen=KILLED).reason is Reason.EXIT_CODE
     assert end_of(-15, "", seen=KILLED).reason is Reason.TERMINATED

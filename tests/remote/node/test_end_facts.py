@@ -1,6 +1,8 @@
 """What a node sees around a rank's end: control groups, the kernel's log, NCCL's log."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,21 @@ def test_facts_of_a_process_that_ends_are_told(tmp_path: Path) -> None:
     assert told["memory_kill_at"] is None
     assert told["memory_bytes"] > 0
     assert 0 < told["shm_least_free_bytes"] <= told["shm_bytes"]
+
+
+def test_limits_are_read_of_a_process_that_has_just_ended(tmp_path: Path) -> None:
+    script = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as rank:
+        facts = end_facts.EndFacts(rank.pid)
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        assert rank.stdin is not None
+        rank.stdin.close()
+        os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+        facts.look_at_limits()
+        assert facts.told(str(tmp_path / "none.log"), "")["address_space_bytes"] == 3 << 30
 
 
 def test_interfaces_and_the_last_warning_are_read_from_nccls_log(tmp_path: Path) -> None:
