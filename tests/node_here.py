@@ -1,6 +1,5 @@
 """A node whose part runs on this computer, with nothing in between."""
 
-import io
 import json
 import subprocess
 import sys
@@ -46,7 +45,21 @@ class NodeHere(Node):
     def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
         """Ask the node's part, which answers at once."""
         with node_part(self.home, command) as part:
-            out, err = part.communicate(json.dumps(request).encode() + b"\n", timeout=30)
-        assert part.returncode == 0, err
-        said = io.BytesIO(out)
-        yield SimpleNamespace(frames=lambda: frames.decode(said.readline, said.read))
+            assert part.stdin is not None
+            assert part.stdout is not None
+            assert part.stderr is not None
+            stdin, stdout = part.stdin, part.stdout
+
+            def send_bytes(body: bytes) -> None:
+                stdin.write(body)
+                stdin.flush()
+
+            def send(header: dict[str, Any], body: bytes = b"") -> None:
+                send_bytes(frames.encode(header, body))
+
+            send_bytes(json.dumps(request).encode() + b"\n")
+            yield SimpleNamespace(
+                frames=lambda: frames.decode(stdout.readline, stdout.read), send=send, send_bytes=send_bytes
+            )
+            stdin.close()
+            assert part.wait(30) == 0, part.stderr.read()

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 @click.option(
     "--share-outputs",
     is_flag=True,
-    help="Put what earlier runs wrote into the project's folder on rank 0's node on all nodes.",
+    help="Copy the latest version of each file that earlier runs wrote into the project's folder to all nodes.",
 )
 @click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
 @click.option(
@@ -160,7 +160,7 @@ def command(
     folder, under outputs/; --bring names what comes in any size.
 
     The next run finds there what earlier ones wrote, which is told where only some of the nodes have it.
-    --share-outputs puts what rank 0's node has on all of them. --fresh puts it aside on the nodes.
+    --share-outputs copies the latest version of each file to all nodes. --fresh puts it aside on the nodes.
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,

@@ -48,8 +48,8 @@ def advice_on(result: Result) -> str:
     if not uneven or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
         return ""
     if error is not None and error.reason is Reason.FILE_NOT_FOUND:
-        name = Path(path_not_found(error.detail)).name
-        if not name or name not in uneven:
+        names = Path(path_not_found(error.detail)).parts
+        if not any(name in uneven for name in names):
             return ""  # it is missing for another reason
     return f"The nodes' files differed: {uneven}."
 

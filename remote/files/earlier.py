@@ -1,11 +1,14 @@
 """What earlier runs left in the project's folder on a node: what a sync puts aside of it, and what stays there."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from remote.errors import BadAnswer
+from remote.sessions.limits import Bounds
+from remote.sessions.session import Node
+from remote.shared import frames
 from remote.shared.constants import ASIDE
 
 MAX_LISTED = 20_000
@@ -42,6 +45,10 @@ class EarlierFiles:
     """The first of them."""
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Path → bytes and time of modification in ns, of what is there still; no caches."""
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """Path → the run that wrote the file last, as far as the node still knows it."""
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Path of a `.metadata` → paths of the parts that it names."""
     whole: bool = True
     """False: there are too many, or it took too long, so that there may be more."""
 
@@ -56,13 +63,24 @@ def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierF
         return EarlierFiles(
             aside=int(header["aside"]),
             aside_names=tuple(map(str, header["names"])),
-            files={str(path): (_bounded(size), _bounded(at)) for path, size, at in listed},
+            files={str(path): (_bounded(size), _bounded(at)) for path, size, at, _ in listed},
+            runs={str(path): str(run) for path, _, _, run in listed},
+            parts={str(path): tuple(map(str, parts)) for path, parts in told["parts"].items()},
             whole=bool(told["whole"]),
         )
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadAnswer(
             f"{node}: what it says of earlier runs' files can't be read: {type(error).__name__}."
         ) from error
+
+
+def digests(node: Node, root: str, paths: Sequence[str]) -> dict[str, str]:
+    """Return the digest of each of these files that the node has in the project's folder, `root`."""
+    with node.stream("digest_earlier", {"root": root, "paths": list(paths)}, bounds=Bounds()) as talk:
+        for header, body in talk.frames():
+            if header.get("t") == frames.DIGESTS:
+                return {str(path): str(digest) for path, digest in json.loads(body).items()}
+    raise BadAnswer(f"{node.name}: ended before it had read its files.")
 
 
 def _bounded(number: Any) -> int:  # noqa: ANN401 - whatever the node sent

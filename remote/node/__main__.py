@@ -24,6 +24,7 @@ ANSWERING = {
     "place": "storage.checkpoints",
     "discard": "storage.checkpoints",
     "send_checkpoints": "storage.checkpoints",
+    "digest_earlier": "storage.earlier",
     "send_earlier": "storage.earlier",
     "leftovers": "storage.leftovers",
     "clean": "storage.removal",

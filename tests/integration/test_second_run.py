@@ -50,3 +50,32 @@ def test_checkpoint_on_one_node_is_told_and_shared_or_put_aside(two_hosts: Gpuct
     node = two_hosts.home / "clusters" / "default" / "local" / "default-1"
     aside = list(node.rglob("*.aside-*/snapshot.pt"))
     assert len(aside) == 1, "nothing is lost"
+
+
+IN_PARTS = """
+import os, sys
+from pathlib import Path
+
+rank, folder = int(os.environ["RANK"]), Path("ckpt")
+print("finds", sorted((path.name, path.read_text()) for path in folder.glob("__*")), flush=True)
+folder.mkdir(exist_ok=True)
+(folder / f"__{rank}_0.distcp").write_text(sys.argv[1])
+if rank == 0:
+    (folder / ".metadata").write_text("__0_0.distcp __1_0.distcp")
+"""
+"""Each rank writes its part, as with torch.distributed.checkpoint."""
+
+
+def test_checkpoint_in_parts_is_told_and_shared_whole_and_of_one_run(two_hosts: Gpuctl) -> None:
+    script = two_hosts.script("parts.py", IN_PARTS).name
+    two_hosts.ok("train", script, "one")
+    told = two_hosts.ok("train", script, "two").err
+    assert "the checkpoint ckpt of an earlier run is in parts on default-0, default-1: " in told
+    shared = two_hosts.ok("train", "--json", "--share-outputs", script, "three")
+    logs = two_hosts.run_folder(shared.json["run"]) / "logs"
+    found = [(logs / f"rank-{rank}.log").read_text().splitlines()[0] for rank in range(2)]
+    assert found == [f"finds {[(f'__{rank}_0.distcp', 'two') for rank in range(2)]}"] * 2
+    again = two_hosts.ok("train", "--json", "--share-outputs", script, "four")
+    logs = two_hosts.run_folder(again.json["run"]) / "logs"
+    assert "one" not in (logs / "rank-1.log").read_text() + (logs / "rank-0.log").read_text()
+    assert f"from default-1 (run {shared.json['run']}): ckpt/__1_0.distcp" in again.err

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,19 @@ from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results.outputs import kind_of, pull_command
 from gpuctl.view import View
+from gpuctl.workflow.training.latest_files import (
+    Digests,
+    PartedCheckpoint,
+    differing,
+    latest,
+    may_be_copies,
+    outdated,
+    parted,
+)
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder
 from remote.files.earlier import Aside, EarlierFiles
+from remote.shared.checkpoint_sets import ranks_of
 from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
@@ -27,6 +37,8 @@ ONLY_READ = (
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".h5")
 NAMES_SHOWN = 3
 MAX_SHARED_BYTES = 100 * 1000**3
+MAX_DIGESTED_BYTES = 1000**3
+"""Weights of which a run that shares nothing compares the contents."""
 
 
 def check_earlier(request: TrainRequest) -> None:
@@ -78,18 +90,24 @@ def tell_or_share(
     aside: Aside,
     folder: RunFolder,
 ) -> str:
-    """Tell of what an earlier run left on some of the nodes alone, or put it on all of them, as was asked for.
+    """Tell of files that an earlier run left on some of the nodes alone, or put them on all nodes, as is asked for.
 
-    Returns the sentence that was told; empty where there is nothing such.
+    Returns the sentence that was told; empty where the nodes have the same.
     """
     by_rank = sorted(prepared.roots, key=lambda name: nodes[name].machine.rank)
     roots = {name: prepared.roots[name] for name in by_rank}
+    earlier = {name: prepared.earlier[name] for name in by_rank if name in prepared.earlier}
+    source = latest(earlier)
     if request.share_outputs:
-        for line in share(view, cluster, nodes, roots, prepared.earlier, aside, folder):
+        lines, incomplete = share(view, cluster, nodes, roots, earlier, aside, folder)
+        for line in lines:
             view.note(line)
-        return ""
-    said = (uneven_sentence(cluster, roots, prepared.earlier), differing(prepared.earlier))
-    if sentence := "; ".join(filter(None, said)):
+        return incomplete
+    copies = [path for path in may_be_copies(earlier, source) if path.endswith(WEIGHTS)]
+    if sum(earlier[source[path]].files[path][0] for path in copies) > MAX_DIGESTED_BYTES:
+        copies = []
+    digests = _digests(nodes, roots, copies)
+    if sentence := uneven_sentence(earlier, digests):
         view.note(sentence)
     return sentence
 
@@ -119,44 +137,61 @@ def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
     return {path: holders[path] for path in lacked}
 
 
-def uneven_sentence(cluster: str, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]) -> str:
-    """The sentence on what an earlier run left on some of the nodes alone; empty where there is nothing such.
+def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> str:
+    """Return the sentence on files of earlier runs that are not the same on all nodes; empty: all are.
 
-    `roots`: the project's folder on each node, that of rank 0 first.
+    `earlier`: by the nodes' ranks. A checkpoint in parts is named as one thing, never one of its files.
     """
-    first, found = next(iter(roots)), uneven(earlier)
-    shared = [path for path, having in found.items() if first in having]
-    named = shared or list(found)
-    if not named:
-        return ""
-    nodes = ", ".join(found[named[0]])
-    one, verb = ("it", "is") if len(named) == 1 else ("them", "are")
-    fresh = f"--fresh (begin without {one})"
-    if shared:
-        ways = f"add --share-outputs (all nodes get {one}) or {fresh}"
-    else:
-        holder = found[named[0]][0]
-        brought = "it" if len(named) == 1 else "the first"
-        pull = pull_command(cluster, holder, _from_home(f"{roots[holder]}/{named[0]}"))
-        ways = f"add {fresh}, or bring {brought} here: {pull}"
-    some = _some(named, len(named))
-    return f"{some} {verb} on {nodes} alone, from an earlier run: if the script loads {one}, {ways}"
-
-
-def differing(earlier: Mapping[str, EarlierFiles]) -> str:
-    """The sentence on weights that nodes have under one name and in several sizes; empty where there are none."""
-    sizes: dict[str, set[int]] = {}
-    for found in earlier.values():
-        for path, (size, _) in found.files.items():
-            if path.endswith(WEIGHTS):
-                sizes.setdefault(path, set()).add(size)
-    named = sorted(path for path, several in sizes.items() if len(several) > 1)
-    if not named:
-        return ""
-    differ = "differs" if len(named) == 1 else "differ"
+    source = latest(earlier)
+    checkpoints = parted(earlier, source)
+    in_parts = {path for checkpoint in checkpoints for path in checkpoint.files}
+    alone = {path: having for path, having in uneven(earlier).items() if path not in in_parts}
+    differ = {
+        path: having
+        for path, having in differing(earlier, source, digests).items()
+        if path.endswith(WEIGHTS) and path not in in_parts
+    }
+    whole = [checkpoint for checkpoint in checkpoints if not checkpoint.lacks]
+    clauses = [
+        *map(_lacks_sentence, (checkpoint for checkpoint in checkpoints if checkpoint.lacks)),
+        *(
+            f"the checkpoint {_name(one)} of an earlier run is in parts on {', '.join(one.nodes)}"
+            for one in whole
+        ),
+    ]
+    if alone:
+        verb = "is" if len(alone) == 1 else "are"
+        first = next(iter(alone.values()))
+        clauses.append(
+            f"{_some(list(alone), len(alone))} {verb} on {', '.join(first)} alone, from an earlier run"
+        )
+    if differ:
+        verb = "differs" if len(differ) == 1 else "differ"
+        clauses.append(
+            f"{_some(list(differ), len(differ))} of an earlier run {verb} from node to node: ranks that resume from "
+            "such may begin at different steps"
+        )
+    if not whole and not alone and not differ:
+        return "; ".join(clauses)
+    them = "it" if len(whole) + len(alone) + len(differ) == 1 else "them"
+    shared = "the latest" if differ else them if alone else "all parts"
     return (
-        f"{_some(named, len(named))} of an earlier run {differ} from node to node: ranks that resume from such may "
-        "begin at different steps; --share-outputs gives all nodes what rank 0's has"
+        f"{'; '.join(clauses)}: if the script loads {them}, add --share-outputs (all nodes get {shared}) or --fresh "
+        f"(begin without {them})"
+    )
+
+
+def _name(checkpoint: PartedCheckpoint) -> str:
+    return text.shorten(text.clean(checkpoint.folder), 60)
+
+
+def _lacks_sentence(checkpoint: PartedCheckpoint) -> str:
+    """Return the clause on a checkpoint in parts of which no node has some."""
+    ranks = ", ".join(map(str, ranks_of(checkpoint.lacks)))
+    parts = f"the parts of rank {ranks}" if ranks else "parts"
+    return (
+        f"the checkpoint {_name(checkpoint)} of an earlier run is incomplete: no node has {parts} "
+        f"({_some(checkpoint.lacks, len(checkpoint.lacks))}); begin without it: --fresh"
     )
 
 
@@ -168,60 +203,109 @@ def share(
     earlier: Mapping[str, EarlierFiles],
     aside: Aside,
     folder: RunFolder,
-) -> Sequence[str]:
-    """Put what earlier runs left on rank 0's node, which `roots` has first, on all others; return what is to be told.
+) -> tuple[Sequence[str], str]:
+    """Put the latest version of each file that earlier runs left on every node; return the lines on that.
 
-    It passes through this computer. What others have under these names is put aside. Raises NodeFailed where not all
-    of it can be brought.
+    The files pass through this computer. Other versions are put aside on their nodes. Also returns the sentence on
+    checkpoints that lack parts, which are left as they are. Raises NodeFailed where not all files can be brought.
     """
     from remote.errors import NodeFailed
     from remote.files.pull import take_in
     from remote.files.receive import FileReceiver
     from remote.files.sync import sync
-    from remote.files.tree import human_bytes, tree_of
+    from remote.files.tree import Tree, human_bytes, tree_of
     from remote.runs.run_files import new_incoming
     from remote.sessions.fanout import fan_out, values
 
-    first = next(iter(roots))
-    whole, has = earlier[first].whole, earlier[first].files
-    others = {name: node for name, node in nodes.items() if name != first}
-    lacking = [
-        path for path, is_ in has.items() if any(earlier[name].files.get(path) != is_ for name in others)
-    ]
-    if not lacking:
-        return ()
-    passing = new_incoming(folder)
+    source = latest(earlier)
+    incomplete = [checkpoint for checkpoint in parted(earlier, source) if checkpoint.lacks]
+    for path in (path for checkpoint in incomplete for path in checkpoint.files):
+        del source[path]
+    digests = _digests(nodes, roots, may_be_copies(earlier, source))
+    lacking = outdated(earlier, source, digests)
+    wanted = {path for paths in lacking.values() for path in paths}
+    passing, lines = new_incoming(folder), []
     try:
         intake = FileReceiver(passing, max_bytes=MAX_SHARED_BYTES)
-        refused = take_in(nodes[first], "send_earlier", {"root": roots[first], "paths": lacking}, intake)
-        came = {path.relative_to(passing).as_posix() for path in passing.rglob("*") if path.is_file()}
-        if refused or came != set(lacking):
-            missed = refused or sorted(set(lacking) ^ came)
-            raise NodeFailed(f"{first}: not all of its files could be shared: {_some(missed, len(missed))}")
-        for path in came:
-            os.utime(passing / path, ns=(has[path][1], has[path][1]))
+        for origin in roots:
+            paths = [path for path in source if path in wanted and source[path] == origin]
+            if not paths:
+                continue
+            before = intake.bytes
+            refused = take_in(nodes[origin], "send_earlier", {"root": roots[origin], "paths": paths}, intake)
+            if refused or (missed := [path for path in paths if not (passing / path).is_file()]):
+                missed = refused or missed
+                raise NodeFailed(
+                    f"{origin}: not all of its files could be shared: {_some(missed, len(missed))}"
+                )
+            for path in paths:
+                at = earlier[origin].files[path][1]
+                os.utime(passing / path, ns=(at, at))
+            size = human_bytes(intake.bytes - before)
+            lines.append(
+                f"shared with all nodes, from {_origin(earlier, origin, paths)}: {_some(paths, len(paths))}, {size}"
+            )
+        if not wanted:
+            return (), "; ".join(map(_lacks_sentence, incomplete))
         tree = tree_of(passing, "**/*")
         for name, why in tree.skipped.items():
             view.note(f"{text.clean(name)} is not shared: {why}")
 
-        def one(node: "Node") -> EarlierFiles | None:
+        def receive(node: "Node") -> EarlierFiles | None:
+            entries = {path: tree.entries[path] for path in lacking[node.name] if path in tree.entries}
             return sync(
                 node,
-                tree,
+                Tree(root=passing, entries=entries),
                 roots[node.name],
                 follow_deletions=False,
                 aside=aside,
                 say=lambda line: view.node(node.name, line),
             ).earlier
 
-        done = values(fan_out(one, others))
+        done = values(fan_out(receive, {name: nodes[name] for name, paths in lacking.items() if paths}))
     finally:
         shutil.rmtree(passing, ignore_errors=True)
     told = {name: found for name, found in done.items() if found is not None}
+    cut = [name for name, left in earlier.items() if not left.whole]
     return (
-        f"shared with all nodes, from {first}: {_some(lacking, len(lacking))}, {human_bytes(intake.bytes)}",
+        *lines,
+        *_several_writers(earlier, source, digests),
         *aside_lines(cluster, aside, roots, told),
-        *([f"{first} has more files of earlier runs than are looked at: not all are shared"] * (not whole)),
+        *(f"{name} has more files of earlier runs than are looked at: not all are shared" for name in cut),
+    ), "; ".join(map(_lacks_sentence, incomplete))
+
+
+def _origin(earlier: Mapping[str, EarlierFiles], node: str, paths: Sequence[str]) -> str:
+    """Return `gpu-0 (run 20261127-142604-0947)`."""
+    runs = sorted({run for path in paths if (run := earlier[node].runs.get(path))})
+    return f"{node} (run {', '.join(runs)})" if runs else node
+
+
+def _several_writers(
+    earlier: Mapping[str, EarlierFiles], source: Mapping[str, str], digests: Digests
+) -> Iterator[str]:
+    """Return the sentence on files that the same run wrote with other content on several nodes."""
+    for path, having in differing(earlier, source, digests).items():
+        run = earlier[source[path]].runs.get(path, "")
+        if others := [node for node in having if earlier[node].runs.get(path, "") == run]:
+            nodes = ", ".join([source[path], *others])
+            yield (
+                f"{text.clean(path)}: one run wrote other content on each of {nodes}; all nodes get that of "
+                f"{source[path]}, and the rest is put aside"
+            )
+
+
+def _digests(
+    nodes: "Mapping[str, Node]", roots: Mapping[str, str], paths: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the digests of these files by node."""
+    from remote.files.earlier import digests
+    from remote.sessions.fanout import fan_out, values
+
+    if not paths:
+        return {}
+    return values(
+        fan_out(lambda node: digests(node, roots[node.name], paths), {name: nodes[name] for name in roots})
     )
 
 

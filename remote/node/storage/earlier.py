@@ -3,16 +3,24 @@
 What is put aside is moved into a folder beside the project's, on the same disk: nothing of it is lost.
 """
 
+import contextlib
 import errno
+import hashlib
 import itertools
+import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from remote.node.home_folder import NODE_HOME
+from remote.node.storage.checkpoints import Heartbeat
 from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
 from remote.shared import frames
+from remote.shared.checkpoint_sets import METADATA, named_parts
+from remote.shared.constants import CODE_RECORD, RUNS
+from remote.shared.files import read_json
 from remote.shared.trees import device_of, folders_of, mount_points
 
 MOST_NAMES = 20
@@ -111,20 +119,58 @@ def _is_as_sent(entry: "os.DirEntry[str]", sent: Optional[Sequence[Any]]) -> boo
 
 
 def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:
-    """Files that earlier runs left: path, bytes and time of modification of each, and whether it is `whole`."""
-    found = look(root, sent, 0)
-    listed = []
-    for path, size, _ in found.listed:
+    """List files that earlier runs left: path, bytes, time of modification, and the run that wrote each last.
+
+    `parts`: of each `.metadata`, the paths of the parts that it names. `whole`: whether these are all files.
+    """
+    found, began = look(root, sent, 0), _begins_of_runs(root)
+    listed, parts = [], {}
+    for path, size, changed_ns in found.listed:
+        full = os.path.join(root, path)
         try:
-            listed.append([path, size, os.lstat(os.path.join(root, path)).st_mtime_ns])
+            modified_ns = os.lstat(full).st_mtime_ns
         except OSError:
             continue
-    return {"listed": listed, "whole": found.whole and found.files == len(found.listed)}
+        run = max((begin for begin in began if begin[0] <= changed_ns), default=(0, ""))[1]
+        listed.append([path, size, modified_ns, run])
+        if os.path.basename(path) == METADATA:
+            names = named_parts(Path(full))
+            parts[path] = [os.path.join(os.path.dirname(path), name) for name in names]
+    return {"listed": listed, "parts": parts, "whole": found.whole and found.files == len(found.listed)}
+
+
+def _begins_of_runs(root: str) -> List[Tuple[int, str]]:
+    """Return when each run of this project began here, by the time of the disk that has the files, and its id."""
+    top, began = os.path.realpath(root), []
+    for path in (NODE_HOME / RUNS).glob("*/*/" + CODE_RECORD):
+        with contextlib.suppress(OSError):
+            if os.path.realpath(str(read_json(path).get("root"))) == top:
+                began.append((os.lstat(str(path)).st_ctime_ns, path.parents[1].name))
+    return began
 
 
 def command_send_earlier(request: Dict[str, Any], output: BinaryIO) -> None:
     """`send_earlier`: these `paths` of files in the project's folder, `root`."""
-    paths: Sequence[str] = request["paths"]
-    root = Path(os.path.expanduser(request["root"]))
-    send_files(root, [path for path in paths if not (root / path).is_symlink()], "", output)
+    root, paths = _files_of(request)
+    send_files(root, paths, "", output)
     frames.write(output, {"t": frames.DONE})
+
+
+def command_digest_earlier(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`digest_earlier`: the digest of each of these `paths` of files in the project's folder, `root`."""
+    root, paths = _files_of(request)
+    heartbeat, found = Heartbeat(output), {}
+    for path in paths:
+        digest = hashlib.sha256()
+        with contextlib.suppress(OSError), open(str(root / path), "rb") as file:
+            for body in iter(lambda: file.read(frames.CHUNK_BYTES), b""):
+                digest.update(body)
+                heartbeat()
+            found[path] = digest.hexdigest()
+    frames.write(output, {"t": frames.DIGESTS}, json.dumps(found).encode())
+
+
+def _files_of(request: Dict[str, Any]) -> Tuple[Path, List[str]]:
+    """Return the project's folder, and those of the `paths` that are no links."""
+    root = Path(os.path.expanduser(request["root"]))
+    return root, [path for path in request["paths"] if not (root / path).is_symlink()]

@@ -1,6 +1,9 @@
 """Which files of an earlier run the next one is told of, and in which words."""
 
+import json
 import re
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,10 +15,13 @@ from gpuctl.library.options import TrainOptions, train_request
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.view import PlainView
-from gpuctl.workflow.training.earlier import aside_lines, aside_of, differing, share, uneven, uneven_sentence
+from gpuctl.workflow.training.earlier import aside_lines, aside_of, share, uneven, uneven_sentence
+from gpuctl.workflow.training.latest_files import latest, may_be_copies, outdated
 from inventories.disk.store import Store
 from remote.errors import NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
+from remote.files.sync import sync
+from remote.files.tree import Tree
 
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
 
@@ -43,33 +49,80 @@ def test_files_are_told_that_one_node_has_and_another_lacks(
 
 
 def test_sentence_has_both_ways_on() -> None:
-    sentence = uneven_sentence("default", ROOTS, {"gpu-0": left("snapshot.pt"), "gpu-1": left()})
+    sentence = uneven_sentence({"gpu-0": left("snapshot.pt"), "gpu-1": left()}, {})
     assert sentence == (
         "snapshot.pt is on gpu-0 alone, from an earlier run: if the script loads it, add --share-outputs (all nodes "
         "get it) or --fresh (begin without it)"
     )
-
-
-def test_sentence_on_what_rank_0_lacks_has_the_command_that_brings_it() -> None:
-    sentence = uneven_sentence("four", ROOTS, {"gpu-0": left(), "gpu-1": left("a.pt", "b.pt")})
+    sentence = uneven_sentence({"gpu-0": left(), "gpu-1": left("a.pt", "b.pt")}, {})
     assert sentence == (
-        "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them, add --fresh (begin without "
-        "them), or bring the first here: gpuctl pull --cluster four --rank gpu-1 .gpuctl-node/code/my-01/a.pt"
+        "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them, add --share-outputs (all "
+        "nodes get them) or --fresh (begin without them)"
     )
 
 
-def test_weights_of_one_name_that_differ_from_node_to_node_are_told() -> None:
-    other = EarlierFiles(files={"last.pt": (11, 1), "notes.csv": (11, 1), "own.pt": (10, 1)})
-    assert differing({"gpu-0": left("last.pt", "notes.csv"), "gpu-1": other}) == (
+@pytest.mark.parametrize(
+    ("size", "digest", "told"), [(11, "", True), (10, "a", False), (10, "b", True), (10, "", True)]
+)
+def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, told: bool) -> None:
+    both = {
+        "gpu-0": EarlierFiles(files={"last.pt": (10, 1), "notes.csv": (10, 1)}),
+        "gpu-1": EarlierFiles(files={"last.pt": (size, 2), "notes.csv": (11, 1)}),
+    }
+    assert may_be_copies(both, latest(both)) == (["last.pt"] if size == 10 else [])
+    digests = {name: {"last.pt": text} for name, text in (("gpu-0", "a"), ("gpu-1", digest)) if text}
+    sentence = (
         "last.pt of an earlier run differs from node to node: ranks that resume from such may begin at different "
-        "steps; --share-outputs gives all nodes what rank 0's has"
+        "steps: if the script loads it, add --share-outputs (all nodes get the latest) or --fresh (begin without it)"
     )
-    assert differing({"gpu-0": left("last.pt"), "gpu-1": left("last.pt")}) == ""
+    assert uneven_sentence(both, digests) == (sentence if told else "")
+
+
+def in_parts(*names: str, run: str, needs: tuple[str, ...] = ()) -> EarlierFiles:
+    return EarlierFiles(
+        files={f"ckpt/{name}": (10, 1) for name in names},
+        runs={f"ckpt/{name}": run for name in names},
+        parts={"ckpt/.metadata": tuple(f"ckpt/{name}" for name in needs)} if needs else {},
+    )
+
+
+BOTH = ("__0_0.distcp", "__1_0.distcp")
+
+
+def test_checkpoint_in_parts_is_told_as_one_thing() -> None:
+    nodes = {
+        "gpu-0": in_parts(".metadata", BOTH[0], run="2", needs=BOTH),
+        "gpu-1": in_parts(BOTH[1], run="2"),
+    }
+    assert uneven_sentence(nodes, {}) == (
+        "the checkpoint ckpt of an earlier run is in parts on gpu-0, gpu-1: if the script loads it, add "
+        "--share-outputs (all nodes get all parts) or --fresh (begin without it)"
+    )
+
+
+@pytest.mark.parametrize("second", [left(), in_parts(BOTH[1], run="1")])
+def test_checkpoint_whose_parts_are_of_an_earlier_run_is_told_as_incomplete(second: EarlierFiles) -> None:
+    nodes = {"gpu-0": in_parts(".metadata", BOTH[0], run="2", needs=BOTH), "gpu-1": second}
+    assert uneven_sentence(nodes, {}) == (
+        "the checkpoint ckpt of an earlier run is incomplete: no node has the parts of rank 1 (ckpt/__1_0.distcp); "
+        "begin without it: --fresh"
+    )
+
+
+def test_latest_version_is_that_of_the_latest_run_and_of_the_first_node() -> None:
+    nodes = {
+        "gpu-0": EarlierFiles(files=dict.fromkeys("abc", (1, 9)), runs={"a": "1", "b": "3", "c": "2"}),
+        "gpu-1": EarlierFiles(files=dict.fromkeys("abd", (1, 5)), runs={"a": "2", "b": "3", "d": "1"}),
+    }
+    assert latest(nodes) == {"a": "gpu-1", "b": "gpu-0", "c": "gpu-0", "d": "gpu-1"}
+    assert outdated(nodes, latest(nodes), {}) == {"gpu-0": ["a", "d"], "gpu-1": ["b", "c"]}
+    same = {name: {"a": "x", "b": "y"} for name in nodes}
+    assert outdated(nodes, latest(nodes), same) == {"gpu-0": ["d"], "gpu-1": ["c"]}
 
 
 def test_nothing_is_told_where_all_nodes_have_the_same() -> None:
-    assert uneven_sentence("default", ROOTS, {"gpu-0": left("a.pt"), "gpu-1": left("a.pt")}) == ""
-    odd = uneven_sentence("default", ROOTS, {"gpu-0": left("caf\udce9.pt"), "gpu-1": left()})
+    assert uneven_sentence({"gpu-0": left("a.pt"), "gpu-1": left("a.pt")}, {}) == ""
+    odd = uneven_sentence({"gpu-0": left("caf\udce9.pt"), "gpu-1": left()}, {})
     assert odd.encode().startswith(b"caf\\udce9.pt is on gpu-0 alone"), "it goes into a file of the run's"
 
 
@@ -106,6 +159,79 @@ def test_only_the_first_run_of_a_job_begins_afresh() -> None:
     assert aside_of(request, now, first=True) == Aside(name="20261121-060000", everything=True)
     assert aside_of(request, now, first=False) == Aside(name="20261121-060000", everything=False)
     assert aside_of(train_request([], {}), now, first=True) is None
+
+
+class Scene:
+    """Two nodes with a project's folder each, and the runs that wrote into it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.folder = Store(tmp_path).new_run(datetime.now(UTC))
+        self.nodes: dict[str, NodeHere] = {}
+        self.roots: dict[str, str] = {}
+        for name in ("gpu-0", "gpu-1"):
+            node = self.nodes[name] = NodeHere(tmp_path / name)
+            node.machine = replace(node.machine, name=name)
+            self.roots[name] = str(tmp_path / name / ".gpuctl-node" / "code" / "my-01")
+            Path(self.roots[name]).mkdir(parents=True)
+
+    def write(self, run: str, name: str, **files: str) -> None:
+        """Have a run write such files on a node."""
+        time.sleep(0.02)  # the kernel's clock of files moves in steps
+        record = Path(self.roots[name]).parents[1] / "runs" / run / name / "code.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(json.dumps({"root": self.roots[name], "folder": "."}))
+        time.sleep(0.02)
+        for file, content in files.items():
+            (Path(self.roots[name]) / file).write_text(content)
+
+    def share(self) -> list[str]:
+        """Share what the runs left, and return the lines on it."""
+        aside = Aside(name="1")
+        earlier = {}
+        for name, node in self.nodes.items():
+            tree = Tree(root=Path(self.roots[name]), entries={})
+            left = sync(node, tree, self.roots[name], follow_deletions=False, aside=aside).earlier
+            assert left is not None
+            earlier[name] = left
+        with PlainView(Output(Options()), logs=False) as view:
+            lines, incomplete = share(view, "default", self.nodes, self.roots, earlier, aside, self.folder)
+        assert not incomplete
+        assert not list(self.folder.path.glob("incoming-*")), "what came is not left here"
+        return list(lines)
+
+    def on(self, name: str) -> dict[str, str]:
+        return {path.name: path.read_text() for path in Path(self.roots[name]).iterdir()}
+
+
+def test_share_gives_every_node_what_the_latest_run_wrote_on_any(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write("1", "gpu-0", snapshot="of run 1", notes="of run 1")
+    scene.write("2", "gpu-1", snapshot="of run 2", extra="of run 2")
+    lines = scene.share()
+    assert scene.on("gpu-0") == scene.on("gpu-1") == {
+        "snapshot": "of run 2", "notes": "of run 1", "extra": "of run 2"
+    }  # fmt: skip
+    assert lines[:2] == [
+        "shared with all nodes, from gpu-0 (run 1): notes, 8 B",
+        "shared with all nodes, from gpu-1 (run 2): snapshot, extra, 16 B",
+    ]
+    assert lines[2].startswith("gpu-0: files changed by earlier runs were replaced;")
+    assert "(snapshot)" in lines[2]
+    assert len(lines) == 3
+    assert scene.share() == []
+
+
+def test_share_tells_of_other_content_of_one_run_and_not_of_copies(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write("1", "gpu-0", last="step 30", same="alike")
+    scene.write("1", "gpu-1", last="step 20", same="alike")
+    lines = scene.share()
+    assert scene.on("gpu-1")["last"] == "step 30"
+    assert lines[:2] == [
+        "shared with all nodes, from gpu-0 (run 1): last, 7 B",
+        "last: one run wrote other content on each of gpu-0, gpu-1; all nodes get that of gpu-0, and the rest is put "
+        "aside",
+    ]
 
 
 @pytest.mark.parametrize("path", ["gone.pt", "../gone.pt"])
