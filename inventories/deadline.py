@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from inventories.clocks import join_awake
+
 T = TypeVar("T")
 
 READ_S = 60.0
@@ -28,7 +30,7 @@ def within(seconds: float, do: Callable[[], T], *, what: str) -> T:
 
     thread = threading.Thread(target=run, daemon=True, name=what)
     thread.start()
-    thread.join(seconds)
+    join_awake(thread, seconds)
     if failure:
         raise failure[0]
     if not outcome:

@@ -10,12 +10,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from kubernetes.config import ConfigException
+
+from inventories.clocks import awake_s
 
 ALONE_S = 30.0
 """For a plug-in that can ask nobody."""
@@ -133,9 +134,9 @@ def _wait(
     process: "subprocess.Popen[bytes]", errors: IO[bytes], limit_s: float, *, alone: bool
 ) -> int | None:
     """Wait for the program's exit status; None: it has not ended. Show a person what it prints meanwhile."""
-    deadline = time.monotonic() + limit_s
+    deadline = awake_s() + limit_s
     shown = 0
-    while (left_s := deadline - time.monotonic()) > 0:
+    while (left_s := deadline - awake_s()) > 0:
         try:
             return process.wait(min(POLL_S, left_s))
         except subprocess.TimeoutExpired:

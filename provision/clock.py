@@ -3,6 +3,8 @@
 import time
 from typing import Protocol
 
+from inventories.clocks import awake_s
+
 
 class Clock(Protocol):
     """Where the time comes from and how it passes."""
@@ -19,7 +21,7 @@ class SystemClock:
 
     def now(self) -> float:
         """Seconds since some moment; never goes back."""
-        return time.monotonic()
+        return awake_s()
 
     def sleep(self, seconds: float) -> None:
         """Let that much time pass."""

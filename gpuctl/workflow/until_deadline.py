@@ -1,9 +1,10 @@
 """The same work for many at once, each in a thread of its own, until a deadline: the silent keep nobody waiting."""
 
-import time
 from collections.abc import Callable, Mapping
 from threading import Semaphore, Thread
 from typing import Generic, TypeVar
+
+from inventories.clocks import awake_s, join_awake
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -19,7 +20,7 @@ class Asking(Generic[Item, Value]):
         self, work: Callable[[Item], Value], items: Mapping[str, Item], *, at_once: int, deadline_s: float
     ) -> None:
         self._answers: dict[str, Value] = {}
-        self._limit = time.monotonic() + deadline_s
+        self._limit = awake_s() + deadline_s
         places = Semaphore(at_once)
 
         def one(name: str, item: Item) -> None:
@@ -35,5 +36,5 @@ class Asking(Generic[Item, Value]):
     def answers(self) -> dict[str, Value]:
         """What came until the deadline, by name; the silent are missing."""
         for thread in self._threads:
-            thread.join(max(0.0, self._limit - time.monotonic()))
+            join_awake(thread, self._limit - awake_s())
         return dict(self._answers)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from inventories.clocks import awake_s
 from inventories.disk import files
 from inventories.errors import Locked
 
@@ -52,14 +53,14 @@ def hold(
 
 
 def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str], None] | None) -> int:
-    deadline = time.monotonic() + wait_s
+    deadline = awake_s() + wait_s
     told = False
     while True:
         handle = _try(path)
         if handle is not None:
             return handle
         by = _signature(path)
-        if time.monotonic() >= deadline:
+        if awake_s() >= deadline:
             way = "" if by is not None and by[1] == os.getpid() else ", or end that process,"
             raise Locked(
                 f"{subject[:1].upper()}{subject[1:]} is in use by {_holder(by)}. "
@@ -68,7 +69,7 @@ def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str]
         if on_wait is not None and not told and by is not None:
             on_wait(f"Waiting up to {wait_s:g} s for {_holder(by)}, which works on {subject}.")
             told = True
-        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(POLL_S, max(0.0, deadline - awake_s())))
 
 
 def _try(path: Path) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from inventories.clocks import awake_s
 from provision.provider import Leftover
 
 HOST_MARK = "GPUCTL_LOCAL_HOST"
@@ -75,7 +76,7 @@ def end(
     """
     known: set[psutil.Process] = set()
     asked: set[psutil.Process] = set()
-    begin = time.monotonic()
+    begin = awake_s()
     quiet_scans = 0
     while True:
         # What was found once is remembered: with its parent gone, a process may no longer be told.
@@ -85,7 +86,7 @@ def end(
         quiet_scans = 0 if alive else quiet_scans + 1
         if quiet_scans == 2:
             return ()
-        waited_s = time.monotonic() - begin
+        waited_s = awake_s() - begin
         if waited_s > timeout_s:
             return tuple(_leftover(process) for process in alive)
         for process in alive:

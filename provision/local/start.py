@@ -4,11 +4,11 @@ import json
 import os
 import selectors
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inventories.clocks import awake_s, wait_awake
 from inventories.disk import files
 from provision.errors import CreateFailed
 from provision.local.state import HostFolder, HostRecord
@@ -85,14 +85,15 @@ def wait_ready(launches: Sequence[Launch], *, timeout_s: float) -> dict[str, Rea
 
     Raises CreateFailed with the end of its log for the first that ended, or that was not ready in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = awake_s() + timeout_s
     heard = {entry.record.id: b"" for entry in launches}
     ready: dict[str, Ready] = {}
     with selectors.DefaultSelector() as selector:
         for entry in launches:
             selector.register(entry.pipe, selectors.EVENT_READ, entry)
         while len(ready) < len(launches):
-            events = selector.select(max(0.0, deadline - time.monotonic()))
+            left_s = deadline - awake_s()
+            events = wait_awake(lambda left_s: selector.select(max(0.0, left_s)) or None, left_s)
             if not events:
                 late = next(entry for entry in launches if entry.record.id not in ready)
                 raise _failed(late, f"did not accept connections within {timeout_s:g} s")

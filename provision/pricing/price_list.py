@@ -6,7 +6,6 @@ No account and no key is needed; nothing is written here. What a list has in it 
 import http.client
 import json
 import math
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from inventories.clocks import awake_s
 from provision.errors import CloudError
 
 SILENCE_S = 30.0
@@ -100,7 +100,7 @@ def _pieces(vendor: str, url: str, most: int) -> Iterator[bytes]:
     if urlsplit(url).scheme not in ("https", "http"):
         raise failed("that is no web address")
     request = urllib.request.Request(url, headers={"User-Agent": "gpuctl"})  # noqa: S310 - checked above
-    ends = time.monotonic() + DEADLINE_S
+    ends = awake_s() + DEADLINE_S
     got = 0
     try:
         with urllib.request.urlopen(request, timeout=SILENCE_S) as reply:  # noqa: S310
@@ -110,7 +110,7 @@ def _pieces(vendor: str, url: str, most: int) -> Iterator[bytes]:
                 got += len(piece)
                 if got > most:
                     raise failed(f"it is larger than {most // MEGABYTE} MB")
-                if time.monotonic() > ends:
+                if awake_s() > ends:
                     raise failed(f"it takes longer than {DEADLINE_S / 60:.0f} minutes")
                 yield piece
     except urllib.error.HTTPError as error:

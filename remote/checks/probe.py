@@ -5,12 +5,12 @@ A node that is dead or slow holds the others up no longer than the deadline; it 
 
 import math
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
+from inventories.clocks import awake_s, wait_awake
 from remote.errors import BadAnswer, NodeFailed
 from remote.sessions.fanout import fan_out
 from remote.sessions.limits import Bounds
@@ -156,7 +156,7 @@ class Meeting(Generic[Value]):
     """Where threads wait for each other: until all have arrived or left, or the deadline has passed."""
 
     def __init__(self, names: Iterable[str], *, deadline_s: float) -> None:
-        self._until = time.monotonic() + deadline_s
+        self._until = awake_s() + deadline_s
         self._expected = set(names)
         self._here: dict[str, Value] = {}
         self._over = False
@@ -179,8 +179,13 @@ class Meeting(Generic[Value]):
     def wait(self) -> dict[str, Value]:
         """What has arrived in time: the same for all who wait."""
         with self._changed:
-            left_s = self._until - time.monotonic()
-            self._changed.wait_for(lambda: self._over or self._expected <= self._here.keys(), left_s)
+            wait_awake(
+                lambda left_s: (
+                    self._changed.wait_for(lambda: self._over or self._expected <= self._here.keys(), left_s)
+                    or None
+                ),
+                self._until - awake_s(),
+            )
             self._over = True
             self._changed.notify_all()
             return dict(self._here)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.checks.facts import Driver, Facts, gather
@@ -51,7 +52,7 @@ def wait_for_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], N
 
 def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None]) -> SetUp:
     """Block until cloud-init has ended, well or not, at most `deadline_s`."""
-    began, next_s = time.monotonic(), QUIET_S
+    began, next_s = awake_s(), QUIET_S
     answer: Mapping[str, Any] | None = None
     bounds = Bounds(total_s=deadline_s + SLACK_S)
     with node.stream("ready", {"deadline_s": deadline_s}, bounds=bounds) as talk:
@@ -59,7 +60,7 @@ def watch_cloud_init(node: Node, *, deadline_s: float, say: Callable[[str], None
             if header.get("t") == frames.READY:
                 answer = header
                 continue
-            waited_s = time.monotonic() - began
+            waited_s = awake_s() - began
             if waited_s > next_s:
                 next_s = waited_s + EVERY_S
                 say(f"waiting for cloud-init on {node.name} … ({waited_s:.0f} s)")
@@ -107,14 +108,14 @@ def wait_for_cluster_network(
 
     Never raises over them: such a machine works over TCP all the same, and the preflight tells of it.
     """
-    began, next_s, usable = time.monotonic(), QUIET_S, 0
+    began, next_s, usable = awake_s(), QUIET_S, 0
     while len(peers) > 1:
         interface = found.interfaces.get(node.machine.private_ip)
         had, usable = usable, len(cluster_network(found, interface))
         # They come one by one: two looks that see the same have seen the last.
         if not joins_cluster_network(found, interface) or usable == had > 0:
             break
-        waited_s = time.monotonic() - began
+        waited_s = awake_s() - began
         if waited_s + RDMA_PAUSE_S > deadline_s:
             say(f"note: {node.name}: {usable} of its RDMA devices have an address after {span(waited_s)}")
             break
@@ -211,11 +212,11 @@ def facts_after_reboot(
     Raises NotReady where it goes on as it was, as `wait_for_cloud_init` does, and what `connect_booting` raises
     where it does not come back.
     """
-    limit = time.monotonic() + deadline_s
+    limit = awake_s() + deadline_s
     while True:
-        node = connect_booting(machine, cluster, deadline_s=max(1.0, limit - time.monotonic()), say=say)
+        node = connect_booting(machine, cluster, deadline_s=max(1.0, limit - awake_s()), say=say)
         try:
-            left_s = max(1.0, limit - time.monotonic())
+            left_s = max(1.0, limit - awake_s())
             set_up = watch_cloud_init(node, deadline_s=left_s, say=say)
             if judged:
                 judge(node.name, set_up, deadline_s=left_s)
@@ -226,7 +227,7 @@ def facts_after_reboot(
             pass  # it went down just now
         finally:
             node.close()
-        if time.monotonic() + PAUSE_S > limit:
+        if awake_s() + PAUSE_S > limit:
             raise NotReady(
                 f"{machine.name}: it was told to boot again {span(deadline_s)} ago and has not. "
                 f"Look at it: gpuctl ssh {machine.rank}"

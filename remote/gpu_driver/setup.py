@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
@@ -95,7 +96,7 @@ class _Task:
 
     def work(self, look: Look) -> Seen:
         """Step after step, until it is done or given up."""
-        name, began, next_s = self._machine.name, time.monotonic(), readiness.QUIET_S
+        name, began, next_s = self._machine.name, awake_s(), readiness.QUIET_S
         while True:
             match decision.next_step(self._plan, look, self._limits):
                 case "done":
@@ -117,9 +118,9 @@ class _Task:
                     if decision.waits_for_reboot(now, before=look.facts.boot_id):
                         now = replace(now, facts=self._reboot(now))
                     look = replace(now, rebooted=True, waited_s=0.0)
-                    began, next_s = time.monotonic(), readiness.QUIET_S
+                    began, next_s = awake_s(), readiness.QUIET_S
                 case "wait":
-                    waited_s = time.monotonic() - began
+                    waited_s = awake_s() - began
                     if waited_s > next_s:
                         next_s = waited_s + readiness.EVERY_S
                         self._say(
@@ -128,7 +129,7 @@ class _Task:
                         )
                     time.sleep(self._limits.poll_s)
                     facts = self._facts()
-                    look = replace(look, facts=facts, waited_s=time.monotonic() - began)
+                    look = replace(look, facts=facts, waited_s=awake_s() - began)
 
     def _node(self) -> Node:
         if self._open is None:
@@ -163,7 +164,7 @@ class _Task:
 
     def _install(self) -> str | None:
         """Have the driver installed, or follow who does that already. None: it is; else why it is not."""
-        attempt, limit = os.urandom(8).hex(), time.monotonic() + self._limits.install_s
+        attempt, limit = os.urandom(8).hex(), awake_s() + self._limits.install_s
         name = self._machine.name
         self._say(
             f"{name}: installing the NVIDIA driver with Ubuntu's packages; that takes minutes, at most "
@@ -171,11 +172,11 @@ class _Task:
         )
         while True:
             try:
-                result = self._follow(attempt, max(1.0, limit - time.monotonic()))
+                result = self._follow(attempt, max(1.0, limit - awake_s()))
             except ConnectionLost:
                 # The installation does not depend on it.
                 self.close()
-                if time.monotonic() < limit:
+                if awake_s() < limit:
                     time.sleep(self._limits.poll_s)
                     continue
                 result = {"state": "going on"}

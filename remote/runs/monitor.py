@@ -4,7 +4,6 @@ The nodes' files are the truth; connections come and go. Whoever attaches to a r
 `results`, `stop`) does the same as the command that launched it.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, Literal
 
+from inventories.clocks import awake_s, back_for_s, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
@@ -43,6 +43,8 @@ SILENCE_S = 15.0
 """The node sends something at least every 5 s."""
 RECONNECT_S = 25.0
 """Silence and reconnecting together stay under a minute, also where each login works and nothing more is heard."""
+AWAY_RECONNECT_S = 120.0
+"""Since this computer is back, as from being suspended: its network may take so long, too."""
 MAX_LOGS_BYTES = 64 * 1000**3
 """Of a run's logs and metrics, what is brought from a node at once."""
 LAST_WORDS_S = 600.0
@@ -134,19 +136,19 @@ class RunMonitor:
         self._open = set(self._parts)
         """Nodes that still have something to say."""
         self._failing: dict[str, float] = {}
-        """Nodes with a failed rank → when that was seen (monotonic)."""
+        """Nodes with a failed rank → when that was seen, as `awake_s`."""
         self._stopping = Stopping(self._parts, self._node, observer)
         self._locks = {name: Lock() for name in self._parts}
         """Held by who connects to a node."""
         self._changing = Lock()
         """Of `_nodes`, `_given` and `_closed`; never held for long, so that `close` waits for no connection."""
         self._heard_s: dict[str, float] = {}
-        """Nodes that are followed → when they last said something, or else when that began (monotonic)."""
+        """Nodes that are followed → when they last said something, or else when that began, as `awake_s`."""
         self.records: dict[str, NodeRecord] = {}
         self.started_s: dict[str, float] = {}
-        """Nodes whose launcher is under way → monotonic time of it."""
+        """Nodes whose launcher is under way → when, as `passed_s`."""
         self.ended_s: float | None = None
-        """Monotonic time at which the last node's launcher had ended."""
+        """When the last node's launcher had ended, as `passed_s`."""
         self.stopped_for_resize = False
         """Whether `stop_for_resize` is what ended it."""
         self.stopped_as_hung = False
@@ -179,7 +181,7 @@ class RunMonitor:
         finally:
             for mirror in self._mirrors.values():
                 mirror.close()
-        self.ended_s = self.ended_s or time.monotonic()
+        self.ended_s = self.ended_s or passed_s()
 
     def _wait(self, on_started: Callable[[], None] | None, left: Event) -> None:
         while self._open or self._stopping.busy:
@@ -241,10 +243,10 @@ class RunMonitor:
                 self.stopped_as_hung = True
                 self._stop_all(Reason.STOPPED_HUNG)
             case "started":
-                self.started_s[event.node] = time.monotonic()
+                self.started_s[event.node] = passed_s()
                 self._observer.node(event.node, "ranks are starting")
             case "rank" if event.rank is not None and event.rank.exit_code not in (None, 0):
-                self._failing.setdefault(event.node, time.monotonic())
+                self._failing.setdefault(event.node, awake_s())
                 self._stop_others(event.node)
             case "ending" if event.ending is not None:
                 self._observer.node(event.node, waiting_text(event.ending))
@@ -267,7 +269,7 @@ class RunMonitor:
     def _ended(self, name: str, record: NodeRecord) -> None:
         self.records[name] = record
         if len(self.records) == len(self._parts):
-            self.ended_s = time.monotonic()
+            self.ended_s = passed_s()
             ended = {node: one.ending for node, one in self.records.items() if one.ending is not None}
             for line in ended_lines(ended):
                 self._observer.note(line)
@@ -324,7 +326,7 @@ class RunMonitor:
 
     def _stop_overdue(self) -> None:
         """Stop nodes that do not end by themselves, and try again where telling them has failed."""
-        now = time.monotonic()
+        now = awake_s()
         for name, since in self._failing.items():
             if self._gang and now - since > self._run.stop_grace_s + OWN_END_S:
                 self._stop(name, Reason.PEER_FAILED)
@@ -362,7 +364,7 @@ class RunMonitor:
 
     def _follow(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
         """A node's thread: follow it, reconnecting when the link breaks, until it is done or lost."""
-        self._heard_s[name] = time.monotonic()
+        self._heard_s[name] = awake_s()
         told_s: float | None = None
         """When the node had last been heard as a lost connection was told: once is enough until it is heard again."""
         try:
@@ -407,11 +409,12 @@ class RunMonitor:
 
     def _give_up_if_silent(self, name: str, why: ConnectionLost) -> None:
         """Raise where logins work again and again, and nothing more: a disk that hangs, no memory, lost packets."""
-        silent_s = time.monotonic() - self._heard_s[name]
-        if silent_s > SILENCE_S + RECONNECT_S:
+        silent_s = awake_s() - self._heard_s[name]
+        if silent_s > SILENCE_S + _reconnect_s():
             raise _Lost(Ended(reason=Reason.NODE_SILENT, seconds=silent_s)) from why
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
+        tried_s = _reconnect_s()
         with self._locks[name]:
             with self._changing:
                 self._go_on(name)
@@ -423,15 +426,15 @@ class RunMonitor:
                 node = reconnect(
                     self._machines[name],
                     self._cluster,
-                    deadline_s=RECONNECT_S,
+                    deadline_s=tried_s,
                     wanted=lambda: not self._closed,
                 )
             except RemoteError as error:
                 # Where the machine is gone, why the connection broke is a guess.
                 gone = isinstance(error, MachineGone)
                 detail = str(error) if gone else f"{_said(name, why)}; {error}"
-                tried_s = None if gone else RECONNECT_S
-                raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=tried_s, detail=detail)) from error
+                seconds = None if gone else tried_s
+                raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=seconds, detail=detail)) from error
             self._keep(name, node)
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:
@@ -459,7 +462,7 @@ class RunMonitor:
         bounds = Bounds(max_bytes=None) if wait else of_files(MAX_LOGS_BYTES)
         with node.stream("follow", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
             for header, body in talk.frames():
-                self._heard_s[name] = time.monotonic()
+                self._heard_s[name] = awake_s()
                 self._go_on(name)
                 if name in self._stopping.told and not ending:
                     ending = True
@@ -527,6 +530,11 @@ def _why(record: NodeRecord) -> str:
     if record.failure:
         return sentence(record.failure)
     return "stopped" if record.stopped else "failed" if record.exit_code != 0 else "done"
+
+
+def _reconnect_s() -> float:
+    """Return how long connecting again may take."""
+    return max(RECONNECT_S, AWAY_RECONNECT_S - back_for_s())
 
 
 def _left(name: str) -> ConnectionLost:

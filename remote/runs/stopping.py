@@ -1,9 +1,9 @@
 """Telling a run's nodes to stop: each by a thread of its own, again where that fails, and why."""
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from threading import Thread
 
+from inventories.clocks import awake_s
 from inventories.end_reasons import Reason
 from inventories.run import RunNode
 from remote.errors import NodeFailed, RemoteError
@@ -25,7 +25,7 @@ class Stopping:
         self._connection = connection
         self._observer = observer
         self._telling: dict[str, tuple[Thread, float]] = {}
-        """Nodes that are being told → who does it, since when (monotonic)."""
+        """Nodes that are being told → who does it, since when, as `awake_s`."""
         self.reasons: dict[str, Reason] = {}
         """Nodes that are to stop → why."""
         self.told: set[str] = set()
@@ -58,7 +58,7 @@ class Stopping:
         kills = {name for name, known in self._kills.items() if not known}
         for name in ((self.reasons.keys() - self.told) | kills) & set(names):
             thread, since = self._telling[name]
-            if not thread.is_alive() and time.monotonic() - since > STOP_RETRY_S:
+            if not thread.is_alive() and awake_s() - since > STOP_RETRY_S:
                 self._start(name)
 
     def leave(self) -> None:
@@ -91,5 +91,5 @@ class Stopping:
     def _start(self, name: str) -> None:
         words = (name, self.reasons[name], 0.0 if name in self._kills else None)
         thread = Thread(target=self.tell, args=words, daemon=True, name=f"stop {name}")
-        self._telling[name] = (thread, time.monotonic())
+        self._telling[name] = (thread, awake_s())
         thread.start()

@@ -1,12 +1,12 @@
 """How busy the nodes are: one sample of each, or all of them watched for as long as somebody looks."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
 from typing import Any, Literal, Self
 
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
@@ -223,7 +223,7 @@ class Watching:
         """A node's thread: watch it, and connect again where that helps."""
         pause_s = RETRY_S
         while not self._closed.is_set():
-            began = time.monotonic()
+            began = awake_s()
             try:
                 self._follow_once(machine)
             except (ConnectionLost, Unreachable, NodeFailed) as error:
@@ -235,7 +235,7 @@ class Watching:
                 with self._lock:
                     self._crash = error
                 return
-            if time.monotonic() - began > LONGEST_RETRY_S * 2:
+            if awake_s() - began > LONGEST_RETRY_S * 2:
                 pause_s = RETRY_S
             self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
@@ -250,9 +250,7 @@ class Watching:
             _watch(
                 node,
                 self._all_machines,
-                lambda usage: self._put(
-                    machine, state="ok", error=None, usage=usage, heard_s=time.monotonic()
-                ),
+                lambda usage: self._put(machine, state="ok", error=None, usage=usage, heard_s=awake_s()),
                 every_s=self._every_s,
                 samples=None,
             )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
+from inventories.clocks import awake_s, retry_if_away
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import MachineGone, Unreachable
@@ -18,7 +19,7 @@ def connect(machine: Machine, cluster: ClusterFolder, *, timeout_s: float = CONN
 
     Raises Unreachable with the stage that failed, HostKeyRejected before anything was sent, AuthenticationFailed.
     """
-    return Node(machine, open_transport(machine, cluster, timeout_s))
+    return Node(machine, retry_if_away(lambda: open_transport(machine, cluster, timeout_s), Unreachable))
 
 
 def connect_all(machines: Iterable[Machine], cluster: ClusterFolder) -> list[Outcome[Node]]:
@@ -42,14 +43,14 @@ def reconnect(
     A wrong host key, a refused login or a machine that is gone ends it at once. Raises the last Unreachable after
     the deadline, or where it is not `wanted` any more.
     """
-    limit, pause_s = time.monotonic() + deadline_s, 0.5
+    limit, pause_s = awake_s() + deadline_s, 0.5
     while True:
         try:
-            return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - time.monotonic())))
+            return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - awake_s())))
         except MachineGone:
             raise
         except Unreachable:
-            if time.monotonic() + pause_s > limit or not wanted():
+            if awake_s() + pause_s > limit or not wanted():
                 raise
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 5.0)

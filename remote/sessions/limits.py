@@ -5,11 +5,11 @@ behind a broken link; one that goes on and on is not ours.
 """
 
 import io
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from inventories.clocks import awake_s
 from remote.shared import frames
 
 SLOWEST_BYTES_PER_S = 4000.0
@@ -63,7 +63,7 @@ class BoundedStream(io.RawIOBase):
         bounds: Bounds,
         *,
         silence_s: float | None,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = awake_s,
     ) -> None:
         super().__init__()
         self.silence_s = silence_s
@@ -95,14 +95,7 @@ class BoundedStream(io.RawIOBase):
         frame_left_s, total_left_s = self._left()
         waits_s = [left for left in (self.silence_s, frame_left_s, total_left_s) if left is not None]
         timeout_s = min(waits_s, default=None)
-        if timeout_s is None or timeout_s > 0:
-            self._source.settimeout(timeout_s)
-            try:
-                data = self._source.recv(len(buffer))
-            except TimeoutError:
-                data = None
-        else:
-            data = None
+        data = self._receive(len(buffer), timeout_s)
         if data is None:
             raise self._late(timeout_s or 0.0)
         if not self._frame_bytes:
@@ -114,6 +107,17 @@ class BoundedStream(io.RawIOBase):
             raise Endless(f"it sent more than {most / 1e6:.0f} MB")
         buffer[: len(data)] = data
         return len(data)
+
+    def _receive(self, size: int, timeout_s: float | None) -> bytes | None:
+        """Receive data. None: nothing came in that time, of which only what this process saw counts."""
+        left_s, limit = timeout_s, self._now() + (timeout_s or 0.0)
+        while left_s is None or left_s > 0:
+            self._source.settimeout(left_s)
+            try:
+                return self._source.recv(size)
+            except TimeoutError:
+                left_s = limit - self._now()
+        return None
 
     def _left(self) -> tuple[float | None, float | None]:
         """Seconds until the frame, and until all of it, has to be here."""

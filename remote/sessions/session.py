@@ -1,13 +1,14 @@
 """An open connection to a node: shell commands, and conversations with our part there."""
 
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Lock, Thread, Timer
+from threading import Event, Lock, Thread
 from typing import Any, Self
 
+from inventories import clocks
+from inventories.clocks import Watch, awake_s, wait_awake
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, NoPython
 from remote.sessions import node_payload
@@ -82,7 +83,7 @@ class Node:
             timed_out.set()
             process.close()
 
-        late = Timer(timeout_s or 0.0, give_up)
+        late = clocks.Timer(timeout_s or 0.0, give_up)
         late.daemon = True
         if timeout_s is not None:
             late.start()
@@ -98,7 +99,7 @@ class Node:
             process.end_input()
             _read(process.recv, stdout, "stdout", listener, most)
             errors.join()
-            code = process.exit_status(STATUS_TIMEOUT_S)
+            code = wait_awake(process.exit_status, STATUS_TIMEOUT_S)
             broken = code is None or (code == NO_STATUS and not self.transport.is_open())
             # By its time alone nothing is known of its end; a status that came all the same is its own.
             overdue = timed_out.is_set() and code in (None, NO_STATUS)
@@ -206,14 +207,20 @@ class Conversation:
     def _send(self, data: bytes) -> None:
         """As a socket's `sendall`, in a time that depends on how much it is."""
         silence_s = self._stream.silence_s
-        began, sent = time.monotonic(), 0
+        began, sent = awake_s(), 0
         while sent < len(data):
             if silence_s is not None:
-                left_s = began + silence_s + sent / SLOWEST_BYTES_PER_S - time.monotonic()
+                left_s = began + silence_s + sent / SLOWEST_BYTES_PER_S - awake_s()
                 if left_s <= 0:
-                    raise TimeoutError(f"it takes {sent / (time.monotonic() - began):.0f} bytes a second")
+                    raise TimeoutError(f"it takes {sent / (awake_s() - began):.0f} bytes a second")
                 self._process.settimeout(min(silence_s, left_s))
-            taken = self._process.send(data[sent : sent + SEND_BYTES])
+            watch = Watch()
+            try:
+                taken = self._process.send(data[sent : sent + SEND_BYTES])
+            except TimeoutError:
+                if watch.was_away():
+                    continue
+                raise
             if not taken:
                 raise OSError("the other side has closed it")
             sent += taken
@@ -253,7 +260,7 @@ class Conversation:
     def _fail_if_it_ended(self, *, wait: bool = False) -> None:
         """Raise what the command said if it ended badly."""
         process, name = self._process, self._node.name
-        code = process.exit_status(STATUS_TIMEOUT_S if wait else 0.0)
+        code = wait_awake(process.exit_status, STATUS_TIMEOUT_S if wait else 0.0)
         if code is None and not wait:
             return
         if code is None:
@@ -283,9 +290,9 @@ class Conversation:
 
 def _last_words(process: Process) -> bytes:
     """What is on a command's standard error, as far as it comes within the time and the size that an error has."""
-    said, limit = b"", time.monotonic() + STATUS_TIMEOUT_S
+    said, limit = b"", awake_s() + STATUS_TIMEOUT_S
     try:
-        while len(said) < MAX_ERROR_BYTES and (left_s := limit - time.monotonic()) > 0:
+        while len(said) < MAX_ERROR_BYTES and (left_s := limit - awake_s()) > 0:
             process.settimeout(left_s)
             if not (data := process.recv_stderr(frames.CHUNK_BYTES)):
                 break

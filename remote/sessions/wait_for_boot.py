@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, MachineGone, Unreachable
@@ -27,7 +28,7 @@ def connect_booting(
     A refused login is tried again too: cloud-init puts the key there while SSH already answers. A wrong host
     key, or a machine that is gone, ends it at once. Raises the last error after the deadline.
     """
-    began, pause_s, told, next_s = time.monotonic(), 0.2, "", 0.0
+    began, pause_s, told, next_s = awake_s(), 0.2, "", 0.0
     left_s = deadline_s
     while True:
         try:
@@ -35,7 +36,7 @@ def connect_booting(
         except MachineGone:
             raise
         except (Unreachable, AuthenticationFailed) as error:
-            waited_s = time.monotonic() - began
+            waited_s = awake_s() - began
             left_s = deadline_s - waited_s
             refused = isinstance(error, AuthenticationFailed)
             pause_s = REFUSED_PAUSE_S if refused else min(pause_s, left_s)
@@ -46,7 +47,7 @@ def connect_booting(
                 told, next_s = stage, waited_s + EVERY_S
                 say(f"waiting for {stage} … ({waited_s:.0f} s, at most {span(deadline_s)})")
         time.sleep(pause_s)
-        left_s = deadline_s - (time.monotonic() - began)
+        left_s = deadline_s - (awake_s() - began)
         pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
 

@@ -20,6 +20,7 @@ import urllib3.exceptions
 import websocket
 from kubernetes import client
 
+from inventories.clocks import retry_if_away
 from inventories.disk.store import ClusterFolder
 from inventories.kube_context import (
     UNREADABLE,
@@ -173,15 +174,18 @@ class PodTransport:
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
         try:
-            return websocket.create_connection(
-                "ws" + address.removeprefix("http"),
-                timeout=OPEN_TIMEOUT_S,
-                header=headers_of(settings),
-                subprotocols=[PROTOCOL],
-                sslopt=_tls(settings),
-                sockopt=DEAD_PEER_OPTIONS,
-                suppress_origin=True,
-                **_proxy(settings),
+            return retry_if_away(
+                lambda: websocket.create_connection(
+                    "ws" + address.removeprefix("http"),
+                    timeout=OPEN_TIMEOUT_S,
+                    header=headers_of(settings),
+                    subprotocols=[PROTOCOL],
+                    sslopt=_tls(settings),
+                    sockopt=DEAD_PEER_OPTIONS,
+                    suppress_origin=True,
+                    **_proxy(settings),
+                ),
+                BROKEN,
             )
         except websocket.WebSocketBadStatusException as error:
             self._broke()

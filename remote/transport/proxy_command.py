@@ -7,11 +7,11 @@ import shlex
 import socket
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from threading import Lock
 
 from inventories.bastion import Bastion
+from inventories.clocks import awake_s
 from inventories.machine import Machine
 from inventories.user_ssh import ssh_argv
 from remote.errors import Unreachable
@@ -25,16 +25,16 @@ class WatchedStream:
     """A stream that remembers when something came."""
 
     def __init__(self) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at = awake_s()
 
     def silent_s(self) -> float:
         """Seconds since something came."""
-        return time.monotonic() - self._heard_at
+        return awake_s() - self._heard_at
 
     def heard(self, data: bytes) -> bytes:
         """Note what came, and return it."""
         if data:
-            self._heard_at = time.monotonic()
+            self._heard_at = awake_s()
         return data
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TypeVar
 
+from inventories.clocks import awake_s
 from remote.errors import Unreachable
 
 FIRST_PAUSE_S = 0.2
@@ -23,12 +24,12 @@ class HungUp(Unreachable):
 
 def retry_hang_ups(connect: Callable[[], Value], *, deadline_s: float) -> Value:
     """Call `connect` again while it raises HungUp; after the deadline, raise Unreachable."""
-    limit = time.monotonic() + deadline_s
+    limit = awake_s() + deadline_s
     for attempt, pause_s in enumerate(pauses(), start=1):
         try:
             return connect()
         except HungUp as error:
-            if time.monotonic() + pause_s > limit:
+            if awake_s() + pause_s > limit:
                 raise Unreachable(
                     f"{error} It was tried {attempt} times in {deadline_s:.0f} s. Too many connect to it at once "
                     "(MaxStartups in its sshd_config), or it locks this computer out for a while (fail2ban, "

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Timer
+from threading import Event
 
 import paramiko
 
+from inventories import clocks
+from inventories.clocks import retry_if_away
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
@@ -36,11 +38,14 @@ class SshTransport:
     def start(self, command: str, *, window_bytes: int | None = None) -> "SshProcess":
         """Start a shell command. Raises ConnectionLost."""
         try:
-            channel = self._transport().open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
-            _exec(channel, command)
+            return SshProcess(retry_if_away(lambda: self._exec(command, window_bytes), BROKEN))
         except BROKEN as error:
             raise self._lost(error) from error
-        return SshProcess(channel)
+
+    def _exec(self, command: str, window_bytes: int | None) -> paramiko.Channel:
+        channel = self._transport().open_session(window_size=window_bytes, timeout=OPEN_TIMEOUT_S)
+        _exec(channel, command)
+        return channel
 
     def connect_port(self, port: int, host: str = LOOPBACK) -> "SshStream":
         """Connect to a port on the machine's loopback, or of a host that it reaches. Raises ConnectionLost."""
@@ -135,7 +140,7 @@ def _exec(channel: paramiko.Channel, command: str) -> None:
         with suppress(OSError, EOFError):
             channel.close()
 
-    late = Timer(OPEN_TIMEOUT_S, give_up)
+    late = clocks.Timer(OPEN_TIMEOUT_S, give_up)
     late.daemon = True
     late.start()
     try:

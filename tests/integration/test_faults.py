@@ -478,6 +478,32 @@ def test_train_reconnects_after_short_link_loss(two_hosts: Gpuctl) -> None:
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 301)), "nothing lost, nothing twice"
 
 
+def test_time_in_which_the_command_did_not_run_is_no_silence_of_the_nodes(two_hosts: Gpuctl) -> None:
+    """As after Ctrl-Z, or with a closed lid: the way to one node is back later than the computer itself."""
+    machines = two_hosts.ok("status", "--json").json["machines"]
+    process, run = running_train(two_hosts)
+    server = server_of(machines[1])
+    process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(45)
+        server.suspend()
+        process.send_signal(signal.SIGCONT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(42)
+    finally:
+        server.resume()
+        process.send_signal(signal.SIGCONT)
+    metrics = [two_hosts.run_folder(run) / "metrics" / f"rank-{rank}.jsonl" for rank in (0, 1)]
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert "default-1: connection lost, reconnecting" in err
+    assert "default-0: connection lost" not in err
+    assert json.loads(out)["status"] == "succeeded"
+    assert json.loads(out)["seconds"]["train"] > 60
+    for file in metrics:
+        assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == list(range(1, 601))
+
+
 def test_stop_of_script_exiting_1_on_sigterm_is_no_failure(two_hosts: Gpuctl) -> None:
     """It exits 1 on SIGTERM, as many do: nothing failed, and nothing is started again."""
     handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"

@@ -2,7 +2,6 @@
 
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import send_code
 from gpuctl.workflow.training.request import VISIBLE, TrainRequest
+from inventories.clocks import Timer, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
 from inventories.run import Result, Run
@@ -98,7 +98,7 @@ def _run(
     from remote.runs.monitor import RunMonitor
 
     machines = {name: node.machine for name, node in nodes.items()}
-    began = time.monotonic()
+    began = passed_s()
     watch = RunMonitor(run, folder, machines, cluster, view, gang=True, nodes=nodes)
     overdue = threading.Event()
 
@@ -106,7 +106,7 @@ def _run(
         overdue.set()
         watch.interrupt()
 
-    limit = threading.Timer(LIMIT_S, end)
+    limit = Timer(LIMIT_S, end)
     limit.daemon = True
     limit.start()
     folder.save_run(run)

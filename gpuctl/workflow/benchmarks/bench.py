@@ -1,6 +1,5 @@
 """`bench`: the built-in job on one layout after the other, over one set of connections and prepared nodes."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.earlier import aside_of
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import check_together, machines_of, project_of
+from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.run import RunStatus
@@ -148,7 +148,7 @@ def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] 
 
 
 def _bench(app: App, request: BenchRequest) -> Bench:
-    began = time.monotonic()
+    began = passed_s()
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     train_request = replace(request.job, nnodes=nodes_of(request.layouts, inventory))
@@ -210,7 +210,7 @@ def _bench(app: App, request: BenchRequest) -> Bench:
         hourly_usd=None
         if inventory.hourly_usd is None
         else inventory.hourly_usd * len(machines) / len(inventory.machines),
-        total_s=time.monotonic() - began,
+        total_s=passed_s() - began,
     )
 
 

@@ -3,7 +3,6 @@
 Each repetition is a run like any other, planned, launched, watched and concluded by the functions of `train`.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from gpuctl.workflow.training.job import what_failed
 from gpuctl.workflow.training.launch import Launch, plan_run, removed_unless_launched, see_through
 from gpuctl.workflow.training.prepare import Prepared
 from gpuctl.workflow.training.request import Project, TrainRequest
+from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunStatus
@@ -186,7 +186,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     from remote.checks import facts
     from remote.runs.run_files import read_metrics
 
-    began, started_at = time.monotonic(), datetime.now(UTC)
+    began, started_at = passed_s(), datetime.now(UTC)
     machines = ready.machines[: layout.nodes]
     master = machines[0].name
     request = replace(ready.request, nnodes=layout.nodes, nproc_per_node=layout.nproc)

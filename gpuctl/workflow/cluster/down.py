@@ -1,6 +1,5 @@
 """`down`: this cluster to nothing."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -14,6 +13,7 @@ from gpuctl.workflow.cluster.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.stop import stop_run
 from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, open_runs
+from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
@@ -26,7 +26,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
 
     `may_stop`: the runs that may be stopped for it; None: any. Raises Attention where another is active.
     """
-    began = time.monotonic()
+    began = passed_s()
     folder = app.store.cluster(app.options.cluster)
     name = provider_name(folder)
     if name is None:
@@ -87,7 +87,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
             raise
         if not leftovers:
             folder.remove()
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(passed_s() - began, 3)
     if opened:
         app.output.error(
             "Once they can be reached, `gpuctl down` continues; `gpuctl down --forget` gives them up."

@@ -1,6 +1,5 @@
 """From machines that the provider calls running to nodes that a run can start on."""
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuctl.options import App
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared_machines import ready_ids
+from inventories.clocks import awake_s
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
@@ -219,10 +219,10 @@ class _Work:
         from remote.errors import ConnectionLost
         from remote.sessions.wait_for_boot import connect_booting
 
-        say, limit = self.app.output.say, time.monotonic() + boot.timeout_s
+        say, limit = self.app.output.say, awake_s() + boot.timeout_s
 
         def left_s() -> float:
-            return max(1.0, limit - time.monotonic())
+            return max(1.0, limit - awake_s())
 
         while True:
             node = connect_booting(machine, self.folder, deadline_s=left_s(), say=say)
@@ -233,7 +233,7 @@ class _Work:
                 return _with_end_timer(node, _facts(node, self.peers, boot.end_timer), boot.end_timer)
             except ConnectionLost:
                 # Some images boot once more by themselves when they have set themselves up.
-                if time.monotonic() > limit:
+                if awake_s() > limit:
                     raise
             finally:
                 node.close()

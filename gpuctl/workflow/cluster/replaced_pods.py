@@ -4,7 +4,6 @@ It gives new pods the ranks of lost ones, and changes nothing else: only `up` ma
 machines all of it is left to `up`, as another one costs money.
 """
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from threading import Event
@@ -16,6 +15,7 @@ from gpuctl.workflow.cluster.setup import plan_setup, set_up
 from gpuctl.workflow.cluster.unprepared_machines import READY, setup_steps, without_setup
 from gpuctl.workflow.cluster.up import save_inventory
 from gpuctl.workflow.connect import connected
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Machine
@@ -71,7 +71,7 @@ class ReplacedPods:
         """
         say, there = self._app.output.say, list[Machine]()
         silent = {machine.id for machine in self._folder.load().machines if machine.name in lost}
-        began, tell_at, told = time.monotonic(), 0.0, set[str]()
+        began, tell_at, told = awake_s(), 0.0, set[str]()
         while not is_over() and self._folder.exists():
             waits: Sequence[str] = ()
             try:
@@ -91,7 +91,7 @@ class ReplacedPods:
             except GpuctlError as error:
                 say(f"note: lost pods are not waited for: {error}")
                 return
-            waited_s = time.monotonic() - began
+            waited_s = awake_s() - began
             if len(there) >= count or waited_s > WAIT_S:
                 break
             if waited_s >= tell_at:

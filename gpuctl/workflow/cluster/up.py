@@ -1,6 +1,5 @@
 """`up`: spec → plan → machines → reachable nodes. Again: converges."""
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from gpuctl.workflow.cluster.setup import SetUp, Setup, how_to_go_on, plan_setup
 from gpuctl.workflow.cluster.unprepared_machines import READY, SETTLED, SETUP, goes_on, setup_steps
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.unfinished_runs import how_it_stands, open_runs
+from inventories.clocks import passed_s
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -68,7 +68,7 @@ def up(
     `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S. Raises Attention where machines
     are there that can't be used yet.
     """
-    began = time.monotonic()
+    began = passed_s()
     spec = taken(spec)
     folder = app.store.cluster(spec.cluster)
     provider, spec = _provider(app, folder, spec, boot_timeout_s)
@@ -106,7 +106,7 @@ def up(
                     left = _inventory(folder)
                     _say(app, goes_on(folder, left.machines if left is not None else ()))
             raise
-    seconds = round(time.monotonic() - began, 3)
+    seconds = round(passed_s() - began, 3)
     inventory, done, trouble = made
     ends = _ends(app, folder, provider, inventory)
     result = UpResult(

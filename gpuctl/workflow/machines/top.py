@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuctl.options import App
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.machines.access import machine_of
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 
@@ -88,7 +89,7 @@ def _live(
             Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
         ):
             while True:
-                live.update(top_table(watching.readings(), now_s=time.monotonic()), refresh=True)
+                live.update(top_table(watching.readings(), now_s=awake_s()), refresh=True)
                 time.sleep(REFRESH_S)
     except KeyboardInterrupt:
         return 0

@@ -1,6 +1,5 @@
 """What came of a run: concluded by the command that watched it, or by any later one that asks."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
 from gpuctl.workflow.hangs.watch import HangWatch, ask, kept
+from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
@@ -36,7 +36,7 @@ def conclude(
 ) -> Result:
     """The result from what has arrived, kept as `result.json`.
 
-    `launched` and `began` are this process's monotonic times of the launch and of the command's begin; for a
+    `launched` and `began` are the times of the launch and of the command's begin, as `passed_s`; for a
     run that another command launched they are None, and the nodes' own times are used. A node that was lost
     counts as a failure for the command that launched the run; for a later one it is just not known yet.
     """
@@ -50,7 +50,7 @@ def conclude(
     ended_at = _ended_at(run, records.values()) if over else None
     train_s = collect_s = total_s = None
     if over and launched is not None and began is not None and watch.ended_s is not None:
-        now = time.monotonic()
+        now = passed_s()
         train_s, collect_s, total_s = watch.ended_s - launched, now - watch.ended_s, now - began
     elif over and ended_at is not None:
         total_s = (ended_at - datetime.fromisoformat(run.started_at)).total_seconds()

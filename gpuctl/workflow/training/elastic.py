@@ -4,7 +4,6 @@ The ranks of a run are fixed. To take machines in it ends at its next checkpoint
 another resumes with them. What can go wrong with a machine goes wrong before that, while the run is still at work.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from gpuctl.workflow.training.earlier import aside_of
 from gpuctl.workflow.training.job import Job
 from gpuctl.workflow.training.prepare import Prepared, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest
+from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, InventoryError, Locked
 from inventories.machine import Inventory, Machine
@@ -90,7 +90,7 @@ class ElasticScaler:
         self._request = request
         self._take_in = take_in
         self._take_in_at = 0.0
-        """The monotonic time from which it is called again."""
+        """The time from which it is called again."""
         self._take_in_failed = 0
         """How often in a row."""
         self._over = Event()
@@ -104,10 +104,10 @@ class ElasticScaler:
         self._nodes: Mapping[str, Node] = {}
         """The connections with which it is."""
         self._tries: dict[Key, tuple[int, float]] = {}
-        """Machines that were of no use → how often, and the monotonic time until which they are left alone."""
+        """Machines that were of no use → how often, and the time until which they are left alone."""
         self._said: set[str] = set()
         self._ask_at = 0.0
-        """The monotonic time from which the machines at work are asked again whether they still are."""
+        """The time from which the machines at work are asked again whether they still are."""
 
     @property
     def joining(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class ElasticScaler:
     def during(self, active: ActiveRun) -> Iterator[None]:
         """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
         self._over.clear()
-        self._active, self._ready, self._ask_at = active, (), time.monotonic() + ASK_S
+        self._active, self._ready, self._ask_at = active, (), awake_s() + ASK_S
         self._facts = dict(active.preparation.prepared.facts)
         self._thread = Thread(
             target=self._look_out, args=(active,), daemon=True, name=f"elastic scaler of {active.run.run}"
@@ -185,7 +185,7 @@ class ElasticScaler:
 
     def _take_in_others(self, active: ActiveRun) -> None:
         """Have machines in the inventory that came in the place of lost ones, where it is time to look."""
-        if time.monotonic() < self._take_in_at:
+        if awake_s() < self._take_in_at:
             return
         wait_s = ASK_S
         try:
@@ -201,7 +201,7 @@ class ElasticScaler:
             self._take_in_failed = 0
         finally:
             self._at_it = ""
-        self._take_in_at = time.monotonic() + wait_s
+        self._take_in_at = awake_s() + wait_s
 
     def _usable(
         self, active: ActiveRun, at_work: Sequence[Machine], spare: Sequence[Machine]
@@ -227,11 +227,11 @@ class ElasticScaler:
         takes_part = launcher_of(self._request.mode).takes_part
         there = {_key(machine) for machine in inventory.machines}
         first, *others = (machine for machine in at_work if _key(machine) in there or machine is at_work[0])
-        if others and time.monotonic() >= self._ask_at:
+        if others and awake_s() >= self._ask_at:
             with connected(self._folder, others, at_least=0) as nodes:
                 idle = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value is False}
             others = [machine for machine in others if machine.name not in idle]
-            self._ask_at = time.monotonic() + ASK_S
+            self._ask_at = awake_s() + ASK_S
         return [first, *others]
 
     def _try(self, active: ActiveRun, at_work: Sequence[Machine], machine: Machine) -> bool:
@@ -305,7 +305,7 @@ class ElasticScaler:
         self, inventory: Inventory, at_work: Sequence[Machine], barred: Collection[str] = ()
     ) -> Sequence[Machine]:
         """The machines that may join, by rank."""
-        taken, now = {machine.name for machine in at_work}.union(barred), time.monotonic()
+        taken, now = {machine.name for machine in at_work}.union(barred), awake_s()
         python = self._request.python
         free = [
             replace(machine, python=python) if python else machine
@@ -317,7 +317,7 @@ class ElasticScaler:
     def _leave_out(self, machine: Machine) -> None:
         """Leave a machine alone for a while, which grows."""
         tries, _ = self._tries.get(_key(machine), (0, 0.0))
-        self._tries[_key(machine)] = (tries + 1, time.monotonic() + _wait_s(tries))
+        self._tries[_key(machine)] = (tries + 1, awake_s() + _wait_s(tries))
 
     def _say_once(self, active: ActiveRun, text: str) -> None:
         if text not in self._said and not self._over.is_set():
@@ -346,7 +346,7 @@ class ElasticScaler:
                             progress = NewCheckpoint(
                                 newest, settle_s=0.0 if active.run.built_in else SETTLE_S
                             )
-                        elif progress.is_whole(newest, time.monotonic()) and self._is_free():
+                        elif progress.is_whole(newest, awake_s()) and self._is_free():
                             return True
             except RemoteError:
                 self._over.wait(LOOK_S)  # whoever follows the run says what is wrong with the node
@@ -372,7 +372,7 @@ class NewCheckpoint:
         """When the first new one was seen."""
 
     def is_whole(self, newest: "tuple[str, int] | None", now: float) -> bool:
-        """Whether what is the newest now is new, and whole. `now`: monotonic."""
+        """Whether what is the newest now is new, and whole. `now`: as `awake_s`."""
         before, self._last = self._last, newest
         if newest is None or newest == self._first:
             return False

@@ -1,7 +1,6 @@
 """A run on nodes that are ready: planned, started, and seen to its end."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from gpuctl.workflow.advice.fitting import ranks_on
 from gpuctl.workflow.hangs.watch import HangWatch, ask
 from gpuctl.workflow.training.collect import conclude
 from gpuctl.workflow.training.request import TrainRequest
+from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -211,7 +211,7 @@ def see_through(
         # From here on nothing is broken off half-way.
         folder.save_run(run)
         view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
-        mark = time.monotonic()
+        mark = passed_s()
         try:
             watch.go(launches=launch.commands, wait=not detach, on_started=started)
             launched = max(watch.started_s.values(), default=mark)

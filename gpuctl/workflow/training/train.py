@@ -3,7 +3,6 @@
 What follows a run is decided in `job.next_step`; here it is carried out.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -37,6 +36,7 @@ from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve, what_is_left
+from inventories.clocks import passed_s
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Run
@@ -132,7 +132,7 @@ class _Runs:
 
         `point`: what it resumes from. `step`: what it follows the job's last run for; None: it is the first.
         """
-        began, started_at = time.monotonic(), datetime.now(UTC)
+        began, started_at = passed_s(), datetime.now(UTC)
         inventory = load_inventory(self._folder, empty=True)
         usable = self._usable(inventory, step)
         request = with_strategy(self._app, self._request, machines_of(inventory, self._request, usable))
@@ -148,7 +148,7 @@ class _Runs:
             check_set_up(self._folder, machines)
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
             with connected(self._folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
-                seconds = {"connect": time.monotonic() - began}
+                seconds = {"connect": passed_s() - began}
                 machines = [machine for machine in machines if machine.name in nodes]
                 aside = aside_of(request, started_at, first=step is None)
                 prepared, service = self._prepare(view, inventory, nodes, project, seconds, aside)
@@ -319,6 +319,6 @@ class _Runs:
 @contextmanager
 def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     """Add what the body takes to the phase's time."""
-    mark = time.monotonic()
+    mark = passed_s()
     yield
-    seconds[phase] = seconds.get(phase, 0.0) + time.monotonic() - mark
+    seconds[phase] = seconds.get(phase, 0.0) + passed_s() - mark

@@ -86,6 +86,23 @@ def test_stream_reports_silence() -> None:
     assert clock.time == 10
 
 
+def test_stream_does_not_count_time_that_this_process_did_not_see() -> None:
+    """The clock stands while the process is stopped; the wait for data has then ended all the same."""
+    clock = StepClock()
+    says = Says(clock, FRAME, at_once=100, every_s=1.0)
+    stopped, receive = [True, True], says.recv
+
+    def recv(nbytes: int, /) -> bytes:
+        if stopped:
+            stopped.pop()
+            raise TimeoutError
+        return receive(nbytes)
+
+    says.recv = recv  # type: ignore[method-assign]
+    assert buffered(BoundedStream(says, Bounds(), silence_s=10, now=clock.now)).read(4) == FRAME[:4]
+    assert not stopped
+
+
 def test_stream_allows_more_time_for_large_frames() -> None:
     body = b"b" * 1_000_000
     large = frames.encode({"t": "file"}, body)
