@@ -94,6 +94,8 @@ class Facts:
     disk_free_bytes: int
     boot_id: str
     """Two nodes with one boot id share a kernel, and so its cores."""
+    machine: str
+    """Two nodes with the same text are one machine, which the inventory lists twice."""
     clock_offset_s: float
     """The node's clock minus this computer's, seconds; off by what the answer took to arrive."""
     addresses: Mapping[str, str | None]
@@ -173,6 +175,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         cpus=int(facts["cpus"]),
         disk_free_bytes=int(facts["disk_free_bytes"]),
         boot_id=str(facts["boot_id"]),
+        machine=str(facts["machine"]),
         clock_offset_s=float(facts["time"]) - now,
         addresses=dict(facts["addresses"]),
         interfaces=dict(facts["interfaces"]),

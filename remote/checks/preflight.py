@@ -37,6 +37,7 @@ def findings(
     found = launcher_of(mode).findings(facts) if installed else []
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += gpu_use.findings(facts, expected or Expected(), env_names=env_names)
+    found += _listed_twice(facts)
     found += _different(facts)
     found += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
@@ -68,6 +69,22 @@ def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
             f"{fact.cant_listen}",
             fix="set private_ip in the inventory to an IPv4 address of the machine itself (`ip addr` shows them)",
         )
+    ]
+
+
+def _listed_twice(facts: Mapping[str, Facts]) -> list[Finding]:
+    """Return a finding for each machine with several nodes: they would share its GPUs, and overwrite files."""
+    nodes: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        nodes.setdefault(fact.machine, []).append(name)
+    return [
+        Finding(
+            node=listed(names),
+            problem=f"the inventory lists one machine {len(names)} times: its hostname is {facts[names[0]].hostname}",
+            fix="leave one of these entries in the inventory",
+        )
+        for names in nodes.values()
+        if len(names) > 1
     ]
 
 

@@ -6,7 +6,7 @@ A node that is dead or slow holds the others up no longer than the deadline; it 
 import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
@@ -90,6 +90,8 @@ class ProbeAnswer:
     attempts: tuple[Attempt, ...] = ()
     taken: tuple[Taken, ...] = ()
     health: Health | None = None
+    rank_address: str | None = None
+    """Address at which NCCL and gloo listen, if it is not the machine's private_ip."""
 
 
 def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None) -> dict[str, ProbeAnswer]:
@@ -108,6 +110,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
         request = {
             "name": node.name,
             "address": node.machine.private_ip,
+            "master": nodes[master].machine.private_ip,
             "token": token,
             "rendezvous_port": rendezvous_port if node.name == master else None,
             "high_ports": HIGH_PORTS,
@@ -116,7 +119,7 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
             with node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
                 heard = talk.frames()
                 opened = _next(heard, frames.LISTENING, node)
-                if not ready.arrive(node.name, targets_at(node, opened["ports"])):
+                if not ready.arrive(node.name, targets_at(node, opened, request["rendezvous_port"])):
                     raise NodeFailed(f"{node.name}: its probe began {READY_DEADLINE_S:.0f} s late or more.")
                 others = ready.wait()
                 talk.send(
@@ -132,7 +135,9 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
                 # To its end: the ranks will want the port that it listened on.
                 for header, _ in heard:
                     raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
-            return parse(node.name, opened, said)
+            answer = parse(node.name, opened, said)
+            second = opened["address"] != node.machine.private_ip
+            return replace(answer, rank_address=opened["address"]) if second else answer
         except (KeyError, TypeError, ValueError) as error:
             raise BadAnswer(f"{node.name}: the probe's answer can't be read: {error!r}.") from error
         finally:
@@ -191,10 +196,18 @@ class Meeting(Generic[Value]):
             return dict(self._here)
 
 
-def targets_at(node: Node, ports: list[int]) -> list[dict[str, Any]]:
-    """What the peers are to try of a node; the last of its ports with a payload."""
-    place = {"peer": node.name, "address": node.machine.private_ip}
-    return [{**place, "port": int(port), "payload": port == ports[-1]} for port in ports]
+def targets_at(node: Node, opened: Mapping[str, Any], rendezvous_port: int | None) -> list[dict[str, Any]]:
+    """Return the connections that the peers are to try to a node; the last one carries a payload."""
+    ports = [int(port) for port in opened["ports"]]
+    return [
+        {
+            "peer": node.name,
+            "address": node.machine.private_ip if port == rendezvous_port else str(opened["address"]),
+            "port": port,
+            "payload": port == ports[-1],
+        }
+        for port in ports
+    ]
 
 
 def _next(heard: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, Any]:

@@ -27,10 +27,23 @@ def unreachable(
         Finding(
             node=named(blamed(failure)),
             problem=problem_of(failure, rendezvous_port),
-            fix=fix_of(failure, {clouds.get(peer) for peer in failure.peers}, addresses),
+            fix=_other_address(failure, probes)
+            or fix_of(failure, {clouds.get(peer) for peer in failure.peers}, addresses),
         )
         for failure in failures(probes)
     ]
+
+
+def _other_address(failure: Failure, probes: Mapping[str, ProbeAnswer]) -> str:
+    """Return the fix where only the first address of the peers' interfaces, not their private_ip, fails; else ''."""
+    failed = {(attempt.peer, attempt.address) for attempt in failure.attempts}
+    if not all(probes[peer].rank_address == address for peer, address in failed):
+        return ""
+    each = listed([f"{address} ({peer})" for peer, address in sorted(failed)])
+    return (
+        f"NCCL and gloo listen at the first address of an interface, and that is not private_ip: {each}. Set "
+        "private_ip in the inventory to it, or let in the other nodes' first addresses, too"
+    )
 
 
 def failures(probes: Mapping[str, ProbeAnswer]) -> list[Failure]:

@@ -15,6 +15,7 @@ from remote.checks.probe import probe
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
 from tests.fakes.vms import lacking, vms
+from tests.fakes.vms.boot import INTERFACE
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,6 +73,44 @@ def test_doctor_detects_mtu_black_hole(gpuctl: Gpuctl, tmp_path: Path) -> None:
         (found,) = findings(gpuctl, net)
         assert "64 kB do not get through" in found["detail"]
         assert "MTU" in found["fix"]
+
+
+def test_doctor_tries_the_address_that_gloo_and_nccl_take_of_an_interface(
+    gpuctl: Gpuctl, tmp_path: Path
+) -> None:
+    with vms(tmp_path, count=2, firewall="none") as net:
+        hosts, _ = net.inventory()
+        text = hosts.read_text()
+        for rank, host in enumerate(net.hosts):
+            second = f"172.31.5.{rank + 2}"
+            host.root(f"ip address add {second}/24 dev {INTERFACE}")
+            host.root(f"iptables -I INPUT -p tcp -d {host.address} ! --dport 22 --syn -j DROP")
+            text = text.replace(
+                f"ansible_host: {host.address}", f"ansible_host: {host.address}\n      private_ip: {second}"
+            )
+        (net.folder / "second.yaml").write_text(text)
+        gpuctl.ok(
+            "up", "--hosts", str(net.folder / "second.yaml"), "--known-hosts", str(net.folder / "known_hosts")
+        )
+        rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
+        (found,) = (row for row in rows if "can't reach" in row["detail"])
+        a, b = net.hosts
+        assert f"not private_ip: {a.address} ({a.name}) and {b.address} ({b.name})" in found["fix"]
+
+
+def test_doctor_refuses_one_machine_under_two_addresses(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    with vms(tmp_path, count=1, firewall="none") as net:
+        hosts, known = net.inventory()
+        (host,) = net.hosts
+        other = host.address.rpartition(".")[0] + ".250"
+        host.root(f"ip address add {other}/24 dev {INTERFACE}")
+        entry = hosts.read_text().partition("  hosts:\n")[2]
+        again = entry.replace(f"    {host.name}:", "    again:").replace(host.address, other)
+        hosts.write_text(hosts.read_text() + again)
+        known.write_text(known.read_text() + known.read_text().replace(host.address, other))
+        gpuctl.ok("up", "--hosts", str(hosts), "--known-hosts", str(known))
+        rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
+        assert any("lists one machine 2 times" in row["detail"] for row in rows), rows
 
 
 @contextmanager

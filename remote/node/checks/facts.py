@@ -53,6 +53,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "boot_id": process.boot_id(),
+        "machine": machine(),
         "addresses": {peer: address_of(peer) for peer in peers},
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
         "free_port": port,
@@ -62,6 +63,15 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         # Last, so that it is the time of the answer.
         "time": time.time(),
     }
+
+
+def machine() -> str:
+    """Return a text that is the same for all names and addresses of one machine, and for no other machine.
+
+    Containers and hosts of one kernel differ by gpuctl's folder; machines that share a home folder by the kernel.
+    """
+    folder = NODE_HOME.stat()
+    return "{} {} {}".format(process.boot_id(), folder.st_dev, folder.st_ino)
 
 
 def timer_state(unit: str) -> Optional[str]:

@@ -1,6 +1,6 @@
 """Can the nodes reach each other? Each listens, and once all do, each connects to all others at once.
 
-    → {"t": "listening", "ports": [...], "taken": [...]}      what it listens on; it waits for
+    → {"t": "listening", "address": …, "ports": [...], "taken": [...]}      where it listens; it waits for
     ← {"t": "peers", "targets": [...]}                        where the others do, tries them all, and says
     → {"t": "outcomes", "attempts": [...], "health": {...}}   what came of it; it listens on until
     ← {"t": "close"}                                          (or the end of input) all are done.
@@ -16,11 +16,12 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from functools import partial
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from remote.node.checks import health, listening
+from remote.node.checks import facts, hardware, health, listening
 from remote.node.runs.process import allow_open_files
 from remote.shared import frames
 from remote.shared.constants import AT_ONCE, CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S, ROUND_S
@@ -43,7 +44,7 @@ OUTCOMES = {
 
 
 def command_probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
-    """`probe`: name, address, token, rendezvous_port (or null), high_ports (how many)."""
+    """`probe`: name, address, master (its address), token, rendezvous_port (or null), high_ports (how many)."""
     signal.alarm(LIFE_S)
     allow_open_files(OPEN_FILES)
     loop = asyncio.new_event_loop()
@@ -53,13 +54,16 @@ def command_probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[
 
 async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
     loop = asyncio.get_event_loop()
-    sockets, taken = listen(request["address"], request["rendezvous_port"], int(request["high_ports"]))
+    address = rank_address(request["address"], request["master"])
+    sockets, taken = listen(address, None, int(request["high_ports"]))
+    if request["rendezvous_port"] is not None:
+        rendezvous = listen(request["address"], request["rendezvous_port"], 0)
+        sockets, taken = rendezvous[0] + sockets, rendezvous[1] + taken
     serve = partial(_serve, name=request["name"], token=request["token"])
     servers = [await asyncio.start_server(serve, sock=one, backlog=AT_ONCE) for one in sockets]
     healthy = loop.run_in_executor(None, health.read, request["address"])
-    frames.write(
-        output, {"t": frames.LISTENING, "ports": [one.getsockname()[1] for one in sockets], "taken": taken}
-    )
+    ports = [one.getsockname()[1] for one in sockets]
+    frames.write(output, {"t": frames.LISTENING, "address": address, "ports": ports, "taken": taken})
     told = await loop.run_in_executor(None, next, incoming, None)
     if told is None:
         return
@@ -76,6 +80,18 @@ async def _probe(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[f
 def longest_s(targets: int) -> float:
     """How long so many attempts take at most, seconds."""
     return math.ceil(targets / AT_ONCE) * ROUND_S
+
+
+def rank_address(address: str, master: str) -> str:
+    """Return the address at which gloo and NCCL listen: the first IPv4 address of the interface to the master.
+
+    An interface can have several addresses; `address` may be the second one. Source: `getifaddrs` in gloo's
+    `lookupAddrForIface` and in NCCL's `findInterfaces`.
+    """
+    if sys.platform != "linux" or ":" in address or address.startswith("127."):
+        return address
+    interface = facts.route_interface(master)
+    return next((each for name, each in hardware.ipv4_addresses() if name == interface), address)
 
 
 def listen(

@@ -128,7 +128,7 @@ def test_preflight_reports_rdma_devices_without_addresses(
 def test_preflight_names_oracles_image_where_rdma_devices_are_missing() -> None:
     one = on_oci()
     (found,) = preflight.findings(
-        {name: replace(one, gpus=one.gpus * 8) for name in ("a", "b")}, master=MASTER
+        {name: replace(one, gpus=one.gpus * 8, machine=name) for name in ("a", "b")}, master=MASTER
     )
     assert (found.node, found.fatal) == ("a and b", False)
     assert found.problem.startswith("it has no RDMA devices, which machines with these GPUs have on OCI")
@@ -205,6 +205,13 @@ def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
     }
     (local,) = preflight.findings({"a": nodes["a"]}, master=MASTER, expected=Expected(local=True))
     assert not local.fatal
+
+
+def test_preflight_refuses_a_machine_that_is_listed_twice() -> None:
+    nodes = {"a": facts(machine="m"), "b": facts(), "c": facts(machine="m")}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert (found.node, found.fatal) == ("a and c", True)
+    assert found.problem == "the inventory lists one machine 2 times: its hostname is h"
 
 
 @pytest.mark.parametrize("interface", ["docker0", "virbr0", "br-5f3a", "lo"])

@@ -81,6 +81,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Probed]]:
                 {
                     "name": name,
                     "address": address,
+                    "master": address,
                     "token": TOKEN,
                     "rendezvous_port": rendezvous,
                     "high_ports": 2,
