@@ -9,6 +9,7 @@ RemoteError
 ├── ConnectionLost          the connection broke in the middle of something
 ├── NodeFailed              a command on a node failed
 │   ├── DiskFull            … because no space was left there
+│   ├── HomeNotWritable     … because the login user's home folder can't be written to
 │   ├── NoPython            … because there is no Python where one should be
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
 │       └── NoConda         … because what builds it is not there
@@ -62,6 +63,10 @@ class NodeFailed(RemoteError):
 
 class DiskFull(NodeFailed):
     """No space is left on a node."""
+
+
+class HomeNotWritable(NodeFailed):
+    """The login user's home folder on a node can't be written to."""
 
 
 class NoPython(NodeFailed):

@@ -16,6 +16,6 @@ def facts(**changed: object) -> Facts:
         "python_version": "3.10.12", "torch": "2.13.0", "ray": None, "packages": None, "gpus": (), "driver": NO_GPU,
         "cloud": None, "rdma": (), "cpus": 8, "disk_free_bytes": 10**12, "boot_id": "b0", "clock_offset_s": 0.0,
         "addresses": {}, "interfaces": {"10.0.0.1": "ens3", "10.0.0.2": "ens3"}, "free_port": 20001,
-        "cant_listen": None, "active_runs": (), "firewall": None, "machine": f"m{next(_NUMBERS)}",
+        "cant_listen": None, "active_runs": (), "sudo": True, "firewall": None, "machine": f"m{next(_NUMBERS)}",
     }  # fmt: skip
     return Facts(**{**values, **changed})  # type: ignore[arg-type]

@@ -107,6 +107,8 @@ class Facts:
     cant_listen: str | None
     """Why nothing can listen at private_ip, in the system's words. None: something can, be a port free or not."""
     active_runs: tuple[str, ...]
+    sudo: bool
+    """Whether the command sudo is installed."""
     firewall: FirewallFacts | None
     """None: it was not asked for."""
     end_timer: EndTimer | None = None
@@ -182,6 +184,7 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         free_port=facts["free_port"],
         cant_listen=facts["cant_listen"],
         active_runs=tuple(facts["active_runs"]),
+        sudo=bool(facts["sudo"]),
         firewall=None if facts["firewall"] is None else parse_firewall(facts["firewall"]),
         end_timer=facts["end_timer"],
         efa=None if facts["efa"] is None else EfaSoftware(**facts["efa"]),

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 LOOPBACK = "127."
+KERNEL_LOG = "gpuctl exec -- 'dmesg || sudo dmesg'"
+"""Command that prints the kernel's messages, also on machines without sudo."""
 MAX_IN_FULL = 3
 """Names that count on and are written out all the same."""
 

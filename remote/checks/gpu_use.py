@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from remote.checks.facts import Facts
-from remote.checks.finding import Finding, alike_together, sentence
+from remote.checks.finding import KERNEL_LOG, Finding, alike_together, sentence
 from remote.checks.readiness import driver_problem, driver_state
 from remote.errors import PreflightFailed
 
@@ -58,7 +58,7 @@ def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
         return Finding(
             node=name,
             problem=f"nvidia-smi lists {fact.driver.listed} of the {expected} GPUs that it should have",
-            fix="gpuctl exec -- sudo dmesg shows what the kernel says of the others (lines with NVRM and Xid); "
+            fix=f"{KERNEL_LOG} shows what the kernel says of the others (lines with NVRM and Xid); "
             "reboot or replace the machine",
             fatal=False,
         )
@@ -82,7 +82,7 @@ def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[st
         return Finding(
             node=name,
             problem=f"it should have {_gpus(expected)}, and none is on its bus{said}",
-            fix="gpuctl exec -- sudo dmesg shows what the kernel says of them (lines with NVRM and Xid); reboot or "
+            fix=f"{KERNEL_LOG} shows what the kernel says of them (lines with NVRM and Xid); reboot or "
             "replace the machine",
         )
     return None

@@ -107,19 +107,20 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
     done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + silence_s)
 
     def one(node: Node) -> ProbeAnswer:
+        port = rendezvous_port if node.name == master else None
         request = {
             "name": node.name,
             "address": node.machine.private_ip,
             "master": nodes[master].machine.private_ip,
             "token": token,
-            "rendezvous_port": rendezvous_port if node.name == master else None,
+            "rendezvous_port": port,
             "high_ports": HIGH_PORTS,
         }
         try:
             with node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
                 heard = talk.frames()
                 opened = _next(heard, frames.LISTENING, node)
-                if not ready.arrive(node.name, targets_at(node, opened, request["rendezvous_port"])):
+                if not ready.arrive(node.name, targets_at(node, opened, port)):
                     raise NodeFailed(f"{node.name}: its probe began {READY_DEADLINE_S:.0f} s late or more.")
                 others = ready.wait()
                 talk.send(

@@ -8,6 +8,7 @@ from remote.checks.facts import Facts
 from remote.checks.finding import LOOPBACK, Finding, not_the_first
 from remote.checks.probe import Health, ProbeAnswer, StaleProcess
 from remote.checks.probe_summary import unreachable
+from remote.firewall import may_drop_outgoing
 
 MIN_INODES = 1000
 NCCL_PACKAGE = re.compile(r"nvidia[-_]nccl[-_]cu\d+==(.+)")
@@ -29,7 +30,17 @@ def probed(
     ]
     found += [finding for name, answer in probes.items() for finding in _taken(name, answer)]
     clouds = {name: fact.cloud for name, fact in facts.items()}
-    found += unreachable(probes, clouds=clouds, rendezvous_port=facts[master.name].free_port)
+    found += unreachable(
+        probes,
+        clouds=clouds,
+        rendezvous_port=facts[master.name].free_port,
+        without_sudo=[name for name, fact in facts.items() if not fact.sudo],
+        drop_outgoing=[
+            name
+            for name, fact in facts.items()
+            if fact.firewall and may_drop_outgoing(fact.firewall, filter(None, fact.addresses.values()))
+        ],
+    )
     health = {name: answer.health for name, answer in probes.items() if answer.health is not None}
     for name, seen in health.items():
         found += [*_health(name, seen), *(_stale(name, one) for one in seen.stale)]
@@ -45,7 +56,7 @@ def probed(
         *not_the_first(
             {name: str(seen.mtu) for name, seen in health.items() if seen.mtu is not None},
             "the MTU is",
-            "set the same on all nodes: sudo ip link set dev IFACE mtu N",
+            "as root, set the same on all nodes: ip link set dev IFACE mtu N",
             fatal=False,
         ),
     ]

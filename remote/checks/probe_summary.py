@@ -1,10 +1,11 @@
 """What the nodes' attempts to reach each other say: many failed pairs, few sentences. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from remote.checks.finding import Finding, listed, named
 from remote.checks.probe import Attempt, ProbeAnswer
+from remote.firewall.steps import SUDO
 from remote.shared.constants import CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 
 
@@ -16,22 +17,49 @@ class Failure:
     sources: tuple[str, ...]
     peers: tuple[str, ...]
     attempts: tuple[Attempt, ...]
+    drop_outgoing: tuple[str, ...] = ()
+    """Nodes whose own firewalls may drop what goes out, where each failed connection has one of them at an end."""
 
 
 def unreachable(
-    probes: Mapping[str, ProbeAnswer], *, clouds: Mapping[str, str | None], rendezvous_port: int | None
+    probes: Mapping[str, ProbeAnswer],
+    *,
+    clouds: Mapping[str, str | None],
+    rendezvous_port: int | None,
+    without_sudo: Collection[str] = (),
+    drop_outgoing: Collection[str] = (),
 ) -> list[Finding]:
-    """A finding for each kind of failure. `clouds`: node → the cloud that it is rented from."""
+    """A finding for each kind of failure. `clouds`: node → the cloud that it is rented from.
+
+    `without_sudo`: nodes that have no command sudo; root types the same without it. `drop_outgoing`: nodes whose own
+    firewall may keep what goes to the others from going out.
+    """
     addresses = {attempt.peer: attempt.address for answer in probes.values() for attempt in answer.attempts}
     return [
         Finding(
             node=named(blamed(failure)),
             problem=problem_of(failure, rendezvous_port),
             fix=_other_address(failure, probes)
-            or fix_of(failure, {clouds.get(peer) for peer in failure.peers}, addresses),
+            or fix_of(
+                failure,
+                {clouds.get(peer) for peer in failure.peers},
+                addresses,
+                root="" if {*without_sudo} & {*failure.sources, *failure.peers} else SUDO,
+            ),
         )
-        for failure in failures(probes)
+        for failure in (_with_outgoing(each, drop_outgoing) for each in failures(probes))
     ]
+
+
+def _with_outgoing(failure: Failure, drop_outgoing: Collection[str]) -> Failure:
+    """Return the failure with the nodes that drop what goes out: connections from these, or answers to others."""
+    dropping = tuple(
+        name for name in dict.fromkeys([*failure.sources, *failure.peers]) if name in drop_outgoing
+    )
+    others = ({*failure.sources} - {*dropping}, {*failure.peers} - {*dropping})
+    # A pair without such a node needs another explanation.
+    explained = all(source == peer for source in others[0] for peer in others[1])
+    return replace(failure, drop_outgoing=dropping) if explained else failure
 
 
 def _other_address(failure: Failure, probes: Mapping[str, ProbeAnswer]) -> str:
@@ -95,6 +123,10 @@ WHAT = {
 
 def problem_of(failure: Failure, rendezvous_port: int | None) -> str:
     """Who can't reach whom, on which ports, and how it fails; as said of the nodes that `blamed` names."""
+    if failure.drop_outgoing:
+        its = "its own firewall drops" if len(failure.drop_outgoing) == 1 else "their own firewalls drop"
+        others = {*failure.sources, *failure.peers} - {*failure.drop_outgoing}
+        return f"{its} what goes out to {listed(sorted(others)) or 'each other'}"
     it, it_has = ("it", "it") if len(blamed(failure)) == 1 else ("they", "them")
     addresses = {attempt.peer: attempt.address for attempt in failure.attempts}
     if set(failure.sources) == set(failure.peers):
@@ -110,7 +142,7 @@ def problem_of(failure: Failure, rendezvous_port: int | None) -> str:
 
 def blamed(failure: Failure) -> tuple[str, ...]:
     """The nodes on which something has to be done."""
-    return failure.sources if _on_the_way_out(failure) else failure.peers
+    return failure.drop_outgoing or (failure.sources if _on_the_way_out(failure) else failure.peers)
 
 
 def _on_the_way_out(failure: Failure) -> bool:
@@ -137,39 +169,47 @@ DROPPED = {
 """Cloud → the rule that lets peers in. A cloud's own filter drops, it never rejects."""
 
 
-def fix_of(failure: Failure, clouds: set[str | None], addresses: Mapping[str, str]) -> str:
-    """What to do about it. `clouds`: those of the peers. `addresses`: those of all nodes that are known."""
+def fix_of(
+    failure: Failure, clouds: set[str | None], addresses: Mapping[str, str], *, root: str = SUDO
+) -> str:
+    """What to do about it. `clouds`: those of the peers. `addresses`: those of all nodes that are known.
+
+    `root`: what begins a command for root.
+    """
     known = sorted({addresses[name] for name in failure.sources if name in addresses})
     sources = ",".join(known) if 0 < len(known) <= MAX_ADDRESSES else "SUBNET"
     cloud = next(iter(clouds)) if len(clouds) == 1 else None
     on = named(failure.peers)
-    if _on_the_way_out(failure) and failure.outcome in ("denied", "rejected", "timeout"):
-        return f"let TCP out on {named(failure.sources)}: sudo iptables -S OUTPUT shows what forbids it"
+    on_the_way_out = _on_the_way_out(failure) and failure.outcome in ("denied", "rejected", "timeout")
+    if failure.drop_outgoing or on_the_way_out:
+        nodes = named(failure.drop_outgoing or failure.sources)
+        return f"let TCP out on {nodes}: {root}iptables -S OUTPUT or {root}nft list ruleset shows the rule"
     match failure.outcome:
         case "timeout":
             return (
                 DROPPED.get(cloud or "", "let in all TCP from the other nodes in the firewall between them")
-                + f"; if that is so, look for a DROP on {on}: sudo iptables -S INPUT"
+                + f"; if that is so, look for a DROP on {on}: {root}iptables -S INPUT"
             )
         case "rejected":
             return (
-                f"open the firewall on {on} to the other nodes: `gpuctl train` does that itself where sudo needs no "
-                f"password; by hand: sudo iptables -I INPUT -p tcp -s {sources} -j ACCEPT"
+                f"open the firewall on {on} to the other nodes: `gpuctl train` does that itself as root or with "
+                f"a sudo that needs no password; by hand{'' if root else ', as root'}: "
+                f"{root}iptables -I INPUT -p tcp -s {sources} -j ACCEPT"
             )
         case "refused" | "stranger":
             return (
                 f"see that private_ip in the inventory is an address of {on} itself (gpuctl exec -- ip addr), and "
-                "that no firewall there answers for it (sudo iptables -S INPUT)"
+                f"that no firewall there answers for it ({root}iptables -S INPUT)"
             )
         case "silent":
             return (
                 f"see whether {on} is overloaded (gpuctl exec -- uptime), and that no other program has its port "
-                "(sudo ss -ltnp)"
+                f"({root}ss -ltnp)"
             )
         case "stalled":
             return (
-                "set the interfaces to the MTU of the network between them (sudo ip link set dev IFACE mtu 1500), or "
-                "let ICMP type 3 code 4 in"
+                f"set the interfaces to the MTU of the network between them ({root}ip link set dev IFACE mtu 1500), "
+                "or let ICMP type 3 code 4 in"
             )
         case _:
             return f"set private_ip in the inventory to an address of {on} that the other nodes can reach"

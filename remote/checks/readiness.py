@@ -12,6 +12,7 @@ from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.checks.facts import Driver, Facts, gather
+from remote.checks.finding import KERNEL_LOG
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.launchers.nccl import cluster_network, joins_cluster_network
 from remote.sessions.limits import Bounds
@@ -152,7 +153,7 @@ def driver_state(driver: Driver) -> DriverState:
 def driver_problem(driver: Driver) -> tuple[str, str] | None:
     """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
     state, gpus = driver_state(driver), f"{driver.devices} NVIDIA GPU{'s' * (driver.devices != 1)}"
-    dmesg = "gpuctl exec -- sudo dmesg shows what the kernel says of {} (lines with NVRM and Xid)"
+    dmesg = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
     said = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
     if state == "absent":
         return (

@@ -51,6 +51,8 @@ class FirewallFacts:
 
     programs: tuple[str, ...]
     """Those that are installed."""
+    sudo: bool
+    """Whether the command sudo is installed."""
     root: bool | None
     """Whether root can be had there; None: nobody asked, as there is no firewall program."""
     unreadable: Mapping[str, str]
@@ -59,6 +61,8 @@ class FirewallFacts:
     """iptables by program (`iptables-nft`, `ip6tables-legacy`, …) → its rules, where it has any."""
     bases: tuple[nftables.Base, ...]
     """nftables' chains for what comes in, those that iptables made there left out."""
+    outgoing: tuple[Filter, ...]
+    """Rules for what goes out, of all programs."""
     files: Mapping[str, File]
     zones: firewalld.Permanent
     """firewalld's own record of our rules."""
@@ -78,17 +82,25 @@ def parse(document: Mapping[str, Any]) -> FirewallFacts:
             unreadable[what] = f"its output can't be understood: {error!r}"
             return otherwise
 
-    filters = {
-        program: filter_
-        for program, save in document["saves"].items()
-        if save is not None
-        and (filter_ := understood(program, partial(iptables.read_filter, save), None)) is not None
-    }
+    saves = {program: save for program, save in document["saves"].items() if save is not None}
+    filters, outgoing = (
+        {
+            program: filter_
+            for program, save in saves.items()
+            if (filter_ := understood(program, partial(iptables.read_filter, save, base), None)) is not None
+        }
+        for base in (iptables.INPUT, iptables.OUTPUT)
+    )
     bases: tuple[nftables.Base, ...] = ()
+    bases_out: tuple[nftables.Base, ...] = ()
     if document["nft"] is not None:
         bases = understood("nft", partial(nftables.read_bases, document["nft"]), bases)
+        bases_out = understood("nft", partial(nftables.read_bases, document["nft"], "output"), bases_out)
     by_iptables = {
-        (_family(program), "filter", iptables.INPUT) for program in filters if not program.endswith("-legacy")
+        (_family(program), "filter", base)
+        for program in saves
+        if not program.endswith("-legacy")
+        for base in (iptables.INPUT, iptables.OUTPUT)
     }
     files = {path: File(text=file["text"], sha256=file["sha256"]) for path, file in document["files"].items()}
     for path in files:
@@ -99,13 +111,25 @@ def parse(document: Mapping[str, Any]) -> FirewallFacts:
     zones = {path: file.text for path, file in files.items() if path.startswith(firewalld.FOLDER)}
     return FirewallFacts(
         programs=tuple(document["programs"]),
+        sudo=bool(document["sudo"]),
         root=document["root"],
         filters=filters,
-        bases=tuple(base for base in bases if (base.family, base.table, base.filter.base) not in by_iptables),
+        bases=_without(by_iptables, bases),
+        outgoing=(*outgoing.values(), *(base.filter for base in _without(by_iptables, bases_out))),
         files=files,
         zones=understood(firewalld.FOLDER, partial(firewalld.read_permanent, zones), {}),
         unreadable=unreadable,
     )
+
+
+def _without(places: set[tuple[str, str, str]], bases: Iterable[nftables.Base]) -> tuple[nftables.Base, ...]:
+    return tuple(base for base in bases if (base.family, base.table, base.filter.base) not in places)
+
+
+def may_drop_outgoing(facts: FirewallFacts, peers: Iterable[str]) -> bool:
+    """Return whether the host's own rules may keep connections to these addresses from going out."""
+    addresses = [ipaddress.ip_address(peer) for peer in peers]
+    return any(filter_.first_block(addresses) is not None for filter_ in facts.outgoing)
 
 
 def owner_tag(owner: str) -> str:
@@ -124,11 +148,12 @@ def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Ste
     if not facts.programs:
         return Steps(steps=(), reason="no firewall program is installed")
     if unread := _unread(facts, {address.version for address in addresses}):
-        return Steps(steps=_guesses(facts, tag, addresses), reason=unread, known=False)
+        return Steps(steps=_guesses(facts, tag, addresses), reason=unread, known=False, sudo=facts.sudo)
     steps = _steps(facts, tag, addresses)
     count = f"{len(addresses)} peer{'' if len(addresses) == 1 else 's'}"
     if steps:
-        return Steps(steps=steps, reason=f"{count} to be let in by {', '.join(places(steps))}")
+        reason = f"{count} to be let in by {', '.join(places(steps))}"
+        return Steps(steps=steps, reason=reason, sudo=facts.sudo)
     if all(each.blocked_at(_STRANGERS[version]) is None for each, version in _all_filters(facts)):
         return Steps(steps=(), reason="nothing filters incoming connections")
     return Steps(steps=(), reason=f"the firewall lets {count} in already")
@@ -266,4 +291,5 @@ def _for_administrator(steps: Steps) -> str:
     if not steps.steps:
         return ""
     which = "" if steps.known else " (those of the firewall that is in use there)"
-    return f" An administrator of it can let the peers in with these commands{which}:\n{steps.shell()}"
+    root = "" if steps.sudo else ", run as root"
+    return f" An administrator of it can let the peers in with these commands{which}{root}:\n{steps.shell()}"

@@ -26,6 +26,18 @@ from remote.firewall.steps import Run, Write
 
 OURS = re.compile(r"gpuctl-[0-9a-f]{10}")
 INPUT = "INPUT"
+OUTPUT = "OUTPUT"
+_SEEN_FROM_OUTSIDE = {
+    "-s": "-d",
+    "--source": "--destination",
+    "-d": "-s",
+    "--destination": "--source",
+    "-i": "-o",
+    "--in-interface": "--out-interface",
+    "-o": "-i",
+    "--out-interface": "--in-interface",
+}
+"""Criteria of OUTPUT → those of INPUT that say the same of the peer."""
 _COUNTERS = re.compile(r"^\[\d+:\d+\] ")
 _VERDICTS = {
     "ACCEPT": Verdict.ACCEPT,
@@ -67,21 +79,26 @@ class Owned:
     there: bool
 
 
-def read_filter(save: str) -> Filter | None:
-    """The table that filters, from `iptables-save`'s text; None: there is none."""
+def read_filter(save: str, base: str = INPUT) -> Filter | None:
+    """Return the rules that begin at INPUT or OUTPUT, from `iptables-save`'s text; None if it has no such chain.
+
+    In the rules of OUTPUT the peer is the `source`, too.
+    """
     chains: dict[str, list[Rule]] = {}
     accepts = True
     for line in _filter_lines(save.splitlines()):
         if line.startswith(":"):
             name, policy = line[1:].split()[:2]
             chains.setdefault(name, [])
-            accepts = policy == "ACCEPT" if name == INPUT else accepts
+            accepts = policy == "ACCEPT" if name == base else accepts
         elif line.startswith("-A "):
             words = shlex.split(line)
+            if base == OUTPUT:
+                words = [_SEEN_FROM_OUTSIDE.get(word, word) for word in words]
             chains.setdefault(words[1], []).append(_rule(words[2:]))
-    if INPUT not in chains:
+    if base not in chains:
         return None
-    return Filter(base=INPUT, accepts=accepts, chains={name: tuple(rules) for name, rules in chains.items()})
+    return Filter(base=base, accepts=accepts, chains={name: tuple(rules) for name, rules in chains.items()})
 
 
 def _filter_lines(lines: Iterable[str]) -> Iterable[str]:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from remote.firewall.iptables import OURS, File
 from remote.firewall.rules import (
@@ -40,7 +40,7 @@ _UNEQUAL = "!="
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """A chain that hooks into input."""
+    """A chain that hooks into input or output."""
 
     family: str
     table: str
@@ -52,8 +52,10 @@ class Base:
         return f"{self.family} {self.table} {self.filter.base}"
 
 
-def read_bases(ruleset: str) -> tuple[Base, ...]:
-    """The chains that hook into input, from nft's JSON; empty where the kernel has no nftables.
+def read_bases(ruleset: str, hook: Literal["input", "output"] = "input") -> tuple[Base, ...]:
+    """Return the chains that hook into input or output, from nft's JSON; empty where the kernel has no nftables.
+
+    In the rules of output the peer is the `source`, too.
 
     Raises what comes of reading something else: ValueError, LookupError, TypeError or AttributeError.
     """
@@ -64,12 +66,12 @@ def read_bases(ruleset: str) -> tuple[Base, ...]:
             chain = item["chain"]
             family, table, name = chain["family"], chain["table"], chain["name"]
             chains.setdefault((family, table), {}).setdefault(name, [])
-            if chain.get("hook") == "input" and family in VERSIONS:
+            if chain.get("hook") == hook and family in VERSIONS:
                 bases.append((family, table, name, chain.get("policy", "accept") == "accept"))
         elif "rule" in item:
             rule = item["rule"]
             chains.setdefault((rule["family"], rule["table"]), {}).setdefault(rule["chain"], []).extend(
-                _rules(rule)
+                _rules(rule, "saddr" if hook == "input" else "daddr")
             )
     return tuple(
         Base(
@@ -85,8 +87,8 @@ def read_bases(ruleset: str) -> tuple[Base, ...]:
     )
 
 
-def _rules(rule: Mapping[str, Any]) -> list[Rule]:
-    """A rule; one for each entry where it decides by a map of verdicts."""
+def _rules(rule: Mapping[str, Any], peer_field: str) -> list[Rule]:
+    """A rule; one for each entry where it decides by a map of verdicts. `peer_field`: the peer's address."""
     sources: Networks | None = None
     not_from = False
     matches: list[Match] = []
@@ -99,7 +101,7 @@ def _rules(rule: Mapping[str, Any]) -> list[Rule]:
         kind, value = next(iter(statement.items()))
         if kind == "match":
             unequal = value["op"] == _UNEQUAL
-            networks = _networks(value["right"]) if _is_saddr(value["left"]) else None
+            networks = _networks(value["right"]) if _is_address(value["left"], peer_field) else None
             if not unequal and value["op"] not in _EQUAL:
                 matches.append(Match.MAYBE)
             elif networks is not None and sources is None:
@@ -146,12 +148,10 @@ def _entries(data: object) -> list[tuple[Any, Mapping[str, Any]]]:
     return [({"unknown": data}, {"drop": None})]
 
 
-def _is_saddr(left: object) -> bool:
+def _is_address(left: object, field: str) -> bool:
     payload = left.get("payload") if isinstance(left, dict) else None
     return (
-        isinstance(payload, Mapping)
-        and payload.get("field") == "saddr"
-        and payload.get("protocol") != "ether"
+        isinstance(payload, Mapping) and payload.get("field") == field and payload.get("protocol") != "ether"
     )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+SUDO = "sudo "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -17,9 +19,9 @@ class Run:
         """As the node's part takes it."""
         return {"argv": list(self.argv), "stdin": self.stdin}
 
-    def shell(self) -> str:
-        """As a person types it."""
-        return _fed(f"sudo {shlex.join(self.argv)}", self.stdin)
+    def shell(self, root: str = SUDO) -> str:
+        """Return the command line. `root`: what begins a command for root."""
+        return _fed(f"{root}{shlex.join(self.argv)}", self.stdin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +37,11 @@ class Write:
         """As the node's part takes it."""
         return {"path": self.path, "sha256": self.sha256, "text": self.text}
 
-    def shell(self) -> str:
-        """As a person types it."""
+    def shell(self, root: str = SUDO) -> str:
+        """Return the command line. `root`: what begins a command for root."""
         path = shlex.quote(self.path)
-        check = f"echo {shlex.quote(f'{self.sha256}  {self.path}')} | sudo sha256sum --check --quiet"
-        return _fed(f"{check} && sudo tee {path} >/dev/null", self.text)
+        check = f"echo {shlex.quote(f'{self.sha256}  {self.path}')} | {root}sha256sum --check --quiet"
+        return _fed(f"{check} && {root}tee {path} >/dev/null", self.text)
 
 
 Step = Run | Write
@@ -58,6 +60,8 @@ class Steps:
     reason: str
     known: bool = True
     """False: what the firewall does could not be read, and `steps` is what would help if it filters."""
+    sudo: bool = True
+    """Whether the host has the command sudo."""
 
     @property
     def where(self) -> tuple[str, ...]:
@@ -65,8 +69,8 @@ class Steps:
         return places(self.steps)
 
     def shell(self) -> str:
-        """All steps as a person types them."""
-        return "\n".join(step.shell() for step in self.steps)
+        """Return the command lines of all steps."""
+        return "\n".join(step.shell(SUDO if self.sudo else "") for step in self.steps)
 
 
 def _fed(command: str, text: str) -> str:

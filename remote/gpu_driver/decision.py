@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from inventories.gpu_driver import DriverPlan
 from remote.checks.facts import Facts
-from remote.checks.finding import listed
+from remote.checks.finding import KERNEL_LOG, listed
 from remote.checks.readiness import MISMATCH, driver_problem, driver_state
 from remote.sessions.wait_for_boot import span
 from remote.shared.constants import NODE_FOLDER
@@ -133,7 +133,7 @@ def sentence(look: Look) -> str:
         where = "nvidia-smi lists" if driver.smi_exit == 0 else "the PCI bus has"
         problem = (
             f"{where} {counted} of the {wanted} NVIDIA GPUs that its shape has",
-            "gpuctl exec -- sudo dmesg shows what the kernel says of the others (lines with NVRM and Xid); replace "
+            f"{KERNEL_LOG} shows what the kernel says of the others (lines with NVRM and Xid); replace "
             "the machine",
         )
     if users:

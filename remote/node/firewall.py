@@ -69,6 +69,7 @@ def read() -> Dict[str, Any]:
     programs = find_programs()
     unknown: Dict[str, Any] = {
         "programs": programs,
+        "sudo": has_sudo(),
         "root": None,
         "saves": {},
         "nft": None,
@@ -83,6 +84,11 @@ def read() -> Dict[str, Any]:
         return _as_root({"steps": None})
     except (OSError, ValueError) as error:
         return dict(unknown, root=False, unreadable={"root": str(error)})
+
+
+def has_sudo() -> bool:
+    """Return whether the command sudo is installed."""
+    return shutil.which("sudo", path=SEARCH_PATH) is not None
 
 
 def find_programs() -> List[str]:
@@ -123,6 +129,7 @@ def _read_as_root(programs: List[str]) -> Dict[str, Any]:
         _read_file(path, files, unreadable)
     return {
         "programs": programs,
+        "sudo": has_sudo(),
         "root": True,
         "saves": saves,
         "nft": nft,

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import remote
-from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, PROGRAMS
+from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, NOT_WRITABLE, PROGRAMS
 
 ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
 SENT = ("node", "shared")
@@ -37,7 +37,8 @@ try:
             shutil.rmtree(temporary, ignore_errors=True)
 except OSError as error:
     sys.stderr.write("%s\\n" % error)
-    sys.exit({DISK_FULL} if error.errno in (28, 122) else {FAILED})
+    statuses = {{28: {DISK_FULL}, 122: {DISK_FULL}, 1: {NOT_WRITABLE}, 13: {NOT_WRITABLE}, 30: {NOT_WRITABLE}}}
+    sys.exit(statuses.get(error.errno, {FAILED}))
 sys.argv = [home] + sys.argv[3:]
 import runpy
 runpy.run_path(home, run_name="__main__")

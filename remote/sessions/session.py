@@ -10,11 +10,11 @@ from typing import Any, Self
 from inventories import clocks
 from inventories.clocks import Watch, awake_s, wait_awake
 from inventories.machine import Machine
-from remote.errors import BadAnswer, ConnectionLost, DiskFull, NodeFailed, NoPython
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, HomeNotWritable, NodeFailed, NoPython
 from remote.sessions import node_payload
 from remote.sessions.limits import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.shared import frames
-from remote.shared.constants import DISK_FULL, FAILED
+from remote.shared.constants import DISK_FULL, FAILED, NOT_WRITABLE
 from remote.transport import NO_STATUS, Process, Transport
 
 STATUS_TIMEOUT_S = 10.0
@@ -278,6 +278,12 @@ class Conversation:
             raise DiskFull(
                 f"{name}: the disk is full: {last}. Free some space there "
                 "(`gpuctl exec -- df -h`), or choose a larger --disk-gb."
+            )
+        if code == NOT_WRITABLE:
+            raise HomeNotWritable(
+                f"{name}: gpuctl keeps its files in the login user's home folder, and can't write there: {last}. Let "
+                f"the user {self._node.machine.user} own the folder, or name another user (ansible_user) in the "
+                "inventory."
             )
         if code == 127 or ("No such file or directory" in said and self._node.python in said):
             raise NoPython(

@@ -7,6 +7,9 @@ FAILED = 90
 """Exit status of a node's command that failed with a sentence on standard error."""
 DISK_FULL = 91
 """Exit status of a node's command that found no space left."""
+NOT_WRITABLE = 92
+"""Exit status of a node's command that may not write to gpuctl's folder, or on whose file system nothing can be
+written."""
 
 # Folders on a node.
 NODE_FOLDER = ".gpuctl-node"

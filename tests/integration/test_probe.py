@@ -113,6 +113,30 @@ def test_doctor_refuses_one_machine_under_two_addresses(gpuctl: Gpuctl, tmp_path
         assert any("lists one machine 2 times" in row["detail"] for row in rows), rows
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "iptables -I OUTPUT -p tcp -d {peer} --dport 1024:65535 -j DROP",
+        "iptables -I OUTPUT -d {peer} -p tcp -j REJECT",
+        "nft 'add table inet out; add chain inet out o {{ type filter hook output priority 0; policy accept; }}; "
+        "add rule inet out o ip daddr {peer} tcp dport 1024-65535 drop'",
+    ],
+)
+def test_doctor_names_the_firewall_that_drops_what_goes_out(
+    gpuctl: Gpuctl, tmp_path: Path, rule: str
+) -> None:
+    with vms(tmp_path, count=2, firewall="none") as net:
+        a, b = net.hosts
+        a.root(rule.format(peer=b.address))
+        hosts, known_hosts = net.inventory()
+        gpuctl.ok("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
+        rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
+        (found,) = (row for row in rows if "firewall" in row["detail"])
+        assert (found["what"], found["ok"]) == (a.name, False)
+        assert found["detail"] == f"its own firewall drops what goes out to {b.name}"
+        assert "OUTPUT" in found["fix"]
+
+
 @contextmanager
 def connections(net: Any) -> Iterator[dict[str, Node]]:
     """Open connections to the hosts, by name."""

@@ -31,7 +31,8 @@ def recorded(kind: str, name: str) -> dict[str, Any]:
 def answer(**parts: object) -> dict[str, Any]:
     """A host's answer with nothing in it but these parts."""
     empty: dict[str, Any] = {
-        "programs": ["iptables-nft", "nft"], "root": True, "saves": {}, "nft": None, "files": {}, "unreadable": {}
+        "programs": ["iptables-nft", "nft"], "sudo": True, "root": True, "saves": {}, "nft": None, "files": {},
+        "unreadable": {},
     }  # fmt: skip
     return {**empty, **parts}
 

@@ -250,12 +250,12 @@ def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
 
 def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
     from remote.checks import facts
-    from remote.errors import BadAnswer, DiskFull, NodeFailed, NoPython
+    from remote.errors import BadAnswer, DiskFull, HomeNotWritable, NodeFailed, NoPython
 
     try:
         return facts.gather(node, peers, end_timer=end_timer)
     except (BadAnswer, NodeFailed) as error:
-        if isinstance(error, DiskFull | NoPython):
+        if isinstance(error, DiskFull | HomeNotWritable | NoPython):
             raise
         raise type(error)(
             f"{error} If {node.python} is no Python there, name one with --python PATH."
@@ -264,6 +264,7 @@ def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -
 
 def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
     """A note for each machine whose GPUs can't be used as they are, or that has fewer than its shape."""
+    from remote.checks.finding import KERNEL_LOG
     from remote.checks.readiness import driver_problem
 
     for name, fact in found.items():
@@ -273,7 +274,7 @@ def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str,
             app.output.say(f"note: {name}: {problem[0]}; {after}{problem[1]}")
         elif 0 < len(fact.gpus) < wanted:
             app.output.say(
-                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {wanted} should be; gpuctl exec -- sudo dmesg "
+                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {wanted} should be; {KERNEL_LOG} "
                 "shows what the kernel says of the others (lines with NVRM and Xid); replace the machine"
             )
 

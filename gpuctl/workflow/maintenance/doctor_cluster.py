@@ -9,6 +9,7 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.view import open_view
 from gpuctl.workflow.benchmarks import bandwidth
+from gpuctl.workflow.cluster.host_firewalls import may_stand_between
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.prepare import expected_gpus
 from inventories.disk.store import ClusterFolder
@@ -92,7 +93,8 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
     from remote.sessions.fanout import fan_out
 
     peers = tuple(node.machine.private_ip for node in nodes.values())
-    outcomes = fan_out(lambda node: facts.gather(node, peers), nodes)
+    guarded = may_stand_between([node.machine for node in nodes.values()])
+    outcomes = fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes)
     rows = [
         row(o.node, False, "did not tell its facts", str(o.error)) for o in outcomes if o.error is not None
     ]

@@ -58,6 +58,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
         "free_port": port,
         "cant_listen": cant_listen,
+        "sudo": firewall.has_sudo(),
         "firewall": firewall.read() if with_firewall else None,
         "active_runs": supervisor.active_runs(),
         # Last, so that it is the time of the answer.

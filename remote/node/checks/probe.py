@@ -88,10 +88,12 @@ def rank_address(address: str, master: str) -> str:
     An interface can have several addresses; `address` may be the second one. Source: `getifaddrs` in gloo's
     `lookupAddrForIface` and in NCCL's `findInterfaces`.
     """
-    if sys.platform != "linux" or ":" in address or address.startswith("127."):
+    if sys.platform != "linux" or address.startswith("127."):
         return address
-    interface = facts.route_interface(master)
-    return next((each for name, each in hardware.ipv4_addresses() if name == interface), address)
+    addresses, interface = hardware.ipv4_addresses(), facts.route_interface(master)
+    if address not in (each for _, each in addresses):
+        return address
+    return next((each for name, each in addresses if name == interface), address)
 
 
 def listen(

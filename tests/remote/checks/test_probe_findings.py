@@ -54,7 +54,8 @@ def test_probed_reports_a_rejecting_firewall_with_fix() -> None:
         "g-0 and g-2 can't reach it (at 10.0.0.2) on port 40000: a firewall rejects it (EHOSTUNREACH at once)"
     )
     assert found.fix == (
-        "open the firewall on g-1 to the other nodes: `gpuctl train` does that itself where sudo needs no password; "
+        "open the firewall on g-1 to the other nodes: `gpuctl train` does that itself as root or with a sudo that "
+        "needs no password; "
         "by hand: sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 -j ACCEPT"
     )
     assert found.fatal
@@ -92,7 +93,7 @@ def test_probed_names_the_one_node_that_reaches_no_peer(outcome: str) -> None:
     (found,) = said(probes(3, {("g-1", "g-0"): outcome, ("g-1", "g-2"): outcome}))
     assert found.node == "g-1"
     assert found.problem.startswith("it can't reach g-0 (10.0.0.1) and g-2 (10.0.0.3) on ")
-    assert found.fix == "let TCP out on g-1: sudo iptables -S OUTPUT shows what forbids it"
+    assert found.fix == "let TCP out on g-1: sudo iptables -S OUTPUT or sudo nft list ruleset shows the rule"
 
 
 def test_probed_reports_each_kind_of_failure_separately() -> None:

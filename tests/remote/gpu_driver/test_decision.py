@@ -12,6 +12,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from remote.checks.facts import Driver
+from remote.checks.finding import KERNEL_LOG
 from remote.errors import BadAnswer
 from remote.gpu_driver import decision
 from remote.gpu_driver.decision import Limits, Look
@@ -111,7 +112,7 @@ def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, see
         ),
         (
             look(PARTIAL),
-            "2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To continue: gpuctl exec -- sudo dmesg",
+            f"2 NVIDIA GPUs on the bus, of which nvidia-smi lists 1. To continue: {KERNEL_LOG}",
         ),
         (look(WORKS, wanted=4), "nvidia-smi lists 2 of the 4 NVIDIA GPUs that its shape has. To continue: "),
         (look(NO_GPU), "the PCI bus has 0 of the 2 NVIDIA GPUs that its shape has. To continue: "),
