@@ -141,8 +141,10 @@ _NO_FILE = re.compile(
     r"|unable to open file: name = '(?P<hdf5>[^']+)', errno = 2\b"  # HDF5
     r"|(?:cannot|can't|[Ff]ailed to) open(?: file)?:? (?P<mark>['\"])(?P<named>.+?)(?P=mark)"
     r"|(?P<before>[^\s:'\"]+): No such file or directory"  # C
+    r"|Parent directory (?P<parent>.+) does not exist"  # torch.save
+    r"|non-existent directory: '(?P<folder>[^']+)'"  # pandas
 )
-"""A file that is not there, and its name."""
+"""A file that is not there, and its name; or the folder that it was to be written in."""
 _LIBRARY = "cannot open shared object file"
 """What the dynamic linker says: the system's file, not the script's."""
 _NO_MODULE = re.compile(r"\bModuleNotFoundError\b")
@@ -348,10 +350,15 @@ def _child_cause(words: str) -> Cause | None:
 
 
 def path_not_found(words: str) -> str:
-    """The path that was looked for in vain, where the words name one; else empty."""
+    """Return the path that does not exist, if the words name one; else an empty text.
+
+    The path ends with / if it is a folder that a file was to be written in.
+    """
     found = None if _LIBRARY in words else _NO_FILE.search(words)
     if found is None:
         return ""
+    if folder := found["parent"] or found["folder"]:
+        return f"{folder}/"
     return next(found[name] for name in ("quoted", "hdf5", "named", "before") if found[name])
 
 

@@ -73,17 +73,17 @@ def sync(
 
     With `follow_deletions`, files that an earlier sync brought and that are gone here go there too; what
     runs wrote themselves stays. rsync is used for much, where both sides have it and the system's ssh gets there.
-    `working_folder`: one in it that is there afterwards, though nothing may be sent to it. `aside`: what becomes of
-    files of runs that would be lost; None: they are replaced. `project`: the folder of the project that `destination`
-    is in, where what is sent stays until a person removes it. `say` hears how far it is, once that takes longer than
-    two seconds.
+    `working_folder`: one in it that is there afterwards, as are the tree's folders without files. `aside`: what
+    becomes of files of runs that would be lost; None: they are replaced. `project`: the folder of the project that
+    `destination` is in, where what is sent stays until a person removes it. `say` hears how far it is, once that
+    takes longer than two seconds.
 
     Raises OSError for a file here that can't be read, BadAnswer, ConnectionLost, NodeFailed with what is in the way
     there, DiskFull. Whatever was interrupted, the next sync goes on.
     """
     # How long it takes is a matter of what is sent; the node says three things and no more.
     request: dict[str, Any] = {"root": destination, "follow_deletions": follow_deletions}
-    request |= {"working_folder": working_folder, **(aside.request(destination) if aside else {})}
+    request |= {"folders": [working_folder, *tree.folders], **(aside.request(destination) if aside else {})}
     request |= {"project": project} if project else {}
     with node.stream("sync", request, bounds=Bounds()) as talk:
         talk.send({"t": frames.MANIFEST}, tree.packed)
@@ -164,7 +164,7 @@ def _files(node: Node, tree: Tree, paths: Sequence[str]) -> list[str]:
     for path in paths:
         if path not in tree.entries:
             raise BadAnswer(f"{node.name}: asked for a file that is not in the project: {path!r}.")
-    return [path for path in paths if len(tree.entries[path]) == 3]
+    return [path for path in paths if len(tree.entries[path]) > 1]
 
 
 def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> dict[str, Any]:

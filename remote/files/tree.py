@@ -1,18 +1,21 @@
 """The files of a folder that are to be sent: what git would track, or all but a sensible ignore list."""
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import stat
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
 
 from remote.errors import SyncRefused
 from remote.files.git import list_files, repository_of
+from remote.shared.trees import folders_of
 
 IGNORED = (
     ".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -34,15 +37,28 @@ MAX_FILES = 20_000
 MAX_BYTES = 500 * 1000 * 1000
 
 PRIVATE = "it may hold credentials. Give a script what it needs with --env NAME"
-OUTSIDE = (
-    "it is a link that leads out of the folder, or has an absolute path. Copy there what the script needs"
-)
+OUTSIDE = "it is a link that leads out of the folder, or has an absolute path"
+PUSH = "Bring what it leads to: gpuctl push --into-project"
+DANGLING = "it is a link that leads nowhere on this computer"
+UNREADABLE = "this user may not read it"
 REPOSITORY = "it is a repository of its own. Make it a submodule, or name it with --include"
 SUBMODULE = "it is a submodule that is not checked out. Fetch it: git submodule update --init --recursive"
 SPECIAL = "it is no plain file"
 
-Entry = tuple[int, int, int] | tuple[str]
-"""Size, modification time in ns and mode of a file; or the target of a symbolic link."""
+MAX_NOTES = 3
+"""Notes with the same reason."""
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of a file of Git LFS that stands for the data."""
+POINTER_BYTES = range(120, 200)
+STAMPS = 1_000_003
+"""A prime: equal stamps of two times are a coincidence of one in a million."""
+
+Entry = tuple[int, int, int, int] | tuple[str]
+"""Size, modification time in ns, mode and stamp of a file; or the target of a symbolic link.
+
+The stamp is a part of the time at which the disk changed the file last. A change of content changes the stamp, even
+where size and modification time stay.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +70,40 @@ class Tree:
     """By path relative to `root`, with `/`."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """What is not sent → why, and what to do about it: the second half of a sentence."""
+    folders: tuple[str, ...] = ()
+    """Folders without any file, which are made on the nodes."""
+    pointers: tuple[str, ...] = ()
+    """Files of Git LFS that stand for data which is not on this computer."""
 
     @property
     def total_bytes(self) -> int:
         """Size of all files."""
-        return sum(entry[0] for entry in self.entries.values() if len(entry) == 3)
+        return sum(entry[0] for entry in self.entries.values() if len(entry) > 1)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what is not sent, and on what is sent in place of data."""
+        names: dict[str, list[str]] = {}
+        for name, why in self.skipped.items():
+            names.setdefault(why.partition(".")[0], []).append(name)
+        notes = [
+            f"{name} is not sent: {self.skipped[name]}"
+            for alike in names.values()
+            for name in alike[:MAX_NOTES]
+        ]
+        notes += [
+            f"{len(alike) - MAX_NOTES:,} more are not sent, like {alike[0]}: {why}"
+            for why, alike in names.items()
+            if len(alike) > MAX_NOTES
+        ]
+        if self.pointers:
+            more = (
+                f" and {len(self.pointers) - 1:,} more are pointers" if self.pointers[1:] else " is a pointer"
+            )
+            notes.append(
+                f"{self.pointers[0]}{more} of Git LFS, sent in place of the data. Get the data: git lfs pull"
+            )
+        return notes
 
     def why_skipped(self, name: str) -> str:
         """What of a path is not sent, and why; empty where that is not known."""
@@ -104,7 +149,12 @@ def read_tree(root: Path, *, include: Iterable[Path] = (), allow_large: bool = F
         for name, why in skipped.items()
         if not any(file.startswith(f"{name}/") for file in included)
     }
-    return _tree(root, names, allow_large, SECRETS, named=named, skipped=skipped)
+    tree = _tree(root, names, allow_large, SECRETS, named=named, skipped=skipped)
+    skipped = {
+        name: f"{why}. {instead_of_sending(root / name, root)}" if why == OUTSIDE else why
+        for name, why in tree.skipped.items()
+    }
+    return replace(tree, skipped=skipped, folders=_folders_without_files(tree, IGNORED))
 
 
 def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[dict[str, None], set[str]]:
@@ -124,8 +174,7 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
             raise SyncRefused(f"--include {path}: there is no such file or folder.")
         if not (absolute.is_relative_to(root) and absolute.resolve().is_relative_to(root)):
             raise SyncRefused(
-                f"--include {path} leads out of {root}, the folder that is sent. Copy what the script needs into it, "
-                "or send a larger folder with --root DIR."
+                f"--include {path} leads out of {root}, the folder that is sent. {instead_of_sending(path, root)}"
             )
         name = absolute.relative_to(root).as_posix()
         if absolute.is_symlink():
@@ -140,6 +189,13 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
     return found, named
 
 
+def instead_of_sending(path: Path, root: Path) -> str:
+    """Return the sentence on how a node gets a path that leads out of the folder that is sent."""
+    if path.is_relative_to(root):
+        return f"{PUSH} {shlex.quote(os.path.relpath(path))}"
+    return "Copy what the script needs into it, or send a larger folder with --root DIR."
+
+
 def without_links_above(path: Path) -> Path:
     """A path without `..` and without links on the way to it; it may be a link itself."""
     path = Path(os.path.normpath(path))
@@ -151,7 +207,8 @@ def read_everything(root: Path, *, allow_large: bool = False) -> Tree:
     if not root.is_dir():
         return _tree(root.parent, [root.name], allow_large=True, secret=())
     _refuse_home(root)
-    return _tree(root, _walk(root, (), CREDENTIALS, allow_large), allow_large)
+    tree = _tree(root, _walk(root, (), CREDENTIALS, allow_large), allow_large)
+    return replace(tree, folders=_folders_without_files(tree, ()))
 
 
 def _holds_home(folder: Path) -> bool:
@@ -189,6 +246,7 @@ def _tree(
 ) -> Tree:
     # Strings and one lstat a file: a project may have ten thousand.
     entries: dict[str, Entry] = {}
+    pointers: list[str] = []
     skipped = dict(skipped)
     total = 0
     links = _Links(root)
@@ -205,17 +263,61 @@ def _tree(
         except (FileNotFoundError, NotADirectoryError):
             continue  # tracked by git, deleted here
         if stat.S_ISREG(status.st_mode):
+            if not os.access(f"{root}/{name}", os.R_OK):
+                skipped[name] = UNREADABLE
+                continue
             total += status.st_size
-            entries[name] = (status.st_size, status.st_mtime_ns, status.st_mode & 0o777)
+            stamp = status.st_ctime_ns % STAMPS
+            entries[name] = (status.st_size, status.st_mtime_ns, status.st_mode & 0o777, stamp)
+            if status.st_size in POINTER_BYTES and _is_pointer(f"{root}/{name}"):
+                pointers.append(name)
         elif not stat.S_ISLNK(status.st_mode):
             skipped[name] = SPECIAL
         elif target := _target_inside(root, name):
             entries[name] = (target,)
         else:
-            skipped[name] = OUTSIDE
+            skipped[name] = OUTSIDE if (root / name).exists() else DANGLING
         if not allow_large and (total > MAX_BYTES or len(entries) > MAX_FILES):
             raise SyncRefused(_too_large(root, entries, total, more=len(names) - len(entries)))
-    return Tree(root=root, entries=entries, skipped=dict(sorted(skipped.items())))
+    return Tree(root=root, entries=entries, skipped=dict(sorted(skipped.items())), pointers=tuple(pointers))
+
+
+def _is_pointer(path: str) -> bool:
+    with open(path, "rb") as file:  # noqa: PTH123 - a Path costs more than the call
+        return file.read(len(POINTER)) == POINTER
+
+
+def _folders_without_files(tree: Tree, ignored: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders in those that are sent that hold no file, however deep, and the folders in them."""
+    leave_out = _matcher((*ignored, *SECRETS))
+    sent = {"", *folders_of(tree.entries)}
+    found: list[str] = []
+    for folder in sent:
+        with contextlib.suppress(OSError), os.scandir(f"{tree.root}/{folder}") as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if path in sent or path in tree.skipped or leave_out(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    found += _without_files(str(tree.root), path)
+    return tuple(sorted(found))
+
+
+def _without_files(root: str, path: str) -> list[str]:
+    """Return a folder and all in it; nothing where one of them holds a file or a link, or may not be read."""
+    found = []
+    try:
+        for folder, names, files in os.walk(f"{root}/{path}", onerror=_raise):
+            if files or any(os.path.islink(f"{folder}/{name}") for name in names):  # noqa: PTH114
+                return []
+            found.append(folder[len(root) :].lstrip("/"))
+    except OSError:
+        return []
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 class _Links:
@@ -255,9 +357,14 @@ def _is_secret(part: str, secret: tuple[str, ...]) -> bool:
     return part in secret or dotenv
 
 
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
+    """Return what tells whether a name matches one of the patterns."""
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)").match
+
+
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
     """Everything but folders, and those folders that are secret, by path relative to `root`."""
-    leave_out = re.compile("|".join(map(translate, ignored)) or r"(?!)").match
+    leave_out = _matcher(ignored)
     found: list[str] = []
     top = str(root)
     for folder, folders, names in os.walk(top):
@@ -280,7 +387,7 @@ def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> 
     sizes: dict[str, int] = {}
     for name, entry in entries.items():
         top = name.split("/")[0]
-        sizes[top] = sizes.get(top, 0) + (entry[0] if len(entry) == 3 else 0)
+        sizes[top] = sizes.get(top, 0) + (entry[0] if len(entry) > 1 else 0)
     by_size = sorted(((name, size) for name, size in sizes.items() if size), key=lambda item: -item[1])
     largest = ", ".join(f"{name} ({human_bytes(size)})" for name, size in by_size[:3]) or "none"
     return (

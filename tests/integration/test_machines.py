@@ -67,11 +67,16 @@ def test_push_into_project_puts_files_where_scripts_find_them(cluster: Gpuctl) -
         path = folder.parent / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    (folder / "my.py").write_text("print(open('../data/x.txt').read())")
+    (cluster.cwd / "elsewhere").mkdir()
+    (cluster.cwd / "elsewhere" / "y.txt").write_text(" and linked")
+    (folder / "linked").symlink_to(cluster.cwd / "elsewhere")
+    (folder / "my.py").write_text("print(open('../data/x.txt').read() + open('linked/y.txt').read())")
     cluster.ok("push", "--into-project", "../data", cwd=folder)
-    assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err
-    assert "pushed" in cluster.ok("train", "my.py", cwd=folder).err, "a sync leaves it alone"
-    assert "pushed" in cluster.ok("train", "--fresh", "my.py", cwd=folder).err, "no run wrote it"
+    told = " ".join(cluster("train", "my.py", cwd=folder).err.split())
+    assert "Bring what it leads to: gpuctl push --into-project linked" in told
+    cluster.ok("push", "--into-project", "linked", cwd=folder)
+    assert "pushed and linked" in cluster.ok("train", "my.py", cwd=folder).err, "a sync leaves it alone"
+    assert "pushed and linked" in cluster.ok("train", "--fresh", "my.py", cwd=folder).err, "no run wrote it"
     assert "is no part of the project" in cluster("push", "--into-project", "/etc/hosts", cwd=folder).err
     assert "leave out the destination" in cluster("push", "--into-project", "my.py", "x", cwd=folder).err
 

@@ -1,6 +1,7 @@
 """A user's own script: its environment, its arguments, its folder, and what it leaves behind."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -196,22 +197,30 @@ def test_train_sends_only_changed_files_git_would_track(cluster: Gpuctl) -> None
         "for folder, _, names in sorted(os.walk('.')):\n"
         "    for name in sorted(names):\n"
         "        print(os.path.join(folder, name))\n"
+        "import lib.old\n"
+        "open('logs/train.csv', 'w').write(str(lib.old.A))\n"
     )
     cluster.script("list.py", listing)
     cluster.script(".gitignore", "data/\n")
     cluster.script("data/big.bin", "x")
     cluster.script("lib/one.py", "")
     cluster.script("lib/two.py", "")
+    cluster.script("lib/old.py", "A = 1")
+    (cluster.cwd / "logs").mkdir()
     subprocess.run(["git", "init", "-q", str(cluster.cwd)], check=True)
     cluster.ok("train", "--nnodes", "1", "list.py")
     first = cluster.ok("logs").out.split()
-    assert first == ["./.gitignore", "./list.py", "./lib/one.py", "./lib/two.py"]
+    assert first == ["./.gitignore", "./list.py", "./lib/old.py", "./lib/one.py", "./lib/two.py"]
     (cluster.cwd / "lib" / "two.py").unlink()
+    status = (cluster.cwd / "lib" / "old.py").stat()
+    cluster.script("lib/old.py", "A = 2")
+    os.utime(cluster.cwd / "lib" / "old.py", ns=(status.st_atime_ns, status.st_mtime_ns))
     cluster.script("lib/one.py", "# longer")
-    again = cluster.ok("train", "--nnodes", "1", "list.py").err
-    assert "1 file sent" in again
-    assert "1 removed" in again
-    assert cluster.ok("logs").out.split() == ["./.gitignore", "./list.py", "./lib/one.py"]
+    again = cluster.ok("train", "--nnodes", "1", "--json", "list.py")
+    assert "2 files sent" in again.err
+    assert "1 removed" in again.err
+    assert (cluster.run_folder(again.json["run"]) / "outputs/default-0/logs/train.csv").read_text() == "2"
+    assert cluster.ok("logs").out.split()[:2] == ["./.gitignore", "./list.py"]
     assert "up to date" in cluster.ok("train", "--nnodes", "1", "list.py").err
 
 

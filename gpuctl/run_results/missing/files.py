@@ -6,13 +6,13 @@ import shlex
 from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
-from gpuctl.text import with_tilde
 from inventories.run import RunOptions
-from remote.files.tree import Tree, read_tree
+from remote.files.tree import Tree, instead_of_sending, read_tree
 from remote.shared.constants import CODE, NODE_FOLDER
 
 _OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
 """A path in the code on a node, as a script makes it of its own `__file__`."""
+_SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|opt|proc|run|sbin|sys|usr|var)/")
 
 
 def how_to_send(words: str, options: RunOptions) -> str:
@@ -25,10 +25,13 @@ def how_to_send(words: str, options: RunOptions) -> str:
         return ""
     of_node = _OF_NODE.fullmatch(name)
     path = Path(os.path.normpath(root / of_node["rest"] if of_node else folder / name))
-    if not path.exists():
+    written = name.endswith("/") or not path.exists()
+    if written and not name.endswith("/"):
+        path, name = path.parent, os.path.dirname(name)  # noqa: PTH120
+    if not path.exists() or path == root:
         return ""
     if not path.is_relative_to(root):
-        if Path(name).is_absolute() and not with_tilde(str(path)).startswith("~"):
+        if written or _SYSTEM.match(str(path)):
             return ""  # each machine has such paths of its own
         return (
             f"{path} is on this computer, outside {root}, the folder that was sent. Bring it to the nodes, and have "
@@ -41,10 +44,23 @@ def how_to_send(words: str, options: RunOptions) -> str:
     name = inner.as_posix() if of_node else name
     if why := tree.why_skipped(inner.as_posix()):
         return f"{name} is on this computer and was not sent: {why}"
-    whole = root / _largest_unsent(inner, tree)
-    if not read_tree(root, include=[whole], allow_large=True).entries.keys() - tree.entries.keys():
-        return ""  # an empty folder
-    return ignored(name, whole, folder)
+    if link := _link_out(path, root):
+        shown = link.relative_to(root).as_posix()
+        return f"{shown} leads out of the folder that was sent. {instead_of_sending(link, root)}"
+    if written:
+        return (
+            f"The folder {name.rstrip('/')} is on this computer and was not sent, because git ignores it. Have the "
+            f"script make it: os.makedirs({name.rstrip('/')!r}, exist_ok=True). Or send it with all that it holds: "
+            f"--include {shlex.quote(os.path.relpath(path, folder))}"
+        )
+    return ignored(name, root / _largest_unsent(inner, tree), folder)
+
+
+def _link_out(path: Path, root: Path) -> Path | None:
+    """Return the link on the way to a path that leads out of the root. None: no link does."""
+    inside = [above for above in (*reversed(path.parents), path) if above.is_relative_to(root)]
+    real = root.resolve()
+    return next((one for one in inside if one.is_symlink() and not one.resolve().is_relative_to(real)), None)
 
 
 def ignored(name: str, path: Path, folder: Path) -> str:
@@ -67,7 +83,8 @@ def path_in_project(name: str, options: RunOptions) -> str | None:
 def is_sent(path: Path, tree: Tree) -> bool:
     """Whether a file, or something in a folder, is among what is sent; `path`: from the folder that is sent."""
     name = path.as_posix()
-    return name in tree.entries or any(entry.startswith(f"{name}/") for entry in tree.entries)
+    sent = (*tree.entries, *tree.folders)
+    return name in sent or any(entry.startswith(f"{name}/") for entry in sent)
 
 
 def _largest_unsent(path: Path, tree: Tree) -> Path:

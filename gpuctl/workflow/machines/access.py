@@ -156,23 +156,27 @@ def push(
     None: into the place that it has in the copy of the current folder's project.
     """
     from remote.files.sync import sync
-    from remote.files.tree import human_bytes, read_everything
+    from remote.files.tree import human_bytes, read_everything, without_links_above
     from remote.sessions.fanout import fan_out, values
 
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
-    source = source.resolve()
+    # A link goes by its own name, with what it leads to.
+    place = without_links_above(Path.cwd() / source)
     project = None
     if destination is None:
-        project, destination = _place_in_project(app, source)
-    tree = read_everything(source, allow_large=allow_large)
-    for name, why in tree.skipped.items():
-        app.output.say(f"{name} is not sent: {why}")
+        project, destination = _place_in_project(app, place)
+    tree = read_everything(place.resolve(), allow_large=allow_large)
+    for note in tree.notes:
+        app.output.say(note)
     if not tree.entries:
         raise Usage(f"There is nothing to send in {source}.")
-    if source.is_dir():
-        entries = {f"{source.name}/{name}": entry for name, entry in tree.entries.items()}
-        tree = replace(tree, root=source.parent, entries=entries)
+    if place.is_dir():
+        entries = {f"{place.name}/{name}": entry for name, entry in tree.entries.items()}
+        folders = tuple(f"{place.name}/{name}" for name in tree.folders)
+        tree = replace(tree, root=place.parent, entries=entries, folders=folders)
+    else:
+        tree = replace(tree, root=place.parent, entries=dict.fromkeys([place.name], *tree.entries.values()))
     destination = with_tilde(destination)  # the shell here replaced an unquoted ~
     folder = app.store.cluster(app.options.cluster)
     with connected(folder, chosen(app, rank)) as nodes:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuctl.text import plural
+from gpuctl.text import for_cluster, plural
 from gpuctl.view import View
 from gpuctl.workflow.cluster.host_firewalls import may_stand_between, open_firewall
 from gpuctl.workflow.environment.build import Build, install_project
@@ -69,8 +69,8 @@ def prepare(
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
-    for name, why in project.tree.skipped.items():
-        view.note(f"{name} is not sent: {why}")
+    for note in project.tree.notes:
+        view.note(for_cluster(note, inventory.cluster))
     guarded = may_stand_between(inventory.machines)
     everyone = {**nodes, **(beside or {})}
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))

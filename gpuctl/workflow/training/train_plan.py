@@ -73,8 +73,7 @@ class PlannedLaunch:
         yield f"send {files}, of {tree.root} to {self.project.destination}"
         if self.project.folder != ".":
             yield f"run in its folder {self.project.folder}"
-        for name, why in tree.skipped.items():
-            yield f"not sent: {name}: {why}"
+        yield from tree.notes
         yield from install.lines()
         if self.point is not None:
             yield resume_line(self.point, run)

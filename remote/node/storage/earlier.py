@@ -82,12 +82,15 @@ def not_as_sent(root: str, sent: Dict[str, Any], paths: Iterable[str]) -> Iterat
             yield path
 
 
-def not_sent(root: str, sent: Dict[str, Any], pushed: Dict[str, Any]) -> Iterator[str]:
+def not_sent(
+    root: str, sent: Dict[str, Any], pushed: Dict[str, Any], made: Sequence[str] = ()
+) -> Iterator[str]:
     """All that no sync has brought, or that was changed since, but for caches; a folder with nothing else as one.
 
-    What was `pushed` is left alone, as nothing brings it again; so is a link on its way.
+    What was `pushed` is left alone, as nothing brings it again; so is a link on its way. `made`: folders that a sync
+    makes without any file.
     """
-    folders = {"", *folders_of([*sent, *pushed])}
+    folders = {"", *made, *folders_of([*sent, *pushed, *made])}
     device, mounts, pending = device_of(root), mount_points(), [""]
     while pending:
         inner = pending.pop()

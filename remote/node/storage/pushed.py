@@ -25,6 +25,15 @@ def pushed(project: str) -> Dict[str, Any]:
     return read_json(Path(project + RECORD))
 
 
+def pushed_into(project: str, root: str) -> Dict[str, Any]:
+    """Return what has been pushed into `root`, which is the project's folder or one in it, as a manifest of it."""
+    prefix = os.path.relpath(root, project) + "/"
+    known = pushed(project)
+    if prefix == "./":
+        return known
+    return {path[len(prefix) :]: entry for path, entry in known.items() if path.startswith(prefix)}
+
+
 def brought(project: str) -> Dict[str, Any]:
     """All that was sent to a project's folder, pushed or built there, as a manifest; what was sent counts first."""
     return dict(pushed(project), **sent(project))

@@ -1,7 +1,8 @@
 """The node's side of sync: takes a manifest, asks for what has changed, removes what has gone.
 
 A file is unchanged when its size, modification time and mode are those of the manifest, much as rsync decides
-it. Files, and links to files, are replaced by those of the same name; a folder with something in it never is.
+it, and its stamp is that of the sync before. Files, and links to files, are replaced by those of the same name; a
+folder with something in it never is.
 
     {"root", "follow_deletions", …}, {"t": "manifest"} + zlib(JSON)   →
                                   ← {"t": "need", "paths", "removed", "root", "rsync"}
@@ -12,6 +13,7 @@ it. Files, and links to files, are replaced by those of the same name; a folder 
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import shutil
@@ -23,19 +25,20 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 from remote.node.storage import earlier
 from remote.node.storage.checkpoints import Heartbeat
 from remote.node.storage.outputs import as_sent
-from remote.node.storage.pushed import MANIFEST, note_pushed, pushed, sent
+from remote.node.storage.pushed import MANIFEST, note_pushed, pushed, pushed_into, sent
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
 from remote.node.storage.sync_lock import alone
 from remote.shared import frames
 from remote.shared.files import walk_files, write_json
 from remote.shared.trees import folders_of
 
-# An entry of a manifest: [size, modification time in ns, mode], or [link target] for a symbolic link.
+# An entry of a manifest: [size, modification time in ns, mode, stamp], or [link target] for a symbolic link. A change
+# of content on the other side changes the stamp. A file that changed while it was sent has none.
 Manifest = Dict[str, List[Any]]
 
 
 def command_sync(request: Dict[str, Any], output: BinaryIO, more: Iterator[frames.Frame]) -> None:
-    """`sync`: root, follow_deletions, working_folder, aside, fresh, then the manifest. Answers `need`, takes chunks.
+    """`sync`: root, follow_deletions, folders, aside, fresh, then the manifest. Answers `need`, takes chunks.
 
     With follow_deletions the folder is ours: what an earlier sync brought goes when it has gone there, and makes
     room for what comes. Without it nothing is removed, and linked folders are followed. Raises OSError, before
@@ -70,10 +73,12 @@ def _sync(
     ours: bool = request["follow_deletions"]
     before: Manifest = sent(root) if ours else {}
     kept = pushed(root)
+    project = os.path.abspath(os.path.expanduser(request["project"])) if request.get("project") else ""
+    made: List[str] = request.get("folders", ["."])
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before, kept)))
-    stale = _stale(root, manifest)
+        aside.take(list(earlier.not_sent(root, before, kept, made)))
+    stale = _stale(root, manifest, pushed_into(project, root) if project else before)
     folders = folders_of(stale)
     found = _in_the_way(root, folders, stale, before if ours else None)
     if found:
@@ -81,12 +86,13 @@ def _sync(
     if aside is not None:
         gone = [path for path in before if path not in manifest]
         aside.take(list(earlier.not_as_sent(root, dict(kept, **before), [*stale, *gone])))
+    _remove_lookalikes(root, stale, manifest)
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
         # Before the files come: what an interrupted sync has brought is known to the next one.
         write_json(Path(root + MANIFEST), manifest)
-    if request.get("project"):
-        note_pushed(os.path.abspath(os.path.expanduser(request["project"])), root, manifest)
+    if project:
+        note_pushed(project, root, manifest)
     need = {"t": frames.NEED, "paths": list(stale), "removed": removed, "root": root, "rsync": None}
     with Staging(root) as staging:
         if stale:
@@ -96,12 +102,14 @@ def _sync(
                 need["rsync"] = {"temporary": staging.name, "partial": os.path.join(root, PARTIAL)}
         frames.write(output, need)
         came = _receive(root, {path: manifest[path] for path in stale}, more, output, staging)
-    if ours and any(manifest[path] != entry for path, entry in came.items()):
+    if ours and any(manifest[path][:3] != entry for path, entry in came.items()):
         # A file that grew while it was sent is as it came; that no run has changed it is known to the next sync.
         manifest = dict(manifest, **came)
         write_json(Path(root + MANIFEST), manifest)
     shutil.rmtree(os.path.join(root, PARTIAL), ignore_errors=True)
-    os.makedirs(os.path.join(root, request.get("working_folder", ".")), exist_ok=True)
+    for folder in made:
+        with contextlib.suppress(FileExistsError, NotADirectoryError):  # a run made a file of that name
+            os.makedirs(os.path.join(root, folder), exist_ok=True)
     done = {"t": frames.SYNCED, "root": root}
     if aside is None:
         frames.write(output, done)
@@ -118,14 +126,37 @@ def _take_manifest(more: Iterator[frames.Frame]) -> Manifest:
     return manifest
 
 
-def _stale(root: str, manifest: Manifest) -> "Dict[str, Optional[os.stat_result]]":
-    """The paths that are not as the manifest has them, sorted, each with what is there; None for nothing."""
+def _stale(
+    root: str, manifest: Manifest, known: Optional[Manifest] = None
+) -> "Dict[str, Optional[os.stat_result]]":
+    """The paths that are not as the manifest has them, sorted, each with what is there; None for nothing.
+
+    `known`: what earlier syncs brought. A file with another stamp than there has another content, too.
+    """
     stale = {}
     for path, entry in manifest.items():
         there = _lstat(root + "/" + path)
-        if there is None or not _unchanged(root + "/" + path, there, entry):
+        if there is None or not _unchanged(root + "/" + path, there, entry) or _restamped(path, entry, known):
             stale[path] = there
     return {path: stale[path] for path in sorted(stale)}
+
+
+def _restamped(path: str, entry: List[Any], known: Optional[Manifest]) -> bool:
+    stamps = entry[3:] and known and known.get(path, [])[3:]
+    return bool(stamps) and stamps != entry[3:]
+
+
+def _remove_lookalikes(root: str, stale: "Dict[str, Optional[os.stat_result]]", manifest: Manifest) -> None:
+    """Remove files of another content that no later look could tell from those that are to come.
+
+    Nor could Python: what it compiled of them goes, too.
+    """
+    for path, there in stale.items():
+        if there is not None and stat.S_ISREG(there.st_mode) and as_sent(there, manifest[path]):
+            file = Path(root, path)
+            for old in [file, *file.parent.glob("__pycache__/{}.*.pyc".format(glob.escape(file.stem)))]:
+                with contextlib.suppress(FileNotFoundError):
+                    old.unlink()
 
 
 def _lstat(path: str) -> "Optional[os.stat_result]":
@@ -244,7 +275,7 @@ def _receive(
                 frames.write(output, {"t": frames.NEED, "paths": list(need)})
                 continue
             path = header["path"]
-            if len(need.get(path, ())) != 3:
+            if len(need.get(path, ())) < 3:
                 raise ValueError("a file that nobody asked for was sent: {}".format(path))
             if path != coming:
                 if coming:
@@ -253,7 +284,7 @@ def _receive(
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             _write(handle, body)
             if header.get("last"):
-                _, mtime_ns, mode = need[path]
+                mtime_ns, mode = need[path][1:3]
                 os.fchmod(handle, mode)
                 os.utime(handle, ns=(mtime_ns, mtime_ns))
                 came[path] = [os.fstat(handle).st_size, mtime_ns, mode]

@@ -202,6 +202,8 @@ def test_read_names_ranks_that_missed_a_barrier() -> None:
         ),
         ("cat: data/x.txt: No such file or directory", "data/x.txt"),
         ("RuntimeError: cannot open file 'tokens.bin'", "tokens.bin"),
+        ("RuntimeError: Parent directory my out/a does not exist.", "my out/a/"),
+        ("OSError: Cannot save file into a non-existent directory: 'out'", "out/"),
         ("python: can't open file '/h/x.py': [Errno 2] No such file or directory", "/h/x.py"),
         ("ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory", ""),
         ("RuntimeError: Failed to open socket", ""),

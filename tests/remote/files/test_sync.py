@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -31,14 +32,14 @@ def sync(root: Path, tree: Tree, *, push: bool = False, cut: bool = False) -> li
         yield {"t": "manifest"}, tree.packed
         need = json.loads(output.getvalue().splitlines()[0])["paths"]
         for path in need:
-            if len(tree.entries[path]) == 3:
+            if len(tree.entries[path]) > 1:
                 yield {"t": "chunk", "path": path, "last": not cut}, (tree.root / path).read_bytes()
                 if cut:
                     return
         yield {"t": "sent"}, b""
 
     output = BytesIO()
-    request = {"root": str(root), "follow_deletions": not push}
+    request = {"root": str(root), "follow_deletions": not push, "folders": [".", *tree.folders]}
     command_sync(request, output, chunks())
     return [json.loads(line) for line in output.getvalue().splitlines()]
 
@@ -186,7 +187,45 @@ def test_sync_does_not_request_files_already_copied(here: Path, tmp_path: Path) 
     command_sync({"root": str(there), "follow_deletions": True}, output, chunks())
     first, second, done = (json.loads(line) for line in output.getvalue().splitlines())
     assert (first["paths"], second, done["t"]) == (["a", "b"], {"t": "need", "paths": ["b"]}, "synced")
-    assert read_everything(there).entries == tree.entries
+    copied = read_everything(there).entries
+    assert {name: entry[:3] for name, entry in copied.items()} == {
+        name: entry[:3] for name, entry in tree.entries.items()
+    }
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_sync_sends_other_content_of_the_same_size_and_time(
+    here: Path, tmp_path: Path, interrupted: bool
+) -> None:
+    there = tmp_path / "there"
+    make(here, a="first", b="stays")
+    sync(there, read_everything(here))
+    times = (here / "a").stat()
+    time.sleep(0.02)  # the disk's clock has steps
+    (here / "a").write_text("other")
+    os.utime(here / "a", ns=(times.st_atime_ns, times.st_mtime_ns))
+    if interrupted:
+        with pytest.raises(EOFError):
+            sync(there, read_everything(here), cut=True)
+    assert sync(there, read_everything(here))[0]["paths"] == ["a"]
+    assert (there / "a").read_text() == "other"
+    assert sync(there, read_everything(here))[0]["paths"] == []
+
+
+def test_sync_makes_folders_that_hold_no_file(here: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    for folder in ("logs/tensorboard", "out", "taken"):
+        (here / folder).mkdir(parents=True)
+    make(here, a="1")
+    make(there, taken="by a run")
+    for _ in range(2):
+        sync(there, read_everything(here))
+        assert sorted(path.name for path in there.rglob("*") if path.is_dir()) == [
+            "logs",
+            "out",
+            "tensorboard",
+        ]
+    assert listing(there) == ["a", "taken"]
 
 
 def test_sync_refuses_interleaved_or_unrequested_files(here: Path, tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""What is said of a file or folder that a rank did not find: only what certainly brings it there."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuctl.run_results.missing.files import how_to_send
+from inventories.run import RunOptions
+
+LACKS = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
+NO_PARENT = "RuntimeError: Parent directory {} does not exist."
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with what git ignores, a link that leads out, and an empty folder; the current folder."""
+    root = tmp_path / "project"
+    for name in ("a.py", "data/train.bin", "logs/old.csv"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "x.bin").touch()
+    for link in ("linked", "ignored link"):
+        (root / link).symlink_to(tmp_path / "big")
+    (root / "empty").mkdir()
+    (root / ".gitignore").write_text("data\nlogs\nignored link\n")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (LACKS.format("data/train.bin"), "Send it with this option: --include data"),
+        (LACKS.format("data"), "Send it with this option: --include data"),
+        (LACKS.format("logs/new.csv"), "os.makedirs('logs', exist_ok=True). Or send it with all that it holds: "
+         "--include logs"),
+        (NO_PARENT.format("logs"), "The folder logs is on this computer and was not sent, because git ignores it"),
+        (LACKS.format("linked/x.bin"), "gpuctl push --into-project linked"),
+        (LACKS.format("ignored link/x.bin"), "gpuctl push --into-project 'ignored link'"),
+        (LACKS.format("../big/x.bin"), "/big/x.bin data"),
+        (LACKS.format("nowhere/x.bin"), ""),
+        (NO_PARENT.format("nowhere"), ""),
+        (NO_PARENT.format("empty"), ""),
+        (LACKS.format("new.csv"), ""),
+        (LACKS.format("/etc/hosts"), ""),
+    ],
+)  # fmt: skip
+def test_how_to_send_names_what_brings_a_path(project: Path, words: str, sentence: str) -> None:
+    found = how_to_send(words, RunOptions(project=str(project), root=str(project)))
+    assert sentence in found
+    assert bool(sentence) == bool(found)
