@@ -93,7 +93,7 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
     if request.module is not None:
         typed_together = before[-1] != request.module  # -mMODULE
         before, target, after = before[: -1 if typed_together else -2], ("-m", request.module), words
-    own = after[: after.index("--")] if "--" in after else after
+    taken = after[: after.index("--")] if "--" in after else after
     known = {
         name: param
         for param in context.command.params
@@ -103,7 +103,7 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
     }
     options: dict[str, list[str]] = {}
     rest: list[str] = []
-    ahead = iter(own)
+    ahead = iter(taken)
     for word in ahead:
         name, equals, _ = word.partition("=")
         if name not in known:
@@ -117,7 +117,7 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
         target=target,
         after=after,
         options=options,
-        rest=[*rest, *after[len(own) :]],
+        rest=[*rest, *after[len(taken) :]],
     )
 
 
@@ -137,16 +137,18 @@ def _source(request: "TrainRequest") -> str | None:
     ahead = {
         root / name
         for name, entry in tree.entries.items()
-        if len(entry) == 3 and entry[0] <= MAX_SOURCE_BYTES and (name.endswith(".py") or root / name == path)
+        if len(entry) > 1 and entry[0] <= MAX_SOURCE_BYTES and (name.endswith(".py") or root / name == path)
     }
-    found = {one for one in (path, Path(f"{path}.py"), path / "__main__.py") if one in ahead}
+    reached = {path, Path(f"{path}.py"), path / "__main__.py"} & ahead
     sources = []
-    while found:
-        ahead -= found
-        text = "\n".join(one.read_text(errors="replace") for one in found)
+    while reached:
+        ahead -= reached
+        text = "\n".join(file.read_text(errors="replace") for file in reached)
         sources.append(text)
         names = {name for line in _IMPORT.findall(text) for name in re.findall(r"\w+", line)}
-        found = {one for one in ahead if (one.parent.name if one.stem == "__init__" else one.stem) in names}
+        reached = {
+            file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
+        }
     return "\n".join(sources) if sources else None
 
 

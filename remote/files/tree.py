@@ -82,7 +82,7 @@ class Tree:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what is not sent, and on what is sent in place of data."""
+        """Sentences on files that are not sent, and on pointers that are sent in place of data."""
         names: dict[str, list[str]] = {}
         for name, why in self.skipped.items():
             names.setdefault(why.partition(".")[0], []).append(name)
@@ -288,10 +288,10 @@ def _is_pointer(path: str) -> bool:
 
 
 def _folders_without_files(tree: Tree, ignored: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders in those that are sent that hold no file, however deep, and the folders in them."""
+    """Return folders that hold no file, however deep, and all folders in them."""
     leave_out = _matcher((*ignored, *SECRETS))
     sent = {"", *folders_of(tree.entries)}
-    found: list[str] = []
+    empty: list[str] = []
     for folder in sent:
         with contextlib.suppress(OSError), os.scandir(f"{tree.root}/{folder}") as entries:
             for entry in entries:
@@ -299,21 +299,21 @@ def _folders_without_files(tree: Tree, ignored: tuple[str, ...]) -> tuple[str, .
                 if path in sent or path in tree.skipped or leave_out(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    found += _without_files(str(tree.root), path)
-    return tuple(sorted(found))
+                    empty += _without_files(str(tree.root), path)
+    return tuple(sorted(empty))
 
 
 def _without_files(root: str, path: str) -> list[str]:
     """Return a folder and all in it; nothing where one of them holds a file or a link, or may not be read."""
-    found = []
+    folders = []
     try:
         for folder, names, files in os.walk(f"{root}/{path}", onerror=_raise):
             if files or any(os.path.islink(f"{folder}/{name}") for name in names):  # noqa: PTH114
                 return []
-            found.append(folder[len(root) :].lstrip("/"))
+            folders.append(folder[len(root) :].lstrip("/"))
     except OSError:
         return []
-    return found
+    return folders
 
 
 def _raise(error: OSError) -> None:
@@ -358,7 +358,7 @@ def _is_secret(part: str, secret: tuple[str, ...]) -> bool:
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
-    """Return what tells whether a name matches one of the patterns."""
+    """Return a function that matches a name against the patterns."""
     return re.compile("|".join(map(translate, patterns)) or r"(?!)").match
 
 

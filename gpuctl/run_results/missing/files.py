@@ -57,10 +57,11 @@ def how_to_send(words: str, options: RunOptions) -> str:
 
 
 def _link_out(path: Path, root: Path) -> Path | None:
-    """Return the link on the way to a path that leads out of the root. None: no link does."""
+    """Return the link on the way to a path that leads out of the root, if there is a link like that."""
     inside = [above for above in (*reversed(path.parents), path) if above.is_relative_to(root)]
     real = root.resolve()
-    return next((one for one in inside if one.is_symlink() and not one.resolve().is_relative_to(real)), None)
+    links = (above for above in inside if above.is_symlink())
+    return next((link for link in links if not link.resolve().is_relative_to(real)), None)
 
 
 def ignored(name: str, path: Path, folder: Path) -> str:

@@ -161,7 +161,7 @@ def push(
 
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
-    # A link goes by its own name, with what it leads to.
+    # A link is copied under its own name, with the content that it leads to.
     place = without_links_above(Path.cwd() / source)
     project = None
     if destination is None:

@@ -26,7 +26,7 @@ def pushed(project: str) -> Dict[str, Any]:
 
 
 def pushed_into(project: str, root: str) -> Dict[str, Any]:
-    """Return what has been pushed into `root`, which is the project's folder or one in it, as a manifest of it."""
+    """Return the manifest of the files pushed into `root`, the project's folder or one below."""
     prefix = os.path.relpath(root, project) + "/"
     known = pushed(project)
     if prefix == "./":

@@ -33,7 +33,7 @@ from remote.shared.files import walk_files, write_json
 from remote.shared.trees import folders_of
 
 # An entry of a manifest: [size, modification time in ns, mode, stamp], or [link target] for a symbolic link. A change
-# of content on the other side changes the stamp. A file that changed while it was sent has none.
+# of content on the other side changes the stamp. A file that changed while it was sent has no stamp.
 Manifest = Dict[str, List[Any]]
 
 
@@ -131,7 +131,7 @@ def _stale(
 ) -> "Dict[str, Optional[os.stat_result]]":
     """The paths that are not as the manifest has them, sorted, each with what is there; None for nothing.
 
-    `known`: what earlier syncs brought. A file with another stamp than there has another content, too.
+    `known`: the manifest of earlier syncs. A file with another stamp than there has another content, too.
     """
     stale = {}
     for path, entry in manifest.items():
@@ -147,12 +147,12 @@ def _restamped(path: str, entry: List[Any], known: Optional[Manifest]) -> bool:
 
 
 def _remove_lookalikes(root: str, stale: "Dict[str, Optional[os.stat_result]]", manifest: Manifest) -> None:
-    """Remove files of another content that no later look could tell from those that are to come.
+    """Remove stale files with the size and time of the files that are to come.
 
-    Nor could Python: what it compiled of them goes, too.
+    After an interruption, the next sync could not tell the two apart. Nor could Python: its bytecode is removed, too.
     """
-    for path, there in stale.items():
-        if there is not None and stat.S_ISREG(there.st_mode) and as_sent(there, manifest[path]):
+    for path, status in stale.items():
+        if status is not None and stat.S_ISREG(status.st_mode) and as_sent(status, manifest[path]):
             file = Path(root, path)
             for old in [file, *file.parent.glob("__pycache__/{}.*.pyc".format(glob.escape(file.stem)))]:
                 with contextlib.suppress(FileNotFoundError):
