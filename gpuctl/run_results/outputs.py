@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +15,7 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, RunFile
 from inventories.run import Result
+from remote.shared.checkpoint_sets import sets_in
 
 MAX_LISTED = 1000
 """Outputs of a node that a result lists, and files of each kind."""
@@ -82,14 +83,32 @@ class OutputGroup:
     """How many of them are here."""
 
 
-def groups_of(files: Sequence[OutputFile]) -> list[OutputGroup]:
-    """A node's outputs, what one tool wrote into one folder together; the largest first, what is not here before."""
+IN_PARTS = "checkpoint in parts"
+
+
+def checkpoints_in_parts(files: Sequence[OutputFile]) -> dict[str, list[OutputFile]]:
+    """Return, by folder, the files of each checkpoint of which several nodes wrote a part."""
+    paths = {file.path for file in files}
+    found = {
+        folder: [file for file in files if file.path in members]
+        for folder, members in ((folder, set(members)) for folder, members in sets_in(paths).items())
+        if folder != "."
+    }
+    return {folder: members for folder, members in found.items() if len({file.node for file in members}) > 1}
+
+
+def groups_of(files: Sequence[OutputFile], in_parts: Collection[str] = ()) -> list[OutputGroup]:
+    """A node's outputs, what one tool wrote into one folder together; the largest first, what is not here before.
+
+    `in_parts`: folders of checkpoints of which other nodes have parts, too.
+    """
     together: dict[tuple[str | None, str], list[OutputFile]] = {}
     for file in files:
-        together.setdefault(kind_of(file.path), []).append(file)
+        folder = next((folder for folder in in_parts if file.path.startswith(f"{folder}/")), None)
+        together.setdefault((IN_PARTS, folder) if folder else kind_of(file.path), []).append(file)
     groups = [
         OutputGroup(
-            path=members[0].path if len(members) == 1 else folder,
+            path=members[0].path if len(members) == 1 and kind != IN_PARTS else folder,
             kind=kind,
             files=len(members),
             bytes=sum(file.bytes for file in members),
@@ -100,8 +119,10 @@ def groups_of(files: Sequence[OutputFile]) -> list[OutputGroup]:
     return sorted(groups, key=lambda group: (group.brought == group.files, -group.bytes, group.path))
 
 
-def pull_command(cluster: str, node: str, path: str, destination: str = "") -> str:
+def pull_command(cluster: str, node: str | None, path: str, destination: str = "") -> str:
     """The command that brings a file or folder of a node here. `destination`: default, the current folder.
+
+    Without a node, of every node, each into a folder of its own.
 
     Where a name can't be typed, the nearest folder above that can.
     """
@@ -110,7 +131,8 @@ def pull_command(cluster: str, node: str, path: str, destination: str = "") -> s
         source = source.parent
     named = "" if cluster == "default" else f" --cluster {cluster}"
     words = [str(source), destination] if destination else [str(source)]
-    return f"gpuctl pull{named} --rank {shlex.quote(node)} {shlex.join(words)}"
+    only = "" if node is None else f" --rank {shlex.quote(node)}"
+    return f"gpuctl pull{named}{only} {shlex.join(words)}"
 
 
 def matched_nothing(result: Result) -> tuple[str, ...]:

@@ -3,13 +3,21 @@
 Imports rich: import this module where you print.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import PurePosixPath
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.outputs import OutputGroup, groups_of, in_folder, pull_command
+from gpuctl.run_results.outputs import (
+    IN_PARTS,
+    OutputGroup,
+    checkpoints_in_parts,
+    groups_of,
+    in_folder,
+    pull_command,
+)
 from gpuctl.run_results.run_facts import LABEL_WIDTH
 from inventories.outputs import OutputTotal
 from inventories.run import Result
@@ -38,28 +46,44 @@ class OutputLines:
 
 def output_lines(result: Result) -> Iterator[str]:
     """Lines on the files that a run wrote: by node, each file or folder, and what brings those that are not here."""
+    in_parts = checkpoints_in_parts(result.outputs)
     for total in result.output_totals[:NODES_SHOWN]:
-        yield from _of_node(result, total)
+        yield from _of_node(result, total, in_parts)
+    for folder, files in in_parts.items():
+        nodes = len({file.node for file in files})
+        if all(file.brought for file in files):
+            place = text.with_tilde(str(in_folder(result, files[0].node) / folder))
+            yield f"the parts of {text.clean(folder)} of {nodes} nodes together: {place}"
     more = len(result.output_totals) - NODES_SHOWN
     if more > 0:
         yield f"and on {text.plural(more, 'more node')}: gpuctl results {result.run} --json"
 
 
-def _of_node(result: Result, total: OutputTotal) -> Iterator[str]:
+def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> Iterator[str]:
     files = [file for file in result.outputs if file.node == total.node]
-    groups = groups_of(files)
+    groups = groups_of(files, in_parts)
     yield _head(result, total, sum(file.brought for file in files))
     away = [group for group in groups if group.brought < group.files]
     one_by_one = len(away) <= COMMANDS_SHOWN and total.files == len(files)
     for group in groups[:GROUPS_SHOWN]:
         yield f"  {_named(group)}"
         if one_by_one and group in away:
-            yield f"    on the node: {_bring(result, total, group.path)}"
+            yield f"    {_bring_group(result, total, group)}"
     rest = total.files - sum(group.files for group in groups[:GROUPS_SHOWN])
     if rest:
         yield f"  and {text.plural(rest, 'more file')}"
     if not one_by_one:
         yield f"  on the node, the whole folder: {_bring(result, total, '')}"
+
+
+def _bring_group(result: Result, total: OutputTotal, group: OutputGroup) -> str:
+    """Return where a group is, and the command that brings it: of a checkpoint in parts, the parts of all nodes."""
+    if group.kind != IN_PARTS:
+        return f"on the node: {_bring(result, total, group.path)}"
+    name = PurePosixPath(group.path).name
+    return (
+        f"on the nodes, all parts: {pull_command(result.cluster, None, f'{total.folder}/{group.path}', name)}"
+    )
 
 
 def _bring(result: Result, total: OutputTotal, path: str) -> str:

@@ -3,7 +3,8 @@
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from inventories.disk.store import RunFolder
 from inventories.outputs import NodeOutputs, WrittenFile
 from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
+from remote.shared.checkpoint_sets import sets_in
 from remote.shared.trees import matches
 
 SMALL_BYTES = 64 * 1000**2
@@ -84,6 +86,39 @@ def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
         private_dir(folder.written_path)
         listed = tuple(replace(one, brought=one.path in here) for one in listing.listed)
         write_atomic(folder.written_path / f"{listing.node}.json", dump(replace(listing, listed=listed)))
+
+
+def gather_parts(folder: RunFolder, nodes: Sequence[RunNode]) -> None:
+    """Put the parts of a checkpoint that nodes wrote and brought together, in the folder of the first of them.
+
+    The parts stay in their nodes' folders, too: they are linked. Raises InventoryError for a folder that is locked.
+    """
+    writers: dict[str, list[str]] = {}
+    for node in read_outputs(folder, nodes):
+        for file in node.listed:
+            if file.brought:
+                writers.setdefault(file.path, []).append(node.node)
+    with lock.hold(folder.path / "lock", subject=f"the outputs of run {folder.id}", command="gpuctl"):
+        for paths in sets_in(writers).values():
+            first = min(
+                (node for path in paths for node in writers[path]), key=[part.name for part in nodes].index
+            )
+            for path in paths:
+                source, target = (
+                    folder.outputs_path / writers[path][0] / path,
+                    folder.outputs_path / first / path,
+                )
+                if source.is_file() and not target.exists():
+                    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    link_or_copy(source, target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Have a file in a second place, without its bytes twice where the disk has hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _merge(came: Path, target: Path) -> None:

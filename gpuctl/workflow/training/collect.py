@@ -102,9 +102,10 @@ def _result(
     run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
 ) -> Result:
     """The result of what is in the run's folder."""
-    from remote.runs.outputs import read_outputs
+    from remote.runs.outputs import gather_parts, read_outputs
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
+    gather_parts(folder, run.nodes)
     outputs, totals = outputs_of(read_outputs(folder, run.nodes))
     result = summarise(
         run,

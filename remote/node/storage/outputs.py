@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
 from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
 from remote.shared import frames
+from remote.shared.checkpoint_sets import sets_in
 from remote.shared.constants import CODE_RECORD, OUTPUTS
 from remote.shared.files import read_json, write_json
 from remote.shared.trees import device_of, matches, mount_points
@@ -235,13 +236,19 @@ def _is_as_listed(root: str, entry: Output) -> bool:
 def chosen(listed: Sequence[Output], folder: str, wanted: Dict[str, Any]) -> List[str]:
     """Paths of the files to send: those that a pattern names, in any size, and of the others the small ones.
 
-    `wanted`: patterns, and max_bytes of all others together, the smallest first. `folder`: see `matches`.
+    `wanted`: patterns, and max_bytes of all others together, the smallest first; a checkpoint in parts comes whole or
+    not at all. `folder`: see `matches`.
     """
     named = [path for path, _, _ in listed if any(matches(path, one, folder) for one in wanted["patterns"])]
-    known, small, total = set(named), [], 0
-    for size, path in sorted((size, path) for path, size, _ in listed if path not in known):
+    sizes = {path: size for path, size, _ in listed if path not in set(named)}
+    sets = list(sets_in(sizes).values())
+    alone = set(sizes).difference(*sets)
+    small, total = [], 0
+    for size, paths in sorted(
+        (sum(map(sizes.__getitem__, paths)), paths) for paths in [*sets, *([path] for path in alone)]
+    ):
         total += size
         if total > wanted["max_bytes"]:
             break
-        small.append(path)
+        small += paths
     return sorted(named + small)

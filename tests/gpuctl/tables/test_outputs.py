@@ -55,6 +55,28 @@ def test_many_outputs_that_are_not_here_are_brought_by_one_command() -> None:
     ]
 
 
+def test_checkpoint_in_parts_is_one_thing_of_all_nodes() -> None:
+    totals = tuple(replace(TOTAL, node=f"node-{rank}", files=1, bytes=10**9) for rank in range(2))
+    files = [
+        output(f"ckpt/__{rank}_0.distcp", 10**9, node=f"node-{rank}", brought=False) for rank in range(2)
+    ]
+    parted = replace(RESULT, output_totals=totals, outputs=tuple(files))
+    assert list(output_lines(parted)) == [
+        line
+        for rank in range(2)
+        for line in (
+            f"node-{rank}: 1 file, 1.0 GB",
+            "  ckpt 1.0 GB (checkpoint in parts)",
+            f"    on the nodes, all parts: gpuctl pull {FOLDER}/ckpt ckpt",
+        )
+    ]
+    brought = replace(parted, outputs=tuple(replace(file, brought=True) for file in files))
+    assert (
+        list(output_lines(brought))[-1]
+        == "the parts of ckpt of 2 nodes together: /runs/1/outputs/node-0/ckpt"
+    )
+
+
 def test_look_that_was_cut_short_is_told() -> None:
     cut = replace(RESULT, output_totals=(replace(TOTAL, whole=False),))
     assert next(output_lines(cut)) == (

@@ -166,6 +166,15 @@ def test_small_files_are_sent_smallest_first_up_to_the_limit(project: Project) -
     assert (header["folder"], header["files"], header["bytes"]) == (".gpuctl-node/code/my-0123", 4, 65)
 
 
+def test_parts_of_a_checkpoint_are_sent_whole_or_not_at_all(project: Project) -> None:
+    project.begin()
+    for name, size in (("ckpt/.metadata", 5), ("ckpt/__0_0.distcp", 30), ("c", 10)):
+        project.write(name, "x" * size)
+    assert list(arrived(project.send({"patterns": [], "max_bytes": 40}))) == ["outputs/c"]
+    everything = ["outputs/c", "outputs/ckpt/.metadata", "outputs/ckpt/__0_0.distcp"]
+    assert list(arrived(project.send({"patterns": [], "max_bytes": 45}))) == everything
+
+
 def test_files_that_a_pattern_names_are_sent_in_any_size(project: Project) -> None:
     project.begin()
     for name in ("model.pt", "log.txt", "best/weights.bin"):

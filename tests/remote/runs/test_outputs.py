@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from inventories.disk.store import RunFolder, Store
-from inventories.outputs import NodeOutputs
+from inventories.outputs import NodeOutputs, WrittenFile
 from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.runs.outputs import (
     NAMED_BYTES,
     SMALL_BYTES,
+    gather_parts,
+    keep_outputs,
     matched_nothing,
     max_output_bytes,
     read_outputs,
@@ -148,3 +150,28 @@ def test_patterns_that_match_nothing_are_known_where_all_files_are(
     assert matched_nothing(folder, run) == (), "the node has said nothing yet"
     bring(folder, [["a.pt", 3, 7], ["sub/out/b", 3, 7]], **said)
     assert matched_nothing(folder, run) == vain
+
+
+def test_parts_of_a_checkpoint_that_two_nodes_brought_are_put_together(tmp_path: Path) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    nodes = [
+        RunNode(name=f"gpu-{rank}", rank=rank, nproc=1, first_rank=rank, run_dir="/x") for rank in range(2)
+    ]
+    for node, names in zip(
+        nodes, (["ckpt/.metadata", "ckpt/__0_0.distcp"], ["ckpt/__1_0.distcp", "a"]), strict=True
+    ):
+        listed = [WrittenFile(path=name, bytes=1, changed_ns=1, brought=False) for name in names]
+        came = tmp_path / node.name
+        for name in names:
+            (came / name).parent.mkdir(parents=True, exist_ok=True)
+            (came / name).write_text(node.name)
+        listing = NodeOutputs(
+            node=node.name, folder="x", files=2, bytes=2, whole=True, shared_with=(), listed=tuple(listed)
+        )
+        keep_outputs(folder, listing, came)
+    gather_parts(folder, nodes)
+    gather_parts(folder, nodes)
+    together = folder.outputs_path / "gpu-0" / "ckpt"
+    assert {path.name for path in together.iterdir()} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+    assert (folder.outputs_path / "gpu-1" / "ckpt" / "__1_0.distcp").exists()
+    assert not (folder.outputs_path / "gpu-0" / "a").exists()
