@@ -40,10 +40,13 @@ class OutputFile:
 
     node: str
     path: str
-    """Relative to the project's folder; if it was brought, to `outputs/NODE/` of the run's folder."""
+    """Relative to the project's folder; if it was brought, to `outputs/NODE/` of the run's folder.
+
+    Outside the project's folder it begins with `HOME/` (the node's home folder) or `GPUCTL_RUN_DIR/`.
+    """
     bytes: int
     kind: str | None
-    """`TensorBoard`, `W&B`, `MLflow`, `Hydra` or `Lightning`. None: none that is known."""
+    """`Ray`, `TensorBoard`, `W&B`, `MLflow`, `Hydra` or `Lightning`. None: none that is known."""
     brought: bool
     """True: it is in the run's folder. False: it is on the node alone."""
 

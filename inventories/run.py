@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from inventories.disk.codec import OMITTED
 from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
 from inventories.hang import Hang, OnHang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
@@ -128,7 +129,7 @@ class Run:
     started_at: str
     """ISO 8601, UTC."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """The phases that were over when the record was written: connect, prepare, preflight, launch."""
+    """The phases that were over when the record was written: connect, prepare, preflight, ray, launch."""
     hourly_usd: float | None = None
     shape: str | None = None
     """Of all its machines. None: they have several or none, or the record is of an older gpuctl."""
@@ -173,6 +174,8 @@ class Seconds:
     connect: float | None = None
     prepare: float | None = None
     preflight: float | None = None
+    ray: float | None = field(default=None, metadata=OMITTED)
+    """Until Ray's daemons ran on all nodes. None: the run was not on Ray."""
     launch: float | None = None
     train: float | None = None
     collect: float | None = None

@@ -16,11 +16,13 @@ from inventories.errors import InventoryError
 from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, RunFile
 from inventories.run import Result
 from remote.shared.checkpoint_sets import sets_in
+from remote.shared.constants import HOME_OUTPUTS, NODE_FOLDER, RUN_DIR_VARIABLE, RUNS
 
 MAX_LISTED = 1000
 """Outputs of a node that a result lists, and files of each kind."""
 
 KINDS: tuple[tuple[str, str], ...] = (
+    ("Ray", r"((?:.*/)?ray_results/[^/]+)/.+"),
     ("W&B", r"((?:.*/)?wandb)/.+"),
     ("MLflow", r"((?:.*/)?(?:mlruns|mlflow\.db))(?:/.+)?"),
     ("Lightning", r"((?:.*/)?lightning_logs(?:/version_[^/]+)?)/.+"),
@@ -117,6 +119,16 @@ def groups_of(files: Sequence[OutputFile], in_parts: Collection[str] = ()) -> li
         for (kind, folder), members in together.items()
     ]
     return sorted(groups, key=lambda group: (group.brought == group.files, -group.bytes, group.path))
+
+
+def path_on_node(run: str, total: OutputTotal, path: str) -> str:
+    """Return the place of an output on its node for `gpuctl pull`. An empty `path` is the project's folder."""
+    first, _, inner = path.partition("/")
+    if first == HOME_OUTPUTS and inner:
+        return inner
+    if first == RUN_DIR_VARIABLE and inner:
+        return f"{NODE_FOLDER}/{RUNS}/{run}/{total.node}/{inner}"
+    return f"{total.folder}/{path}"
 
 
 def pull_command(cluster: str, node: str | None, path: str, destination: str = "") -> str:

@@ -155,7 +155,7 @@ def _complete(
     known: dict[str, float | None] = {
         "total": _between(run.started_at, ended_at),
         "train": _train_s(run, ranks),
-        **{name: run.seconds.get(name) for name in ("connect", "prepare", "preflight", "launch")},
+        **{name: run.seconds.get(name) for name in ("connect", "prepare", "preflight", "ray", "launch")},
     }
     return replace(
         seconds, **{name: value for name, value in known.items() if getattr(seconds, name) is None}

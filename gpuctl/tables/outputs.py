@@ -16,6 +16,7 @@ from gpuctl.run_results.outputs import (
     checkpoints_in_parts,
     groups_of,
     in_folder,
+    path_on_node,
     pull_command,
 )
 from gpuctl.run_results.run_facts import LABEL_WIDTH
@@ -80,14 +81,12 @@ def _bring_group(result: Result, total: OutputTotal, group: OutputGroup) -> str:
     """Return where a group is, and the command that brings it: of a checkpoint in parts, the parts of all nodes."""
     if group.kind != IN_PARTS:
         return f"on the node: {_bring(result, total, group.path)}"
-    name = PurePosixPath(group.path).name
-    return (
-        f"on the nodes, all parts: {pull_command(result.cluster, None, f'{total.folder}/{group.path}', name)}"
-    )
+    name, place = PurePosixPath(group.path).name, path_on_node(result.run, total, group.path)
+    return f"on the nodes, all parts: {pull_command(result.cluster, None, place, name)}"
 
 
 def _bring(result: Result, total: OutputTotal, path: str) -> str:
-    return pull_command(result.cluster, total.node, f"{total.folder}/{path}")
+    return pull_command(result.cluster, total.node, path_on_node(result.run, total, path))
 
 
 def _head(result: Result, total: OutputTotal, brought: int) -> str:

@@ -43,7 +43,7 @@ LOG_BYTES = 16_384
 LINES_SEEN = 3
 """The end of a log is not shown again where so many of its last lines were just seen."""
 FILES_COUNTED = 1000
-PHASES = ("connect", "prepare", "preflight", "launch", "train", "collect", "total")
+PHASES = ("connect", "prepare", "preflight", "ray", "launch", "train", "collect", "total")
 
 
 def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:

@@ -86,6 +86,8 @@ class Launcher(ABC):
     """Its name as people write it."""
     phase: str | None = None
     """What `start` does, for the progress display. None: nothing."""
+    home_folders: Sequence[str] = ()
+    """Folders of a node's home folder in which it keeps files of scripts."""
 
     @abstractmethod
     def planned(self, machines: "Sequence[Machine]", facts: "Mapping[str, Facts]") -> Service:

@@ -17,7 +17,7 @@ from remote.launchers.rank_command import Script
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.shared.constants import NODE_FOLDER, NODE_HOME_VARIABLE
+from remote.shared.constants import NODE_FOLDER, NODE_HOME_VARIABLE, RAY_JOB_CONFIG
 
 READY_DEADLINE_S = 90.0
 SILENCE_S = 30.0
@@ -125,7 +125,7 @@ def way_to(head: str, python: str, given: Mapping[str, str]) -> dict[str, str]:
     return {
         "RAY_ADDRESS": head,
         "RAY_AUTH_MODE": "token",
-        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": environment}),
+        RAY_JOB_CONFIG: json.dumps({"runtime_env": environment}),
     }
 
 

@@ -18,6 +18,7 @@ from remote.launchers import ray_commands as commands
 from remote.launchers.python_packages import not_installed, older
 from remote.launchers.rank_command import Script
 from remote.sessions.session import Node
+from remote.shared.constants import RAY_RESULTS
 
 OLDEST = "2.60"
 
@@ -27,6 +28,7 @@ class Ray(Launcher):
 
     title = "Ray"
     phase = "a Ray cluster of all nodes"
+    home_folders = (RAY_RESULTS,)
 
     def requirements(self, machines: Sequence[Machine]) -> tuple[str, ...]:
         """Return torch and Ray; in pods the very Ray that they have, as others do not take part in it."""

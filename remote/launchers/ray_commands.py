@@ -131,9 +131,26 @@ def launch(
         )
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
-        environment |= ray
+        own_script = (
+            script.kind != "built-in" and script.search is None
+        )  # gpuctl itself passes them on in the others
+        environment |= with_variables(ray, env) if own_script else ray
     words = node_payload.argv_on_node(own.python, own.home, *part)
     return launch_spec(node, own, words, environment, grace_s=run.stop_grace_s)
+
+
+def with_variables(ray: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return a driver's variables by which Ray's workers, tasks and actors get those of the user, too.
+
+    A `runtime_env` of the script is merged with it, and wins.
+    """
+    if not env:
+        return dict(ray)
+    job = json.loads(ray.get(constants.RAY_JOB_CONFIG, "{}"))
+    runtime_env = job.get("runtime_env", {})
+    merged = {**runtime_env, "env_vars": {**runtime_env.get("env_vars", {}), **env}}
+    config = json.dumps({**job, "runtime_env": merged})
+    return {**ray, constants.RAY_JOB_CONFIG: config, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 
 
 def way_to(head: str, facts: Facts, node: str) -> dict[str, str]:

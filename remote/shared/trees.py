@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
+from remote.shared.constants import BESIDE_PROJECT
+
 
 def walk(root: Path, leave_out: Sequence[str] = ()) -> Iterator[str]:
     """Paths, relative to a folder, of all in it that is no folder, however deep; links are not followed.
@@ -171,9 +173,16 @@ def matches(path: str, pattern: str, folder: str) -> bool:
     """Whether a pattern names a file, or a folder that it is in.
 
     A pattern without `/` is compared with each name on the way; others with paths, from the project's folder or from
-    the `folder` of it in which the ranks run.
+    the `folder` of it in which the ranks run. Outside the project, also from the home folder or the run's folder.
     """
     pattern = pattern.rstrip("/")
+    beside, _, inner = path.partition("/")
+    if (
+        beside in BESIDE_PROJECT
+        and inner
+        and matches(inner, pattern[2:] if pattern[:2] == "~/" else pattern, ".")
+    ):
+        return True
     parts = path.split("/")
     if "/" not in pattern:
         return any(fnmatchcase(part, pattern) for part in parts)

@@ -34,7 +34,15 @@ ray.init(log_to_driver=False)
 
 @ray.remote(scheduling_strategy="SPREAD")
 def square(number):
+    assert os.environ["KEY"] == "secret"
     return squares.of(number), ray.get_runtime_context().get_node_labels()["gpuctl-node"]
+
+@ray.remote
+class Actor:
+    def key(self):
+        return os.environ["KEY"]
+
+assert ray.get(Actor.remote().key.remote()) == "secret"
 
 @ray.remote
 def fails():
@@ -199,17 +207,50 @@ def test_ray_token_is_private_and_required(hosts: Gpuctl) -> None:
 def test_ray_script_runs_tasks_on_the_cluster(hosts: Gpuctl) -> None:
     hosts.script("drive.py", DRIVER)
     hosts.script("squares.py", "def of(number):\n    return number * number\n")
-    done = train(hosts, "drive.py", "--lr", "0.1")
+    done = train(hosts, "--env", "KEY=secret", "drive.py", "--lr", "0.1")
     assert done.status == 0, done.err
+    assert (done.json["seconds"]["ray"] or 0) > 0
+    assert "KEY=secret" not in done.err
     result = done.json
     assert (result["mode"], result["world_size"], result["train"]["loss"]) == ("ray", 1, [0.5])
     log = (hosts.run_folder(result["run"]) / "logs" / "rank-0.log").read_text()
     assert "squares [0, 1, 4, 9, 16, 25, 36, 49] ['--lr', '0.1']" in log
     assert (hosts.run_folder(result["run"]) / "artifacts" / "found.txt").read_text() == "squares"
 
-    failed = train(hosts, "drive.py", "--fail")
+    failed = train(hosts, "--env", "KEY=secret", "drive.py", "--fail")
     assert failed.status == 1
     assert failed.json["first_error"]["message"].startswith("exit status 1: ValueError: no such layer: 17")
+
+
+CHECKPOINT = """
+import os, sys, tempfile
+from ray import train
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+def loop():
+    with tempfile.TemporaryDirectory() as folder:
+        open(os.path.join(folder, "model.pt"), "w").write("weights")
+        train.report({"loss": 0.5}, checkpoint=train.Checkpoint.from_directory(folder))
+
+place = os.path.join(os.environ["GPUCTL_RUN_DIR"], "mine") if sys.argv[1:] else None
+run = train.RunConfig(name="exp", storage_path=place)
+DataParallelTrainer(loop, scaling_config=train.ScalingConfig(num_workers=1), run_config=run).fit()
+"""
+
+
+def test_checkpoints_that_ray_train_keeps_are_outputs(hosts: Gpuctl) -> None:
+    old = node_home(hosts, 0).parent / "ray_results" / "before" / "model.pt"
+    old.parent.mkdir(parents=True)
+    old.write_text("of an earlier run")
+    hosts.script("checkpoint.py", CHECKPOINT)
+    for words, top in (((), "HOME/ray_results/exp"), (("there",), "GPUCTL_RUN_DIR/mine/exp")):
+        done = train(hosts, "checkpoint.py", *words)
+        assert done.status == 0, done.err
+        models = {one["path"]: one["brought"] for one in done.json["outputs"] if "model.pt" in one["path"]}
+        [(path, brought)] = models.items()
+        assert path.startswith(f"{top}/checkpoint_")
+        assert brought
+        assert (hosts.run_folder(done.json["run"]) / "outputs" / "default-0" / path).read_text() == "weights"
 
 
 OBJECTIVE = """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
+from gpuctl.run_results.outputs import path_on_node
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared_machines import SETTLED
 from gpuctl.workflow.cluster.up import HostKeys, up
@@ -23,7 +24,7 @@ from inventories.spec import Spec
 from provision.cloud.state import CloudState
 from provision.errors import NoCapacity, ProvisionError
 from provision.provider_registry import RENTED, load
-from remote.shared.constants import NODE_FOLDER, RUNS
+from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS
 
 NO_KEYS = HostKeys(files=(), accept_new=False)
 """Of machines that are pods."""
@@ -249,9 +250,12 @@ def _outputs_only_there(run: Run, result: Result) -> str:
     if not away or (run.options is not None and run.options.bring == ("none",)):
         return ""
     total = next(one for one in result.output_totals if one.node == away[0].node)
+    first, slash, inner = away[0].path.partition("/")
+    outside = first in BESIDE_PROJECT and slash
+    folder = path_on_node(run.run, total, f"{first}/{inner.partition('/')[0]}") if outside else total.folder
     return (
         f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
-        f"`gpuctl pull --rank {total.node} {total.folder} kept` copies that folder; then"
+        f"`gpuctl pull --rank {total.node} {folder} kept` copies that folder; then"
     )
 
 

@@ -78,15 +78,15 @@ class Launch:
 
 
 def told_of_project(
-    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], folder: str
+    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], folder: str, home_folders: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the launches with where each node's copy of the project lies: what the run writes there is listed.
 
-    `roots`: its path by node; `folder`: the one in it in which the ranks run.
+    `roots`: its path by node; `folder`: the one in it in which the ranks run; `home_folders`: folders of the home
+    folder whose files are listed, too.
     """
-    return {
-        name: {**launch, "code": {"root": roots[name], "folder": folder}} for name, launch in launches.items()
-    }
+    code = {"folder": folder, "home_folders": list(home_folders)}
+    return {name: {**launch, "code": {"root": roots[name], **code}} for name, launch in launches.items()}
 
 
 def plan_run(

@@ -236,7 +236,7 @@ class _Runs:
             view.phase("preflight", "trying every connection, checking what would fail later")
             skip, env_names = request.skip_preflight, request.env
             check_nodes(view, nodes, prepared, master, mode=project.mode, skip=skip, env_names=env_names)
-        with _timed(seconds, "prepare"):
+        with _timed(seconds, "prepare" if launcher.phase is None else project.mode):
             if launcher.phase is not None:
                 view.phase(project.mode, launcher.phase)
             service = launcher.start(nodes, prepared.facts, self._folder, view.node, most=project.most_nodes)
@@ -249,7 +249,8 @@ class _Runs:
         launches = service.launches(run, project.script, prepared.facts, prepared.code, project.rank_env)
         if self._request.built_in:
             return launches
-        return told_of_project(launches, prepared.roots, project.folder)
+        home_folders = launcher_of(project.mode).home_folders
+        return told_of_project(launches, prepared.roots, project.folder, home_folders)
 
     def _place(
         self,

@@ -19,7 +19,7 @@ from gpuctl.workflow.training.request import Project, TrainRequest, machines_of,
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
 from remote.launchers import launcher_of
-from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS
+from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS, RAY_JOB_CONFIG
 
 if TYPE_CHECKING:
     from remote.checks.finding import Finding
@@ -164,7 +164,8 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
 
 def _shown(launch: Mapping[str, Any], secret: Collection[str]) -> dict[str, str | None]:
     """A node's environment. Values of what the user sets may be secret: that they are set is enough to know."""
-    return {key: None if key in secret else value for key, value in environment_of(launch).items()}
+    hidden = {*secret, RAY_JOB_CONFIG} if secret else set()
+    return {key: None if key in hidden else value for key, value in environment_of(launch).items()}
 
 
 def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def main(arguments: List[str]) -> int:
             max_concurrent_trials=search["most_at_once"] or None,
         ),
         run_config=tune.RunConfig(
-            name="tune", storage_path=str(run_dir / "ray"), verbose=0, callbacks=[callback(tune, trials)]
+            name="tune", storage_path=str(run_dir / ".ray"), verbose=0, callbacks=[callback(tune, trials)]
         ),
     )
     try:

@@ -1,5 +1,8 @@
 """What a run wrote into the project's folder: listed when its ranks have ended, and sent as far as it is asked for.
 
+So are folders that the script makes in the run's own folder, and those of the home folder that the launch names: Ray
+keeps checkpoints there. Their paths begin with `GPUCTL_RUN_DIR/` and `HOME/`.
+
 A file counts that the disk says was changed since the run began, and that is not as the sync brought it. Both times
 are of the same disk, so that no clock matters; a time that a script sets itself does not count. Links are not
 followed. What is listed is bounded in names and in time, and says so.
@@ -13,13 +16,26 @@ import time
 from collections import deque
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, BinaryIO, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
 from remote.shared import frames
 from remote.shared.checkpoint_sets import sets_in
-from remote.shared.constants import CODE_RECORD, OUTPUTS
+from remote.shared.constants import (
+    ARTIFACTS,
+    BESIDE_PROJECT,
+    CHECKPOINTS,
+    CODE_RECORD,
+    HANGS,
+    HOME_OUTPUTS,
+    LOGS,
+    METRICS,
+    OUTPUTS,
+    RANKS,
+    RUN_DIR_VARIABLE,
+    USAGE,
+)
 from remote.shared.files import read_json, write_json
 from remote.shared.trees import device_of, matches, mount_points
 
@@ -42,6 +58,8 @@ CACHES = (
 """Names of files and folders that nobody misses."""
 CACHE_ENDINGS = (".pyc", ".lock", ".egg-info", ".swp", "~")
 CACHE_BEGINNINGS = (".gpuctl-", ".nfs", ".~")
+RUN_FOLDERS = (ARTIFACTS, CHECKPOINTS, HANGS, LOGS, METRICS, RANKS, USAGE, "torchrun")
+"""Folders of a run's folder that are brought in other ways, or are gpuctl's own."""
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 """A folder that holds one of them is an environment of Python or conda."""
 
@@ -70,7 +88,10 @@ class Found:
 
 
 def begin(run_dir: Path, code: Dict[str, Any]) -> None:
-    """Keep where the project lies (`root`), and in which `folder` of it the ranks run. The record's time counts."""
+    """Keep where the project lies (`root`), and in which `folder` of it the ranks run. The record's time counts.
+
+    `home_folders`: those of the home folder in which files of the run count, too.
+    """
     write_json(run_dir / CODE_RECORD, code)
 
 
@@ -88,6 +109,8 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             look(root, brought(root), began_ns, found)
+            for prefix, folder in _beside(run_dir, root, code.get("home_folders", [])):
+                look(folder, {}, began_ns, found, prefix=prefix)
             done.set()
 
     looking = Thread(target=work, daemon=True)
@@ -107,11 +130,17 @@ def keep(run_dir: Path) -> Dict[str, Any]:
 
 
 def look(
-    root: str, sent: Dict[str, Any], began_ns: int, found: Optional[Found] = None, *, look_s: float = LOOK_S
+    root: str,
+    sent: Dict[str, Any],
+    began_ns: int,
+    found: Optional[Found] = None,
+    *,
+    look_s: float = LOOK_S,
+    prefix: str = "",
 ) -> Found:
     """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
 
-    `found`: where it is put, for who can't wait for the end.
+    `found`: where it is put, for who can't wait for the end. `prefix`: stands before the paths that are found.
     """
     found = found or Found()
     pending: Deque[str] = deque([""])
@@ -141,10 +170,31 @@ def look(
                         if inside and not is_environment(entry.path):
                             pending.append(path)
                     elif _is_output(status, sent.get(path), began_ns):
-                        found.add(path, status)
+                        found.add(prefix + path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
     return found
+
+
+def _beside(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Yield the folders outside the project in which files of a run count, after what their paths begin with."""
+    if not os.path.lexists(os.path.join(root, HOME_OUTPUTS)):
+        for name in home_folders:
+            yield "{}/{}/".format(HOME_OUTPUTS, name), os.path.join(os.path.expanduser("~"), name)
+    if not os.path.lexists(os.path.join(root, RUN_DIR_VARIABLE)):
+        for path in sorted(run_dir.iterdir()):
+            own = path.name in RUN_FOLDERS or path.name.startswith(".")
+            if path.is_dir() and not own and not path.is_symlink():
+                yield "{}/{}/".format(RUN_DIR_VARIABLE, path.name), str(path)
+
+
+def _place(run_dir: Path, root: str, path: str) -> Tuple[str, str, str]:
+    """Return the folder that a listed path is of, the path in it, and the folder's own place among the outputs."""
+    first, _, inner = path.partition("/")
+    if first not in BESIDE_PROJECT or not inner or os.path.lexists(os.path.join(root, first)):
+        return root, path, OUTPUTS
+    folder = os.path.expanduser("~") if first == HOME_OUTPUTS else str(run_dir)
+    return folder, inner, "{}/{}".format(OUTPUTS, first)
 
 
 def is_cache(name: str) -> bool:
@@ -199,8 +249,9 @@ def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:
     }
     own = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
     for path in chosen(list(own.values()), listing["folder"], wanted):
-        if _is_as_listed(listing["root"], own[path]):
-            send_files(Path(listing["root"]), [path], OUTPUTS, output)
+        folder, inner, prefix = _place(run_dir, listing["root"], path)
+        if _is_as_listed(os.path.join(folder, inner), own[path]):
+            send_files(Path(folder), [inner], prefix, output)
         else:
             header = {
                 "path": "{}/{}".format(OUTPUTS, path),
@@ -225,9 +276,9 @@ def _from_home(path: str) -> str:
     return path[len(home) :] if path.startswith(home) else path
 
 
-def _is_as_listed(root: str, entry: Output) -> bool:
+def _is_as_listed(place: str, entry: Output) -> bool:
     try:
-        status = os.lstat(os.path.join(root, entry[0]))
+        status = os.lstat(place)
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_ctime_ns) == entry[1:]

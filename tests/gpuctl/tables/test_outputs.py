@@ -44,6 +44,19 @@ def test_outputs_of_another_cluster_are_pulled_from_it() -> None:
     assert f"    on the node: gpuctl pull --cluster four --rank node-0 {FOLDER}/big.pt" in lines
 
 
+def test_outputs_outside_the_project_are_pulled_from_where_they_are() -> None:
+    checkpoint, mine = "HOME/ray_results/exp/checkpoint_0/model.pt", "GPUCTL_RUN_DIR/mine/a.pt"
+    files = (output(checkpoint, 900_000_000, brought=False), output("HOME/ray_results/exp/progress.csv", 10))
+    result = replace(RESULT, outputs=(*files, output(mine, 10, brought=False)))
+    assert list(output_lines(result)) == [
+        "node-0: 3 files, 91.2 MB; 1 brought to /runs/1/outputs/node-0",
+        "  HOME/ray_results/exp 900.0 MB (Ray, 2 files)",
+        "    on the node: gpuctl pull --rank node-0 ray_results/exp",
+        f"  {mine} 10 B",
+        f"    on the node: gpuctl pull --rank node-0 .gpuctl-node/runs/{RESULT.run}/node-0/mine/a.pt",
+    ]
+
+
 def test_many_outputs_that_are_not_here_are_brought_by_one_command() -> None:
     files = tuple(output(f"{number}.pt", 10**9, brought=False) for number in range(9))
     many = replace(RESULT, outputs=files, output_totals=(replace(TOTAL, files=1200, bytes=10**12),))

@@ -21,6 +21,7 @@ from ray_samples import HEAD, IDS, machine, run_of
 from support import wait_for
 
 from remote.errors import RayNotReady
+from remote.launchers import kuberay
 from remote.launchers import ray_commands as ray
 from remote.launchers.rank_command import Script
 from remote.launchers.ray_cluster import bring_up
@@ -142,6 +143,16 @@ def test_ray_launch_spec_starts_the_driver_on_the_first_node_only() -> None:
     assert launch(0)["env"]["RAY_ADDRESS"] == "10.0.0.1:20100"
     assert launch(0)["env"]["RAY_AUTH_TOKEN_PATH"] == "/home/ubuntu/.gpuctl-node/ray/c-0/token"
     assert "RAY_ADDRESS" not in launch(1)["env"]
+
+
+@pytest.mark.parametrize("ray_variables", [{}, kuberay.way_to("h:1", "python", {"A": "1", "B": "2"})])
+def test_variables_of_the_user_reach_the_workers_of_a_driver(ray_variables: dict[str, str]) -> None:
+    assert ray.with_variables(ray_variables, {}) == ray_variables
+    given = ray.with_variables(ray_variables, {"B": "mine"})
+    assert given["RAY_OVERRIDE_JOB_RUNTIME_ENV"] == "1"
+    environment = json.loads(given["RAY_JOB_CONFIG_JSON_ENV_VAR"])["runtime_env"]
+    before = json.loads(ray_variables.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
+    assert environment == {**before, "env_vars": {**before.get("env_vars", {}), "B": "mine"}}
 
 
 def test_ray_launch_spec_runs_a_script_as_driver() -> None:

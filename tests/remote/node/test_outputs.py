@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ class Project:
             manifest[f"{name}.py"] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
         Path(f"{self.root}.manifest.json").write_text(json.dumps(manifest))
 
-    def begin(self, folder: str = ".") -> None:
+    def begin(self, folder: str = ".", home_folders: Sequence[str] = ()) -> None:
         """The run begins: everything that is there gets older than it, as by the disk's own clock."""
         newest = max([path.lstat().st_ctime_ns for path in self.root.rglob("*")], default=0)
         record = self.run_dir / "code.json"
         while True:
-            outputs.begin(self.run_dir, {"root": str(self.root), "folder": folder})
+            code = {"root": str(self.root), "folder": folder, "home_folders": list(home_folders)}
+            outputs.begin(self.run_dir, code)
             if record.lstat().st_ctime_ns > newest:
                 return
 
@@ -82,6 +84,49 @@ def test_new_and_changed_files_are_outputs_and_sent_ones_are_not(project: Projec
     project.write("settings.py", "a = 2")
     project.write("runs/exp1/log.csv")
     assert project.listed() == ["runs/exp1/log.csv", "settings.py"]
+
+
+def test_files_of_ray_and_of_the_runs_own_folder_are_outputs_and_older_ones_are_not(
+    project: Project, tmp_path: Path
+) -> None:
+    """Ray keeps checkpoints in the home folder. A script may name a place in the run's folder in its stead."""
+    old = tmp_path / "ray_results" / "before" / "model.pt"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    project.begin(home_folders=["ray_results"])
+    new = tmp_path / "ray_results" / "exp" / "checkpoint_0" / "model.pt"
+    new.parent.mkdir(parents=True)
+    new.write_text("new")
+    for name in (
+        "mine/a.pt",
+        "artifacts/b.txt",
+        "logs/rank-0.log",
+        "torchrun/x",
+        "checkpoints/c.pt",
+        ".ray/d",
+    ):
+        (project.run_dir / name).parent.mkdir(exist_ok=True)
+        (project.run_dir / name).write_text(name)
+    project.write("c.txt", "c")
+    mine, ray = "GPUCTL_RUN_DIR/mine/a.pt", "HOME/ray_results/exp/checkpoint_0/model.pt"
+    assert project.listed() == [mine, ray, "c.txt"]
+    assert arrived(project.send()) == {
+        f"outputs/{mine}": b"mine/a.pt",
+        f"outputs/{ray}": b"new",
+        "outputs/c.txt": b"c",
+    }
+    for pattern in ("ray_results/exp", "~/ray_results", "model.pt", "ray_results/*"):
+        assert list(arrived(project.send({"patterns": [pattern], "max_bytes": 0}))) == [f"outputs/{ray}"]
+
+
+def test_folder_of_the_project_named_as_the_home_folder_stays_the_projects(
+    project: Project, tmp_path: Path
+) -> None:
+    project.begin(home_folders=["ray_results"])
+    project.write("HOME/a.txt", "mine")
+    (tmp_path / "ray_results").mkdir()
+    (tmp_path / "ray_results" / "b.txt").write_text("x")
+    assert arrived(project.send()) == {"outputs/HOME/a.txt": b"mine"}
 
 
 def test_file_with_an_old_time_of_its_own_is_an_output(project: Project) -> None:
