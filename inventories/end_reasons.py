@@ -87,6 +87,8 @@ class Cause(StrEnum):
 
     KERNEL_KILL = "kernel_kill"
     """The kernel killed it, or a process of it, for want of memory."""
+    ARGUMENTS = "arguments"
+    """The script refused its arguments."""
     CHILD_KILLED = "child_killed"
     """A process that it had started was killed, it is not known by what."""
     CHILD_GONE = "child_gone"
@@ -98,6 +100,8 @@ class Cause(StrEnum):
     """No more processes or threads could be started."""
     FILE_SIZE = "file_size"
     """A file had reached the limit of its size."""
+    RAISED = "raised"
+    """Its script had ended with an exception; its process had not."""
     SILENT = "silent"
     """Its log has no traceback, and its last line tells of no error."""
     DEVICE_ASSERT = "device_assert"

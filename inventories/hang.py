@@ -22,6 +22,8 @@ class Culprit:
     """For how long the others have waited."""
     place: str | None = None
     """Which part of the model it has: `stage 2 of 4`. None: all of it, or it is not known."""
+    raised: str | None = None
+    """The exception that ended its script, while its process goes on: `ValueError: no (a.py:5)`. None: no such."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,9 @@ def sentence(ended: Ended) -> str:
     match ended.reason:
         case Reason.OUT_OF_MEMORY if ended.cause is Cause.KERNEL_KILL:
             return _memory_kill(ended)
+        case Reason.TERMINATED | Reason.SIGNAL if ended.cause is Cause.RAISED:
+            place = f" ({ended.place})" if ended.place else ""
+            return f"{ended.detail}{place}; its process did not end by itself: {exit_text(ended)}"
         case Reason.SIGNAL if ended.signal == signal.SIGKILL:
             return f"{exit_text(ended)}; {_who_killed(ended)}"
         case Reason.UNKNOWN:

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any
 
 from gpuctl.hangs.lateness import Late, latest
-from gpuctl.hangs.stacks import Frame, collective, in_project, script_thread, waits_for_data
+from gpuctl.hangs.stacks import Frame, collective, ends, in_project, script_thread, waits_for_data
+from gpuctl.run_results.log_errors import read
 from gpuctl.text import clean
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
@@ -98,6 +100,17 @@ class Rank:
         """Whether it had a process, and has none any more."""
         told = self.told
         return told is not None and told.began_at is not None and told.state in (None, "Z")
+
+    @cached_property
+    def raised(self) -> str:
+        """The exception with which its script ended, where its process has not: `ValueError: no (train.py:5)`."""
+        told = self.told
+        if told is None or self.gone or "Traceback" not in told.log_tail:
+            return ""
+        over, end = ends(told.stacks), read(told.log_tail)
+        if not end.traceback or over is False or (over is None and not end.last):
+            return ""
+        return end.words + (f" ({end.place})" if end.place else "")
 
     @property
     def holds_lock(self) -> bool:

@@ -108,6 +108,7 @@ def _culprit(rank: Rank, since_s: float | None) -> Culprit:
         function=at.function if at else None,
         since_s=None if since_s is None else round(since_s, 1),
         place=rank.place or None,
+        raised=clean(rank.raised, 2000) or None,
     )
 
 
@@ -184,6 +185,9 @@ def _doing(rank: Rank, *, load: bool = True) -> str:
         return "it has not started yet"
     if rank.gone:
         return "its process is gone"
+    if rank.raised:
+        thread = f"; a thread is in {_at(rank.at)}" if rank.at else ""
+        return f"it raised {rank.raised}, and its process has not ended{thread}"
     if rank.holds_lock:
         return f"it is in C code that was called from {_at(rank.at)}, and holds Python's lock"
     inside = next(iter(rank.inside().values()), None)
@@ -228,13 +232,23 @@ def _all_doing(ranks: Sequence[Rank]) -> str:
     return listed([f"{numbered(group)}: {_of_each(does, group)}" for does, group in groups], "; ")
 
 
+_OF_ONE = {
+    "it is ": "they are ",
+    "it waits ": "they wait ",
+    "it has ": "they have ",
+    "it raised ": "they raised ",
+}
+
+
 def _of_each(does: str, group: Sequence[Rank]) -> str:
     """`they are in load, data.py:4` of several ranks."""
     if len(group) == 1:
         return does
-    for one, many in (("it is ", "they are "), ("it waits ", "they wait "), ("it has ", "they have ")):
+    for one, many in _OF_ONE.items():
         if does.startswith(one):
-            return f"{many}{does.removeprefix(one)}".replace("and holds Python's", "and hold Python's")
+            return f"{many}{does.removeprefix(one)}".replace(
+                "and holds Python's", "and hold Python's"
+            ).replace("its process has", "their processes have")
     return does
 
 

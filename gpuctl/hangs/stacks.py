@@ -17,6 +17,15 @@ _PIPELINE = ("/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p")
 _LOADER = "/torch/utils/data/dataloader.py"
 _FETCH = "/torch/utils/data/_utils/fetch.py"
 _WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
+_AT_EXIT = (
+    "_shutdown",
+    "_exit_function",
+    "_run_exitfuncs",
+    "_python_exit",
+    "_exitfunc",
+    "destroy_process_group",
+)
+"""Functions that Python calls when the script is over."""
 _PASSED_OVER = ("wrapper", "inner", "__init__")
 
 
@@ -49,6 +58,15 @@ def threads(text: str) -> list[list[Frame]]:
 def main_thread(text: str) -> list[Frame]:
     """Return the main thread's frames."""
     return next(reversed(threads(text)), [])
+
+
+def ends(text: str) -> bool | None:
+    """Return whether the main thread has left the script and ends Python; None: it is not known."""
+    headers = [line for line in text.splitlines() if line.startswith(HEADERS)]
+    if not headers:
+        return None
+    frames = [frame for thread in threads(text[text.rindex(headers[-1]) :]) for frame in thread]
+    return not frames or frames[-1].function in _AT_EXIT
 
 
 def script_thread(text: str, code: str) -> list[Frame]:

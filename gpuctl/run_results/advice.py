@@ -8,7 +8,7 @@ from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.missing.written import written_elsewhere
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Reason
+from inventories.end_reasons import Cause, Reason
 from inventories.errors import InventoryError
 from inventories.run import Result
 
@@ -45,6 +45,8 @@ def advice_on(result: Result) -> str:
     if sentence := written or how_to_bring(result) or _how_to_fit(result):
         return sentence
     uneven = run.uneven_files if run is not None else ""
+    if error is not None and error.cause is Cause.ARGUMENTS:
+        return ""
     if not uneven or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
         return ""
     if error is not None and error.reason is Reason.FILE_NOT_FOUND:

@@ -123,6 +123,13 @@ _ERROR_LINE = re.compile(
     r"|\*\*\* .*Error \d"
 )
 """One that is such an error, also where other lines follow."""
+_ARGUMENTS = re.compile(
+    r"unrecognized (arguments|options)|error: argument |(arguments|options) are required|no such option"
+    r"|invalid value for|missing (argument|option|parameter)|unexpected extra argument|flags parsing error"
+    r"|could not (override|consume arg)|unknown command line flag",
+    re.IGNORECASE,
+)
+"""How argparse, click, absl, hydra, fire and tyro refuse arguments."""
 _HELP = re.compile(
     r"[Uu]sage: |.*--help\b|Try |For (more|detailed|full)\b|.*environment variable .*stack ?trace|note: run with"
 )
@@ -173,6 +180,8 @@ class LogEnd:
     """The ranks that it waited for, where it names them."""
     traceback: bool
     """Whether it tells of an exception of its own."""
+    last: bool = False
+    """Whether nothing was written after that exception."""
     place: str = ""
     """Where in the project: `data.py:41`, `all_reduce, train.py:28`; empty where it is not known."""
 
@@ -200,7 +209,8 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     `code`: the rank's exit status. After SIGABRT, as by NCCL's watchdog, what that says stands before stacks.
     """
     lines = plain_lines(tail)
-    raised = root_cause(chains(lines), _follows)
+    exceptions = chains(lines)
+    raised = root_cause(exceptions, _follows)
     thrown = raised.thrown if raised else None
     words = raised.thrown.head if raised else ""
     words = words or _last_line(lines, usage=code == USAGE)
@@ -233,12 +243,15 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     if thrown is None:
         if reason is None and not _ERROR_LIKE.search(words):
             cause = Cause.SILENT
+        elif reason is None and (code == USAGE or _ARGUMENTS.search(words)):
+            cause = Cause.ARGUMENTS
         return LogEnd(words=words, reason=reason, cause=cause, traceback=False)
     if reason in (Reason.LOST_PEER, Reason.NCCL_ERROR):
         words = _tidied(words) if reason is Reason.LOST_PEER else words
         return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=_waits_at(thrown))
     own = not ON_REQUEST.match(words)
-    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, place=_place(thrown))
+    last = not any(line.strip() for line in lines[max(chain[-1].end for chain in exceptions) :])
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, last=last, place=_place(thrown))
 
 
 def _program_words(raised: RootCause, lines: Sequence[str]) -> str:

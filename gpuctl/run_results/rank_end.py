@@ -35,7 +35,7 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     if bare.signal in CRASHES:
         place = crashed_at(crash or (facts.crash_stacks if facts else ""))
         bare = replace(bare, place=clean(place, 500))
-    elif bare.signal is None:
+    elif bare.signal is None or own:
         bare = replace(bare, place=clean(log.place, 500))
     detail = log.words
     if log.cause is Cause.CHILD_GONE and (place := crashed_at(crash)):
@@ -43,7 +43,7 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = 
     ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=detail, facts=facts)
     if reason not in ECHOES:
         ended = replace(ended, cause=log.cause)
-        ended = _by_signal(ended, traceback=log.traceback) if reason is None or _is_asked(bare) else ended
+        ended = _by_signal(ended, log) if reason is None or _is_asked(bare) else ended
         ended = _by_node(ended, record)
     return ended, own
 
@@ -52,15 +52,18 @@ def _is_asked(ended: Ended) -> bool:
     return ended.signal in (*ASKED, signal.SIGKILL) or ended.exit_code is None
 
 
-def _by_signal(ended: Ended, *, traceback: bool) -> Ended:
+def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
     """What a rank ended of whose log gives no reason, or that somebody ended: then its words count for little."""
     if ended.signal in ASKED:
-        told = traceback or (ended.exit_code or 0) > 0
+        told = log.traceback or (ended.exit_code or 0) > 0
         detail = ended.detail if told else ""
-        return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=None)
+        raised = log.traceback and (ended.exit_code or 0) <= 0
+        return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=Cause.RAISED if raised else None)
     if ended.signal == signal.SIGKILL or ended.exit_code is None:
         reason = Reason.SIGNAL if ended.exit_code else Reason.UNKNOWN
-        return replace(ended, reason=reason, detail="", cause=None)
+        if log.traceback and log.last and ended.exit_code:
+            return replace(ended, reason=reason, cause=Cause.RAISED)
+        return replace(ended, reason=reason, detail="", cause=None, place="")
     reason = Reason.SIGNAL if ended.signal else Reason.EXIT_CODE
     return replace(ended, reason=reason)
 

@@ -175,8 +175,8 @@ def _traceback(lines: Sequence[str], begin: int) -> Thrown:
         # The traceback of a task: its own end is on the next line that is not indented.
         end = next((number for number in ends if number > end), end)
     frames = [frame for line in lines[begin + 1 : end] if (frame := _frame(_FRAME.match(line)))]
-    message = _message(lines[end : end + MAX_LINES])
-    return Thrown(lines=message, frames=frames[::-1], begin=begin, end=end + len(message))
+    message, taken = _message(lines[end : end + MAX_LINES])
+    return Thrown(lines=message, frames=frames[::-1], begin=begin, end=end + taken)
 
 
 def _frame(match: re.Match[str] | None) -> Frame | None:
@@ -194,19 +194,19 @@ def _syntax(lines: Sequence[str]) -> Thrown | None:
     if begin is None:
         return None
     frame = _frame(_FRAME.match(lines[begin]))
-    message = _message(lines[end : end + MAX_LINES])
-    return Thrown(lines=message, frames=[frame] if frame else [], begin=begin, end=end + max(len(message), 1))
+    message, taken = _message(lines[end : end + MAX_LINES])
+    return Thrown(lines=message, frames=[frame] if frame else [], begin=begin, end=end + taken)
 
 
-def _message(lines: Sequence[str]) -> tuple[str, ...]:
-    """The lines of an exception's message, of the lines that begin with it.
+def _message(lines: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """The lines of an exception's message, of the lines that begin with it, and the number of lines that it takes.
 
     A blank line ends it, unless what follows is indented, or announces something: `On instance['lr']:`.
     """
     left = _indent(lines[0]) if lines else 0
     message = [lines[0].strip()] if lines else []
-    blank = False
-    for line in lines[1:]:
+    taken, blank = len(message), False
+    for number, line in enumerate(lines[1:], 2):
         text = line[left:] if not line[:left].strip() else line
         if not text.strip():
             blank = True
@@ -218,8 +218,8 @@ def _message(lines: Sequence[str]) -> tuple[str, ...]:
             break
         message += [""] * blank
         message.append(text)
-        blank = False
-    return tuple(message)
+        taken, blank = number, False
+    return tuple(message), taken
 
 
 def _group(lines: Sequence[str], begin: int) -> Thrown:
@@ -241,7 +241,7 @@ def _group(lines: Sequence[str], begin: int) -> Thrown:
         if chain and not _GROUP_ITSELF.match(chain[-1].head):
             members.append(chain[-1])
         elif not chain and not _GROUP_ITSELF.match(section[0]):
-            members.append(Thrown(lines=_message(section), frames=[], begin=begin, end=end))
+            members.append(Thrown(lines=_message(section)[0], frames=[], begin=begin, end=end))
     return replace(head, begin=begin, end=end, members=tuple(members))
 
 
@@ -259,7 +259,7 @@ def _boxed(lines: Sequence[str], begin: int) -> Thrown:
         frame = _frame(_BOXED_FRAME.match(path))
         frames += [frame] if frame else []
         path = "" if frame or not line or _BOXED_SOURCE.match(line) else path
-    message = _message(lines[end + 1 : end + 1 + MAX_LINES])
+    message, taken = _message(lines[end + 1 : end + 1 + MAX_LINES])
     folded = [""]
     for line, following in pairwise([*message, ""]):
         folded[-1] += line
@@ -269,5 +269,5 @@ def _boxed(lines: Sequence[str], begin: int) -> Thrown:
         lines=tuple(filter(None, map(str.strip, folded))),
         frames=frames[::-1],
         begin=begin,
-        end=end + 1 + len(message),
+        end=end + 1 + taken,
     )

@@ -82,6 +82,8 @@ class RankActivity:
     """The node's folder of what was sent."""
     place: str = ""
     """Which part of the model it has, as the job says: `stage 2 of 4`."""
+    log_tail: str = ""
+    """The last lines of its log."""
 
 
 def ended_activity(record: RankRecord) -> RankActivity:

@@ -8,7 +8,7 @@ from support import Gpuctl, wait_for
 pytestmark = pytest.mark.slow
 
 HANGS = """
-import ctypes, os, signal, sys, time
+import ctypes, os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 
@@ -26,6 +26,9 @@ print("begins", flush=True)
 if rank == 1:
     if kind == "sleeps":
         load_batch()
+    elif kind == "raises":
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        raise ValueError("label 12 is not below 10")
     elif kind == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "differs":
@@ -71,7 +74,7 @@ def test_sleeping_rank_is_named_with_its_line_among_four(cluster: Gpuctl) -> Non
         (3, "all_reduce", 4),
     }
     assert "rank 1 on" in hang["sentence"]
-    assert "never entered all_reduce #4 (hangs.py:26), which the other 3 wait in" in hang["sentence"]
+    assert "never entered all_reduce #4 (hangs.py:29), which the other 3 wait in" in hang["sentence"]
     stacks = (cluster.run_folder(run) / "stacks" / "rank-1.txt").read_text()
     assert "in load_batch" in stacks
     after = cluster.ok("why", "--json", run).json
@@ -84,7 +87,7 @@ def test_sleeping_rank_is_named_with_its_line_among_four(cluster: Gpuctl) -> Non
     [
         ("stopped", 1, "is stopped (state T"),
         ("differs", 2, "in different collectives at number 4: rank 0 on"),
-        ("in C", 1, "in C code that was called from hangs.py:25, and holds Python's lock"),
+        ("in C", 1, "in C code that was called from hangs.py:28, and holds Python's lock"),
     ],
 )
 def test_cause_of_a_hang_is_told(cluster: Gpuctl, kind: str, waiting: int, words: str) -> None:
@@ -104,6 +107,22 @@ def test_watch_tells_of_a_hang_and_stops_the_run(cluster: Gpuctl) -> None:
     result = done.json
     assert (result["status"], result["hang"]["verdict"]) == ("stopped", "hung")
     assert [culprit["rank"] for culprit in result["hang"]["culprits"]] == [1]
+
+
+def test_rank_that_raised_and_does_not_end_fails_the_run(cluster: Gpuctl) -> None:
+    cluster.script("hangs.py", HANGS)
+    done = cluster("train", "--json", "--hang-after", "5s", "--on-hang", "stop", "hangs.py", "raises")
+    assert done.status == 1
+    error = done.json["first_error"]
+    assert (done.json["status"], error["rank"], error["cause"]) == ("failed", 1, "raised")
+    assert (
+        error["message"]
+        == "ValueError: label 12 is not below 10 (hangs.py:22); its process did not end by itself"
+    )
+    assert (
+        "it raised ValueError: label 12 is not below 10 (hangs.py:22), and its process has not ended"
+        in done.err
+    )
 
 
 def test_report_of_a_run_that_nobody_watched_is_found_later(cluster: Gpuctl) -> None:

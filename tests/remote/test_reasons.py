@@ -30,8 +30,8 @@ SENTENCES: list[tuple[Ended, str]] = [
                 killed_process="python", killed_bytes=1_900_000_000, memory_limit_bytes=2_000_000_000
             ),
         ),
-        "out of memory: the kernel killed python, which had 1.9 GB, as its container or session may have 2.0 GB of "
-        "memory and had used them up (killed by SIGKILL)",
+        "out of memory: the kernel killed python, which had 1.9 GB, as its container or session had reached "
+        "its memory limit of 2.0 GB (killed by SIGKILL)",
     ),
     (
         Ended(

@@ -15,7 +15,8 @@ from gpuctl.run_results.utilisation import use_of_run
 from gpuctl.workflow.hangs.watch import HangWatch, ask, kept
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
-from inventories.end_reasons import Ended, Reason
+from inventories.end_reasons import Cause, Ended, Reason
+from inventories.hang import Hang
 from inventories.machine import Machine
 from inventories.run import Checkpoints, FirstError, NodeRecord, Result, Run, Seconds
 
@@ -119,16 +120,36 @@ def _result(
         use_of_run(run, read_usage(folder, run)),
     )
     hang = None if result.status == "succeeded" else kept(folder, running=result.status == "running")
+    hung = hang if hang is not None and hang.verdict == "hung" else None
     return replace(
-        with_search(result),
+        with_search(_of_hang(result, hung)),
         train=result.train if run.built_in else with_curve(result.train, folder, outputs),
         checkpoints=checkpoints_left(run, folder),
         outputs=outputs,
         output_totals=totals,
         files=files_of(folder),
-        hang=replace(hang, ranks=()) if hang is not None and hang.verdict == "hung" else None,
+        hang=replace(hung, ranks=()) if hung is not None else None,
         endings={record.node: record.ending for record in records if record.ending is not None},
     )
+
+
+def _of_hang(result: Result, hang: Hang | None) -> Result:
+    """The result of a run that was stopped because a rank had raised an exception and did not end: it failed."""
+    raised = next((rank for rank in hang.culprits if rank.raised), None) if hang is not None else None
+    if raised is None or result.status != "stopped" or result.first_error is not None:
+        return result
+    words = raised.raised or ""
+    error = FirstError(
+        rank=raised.rank,
+        node=raised.node,
+        message=f"{words}; its process did not end by itself",
+        reason=Reason.HUNG,
+        ranks=(raised.rank,),
+        detail=words,
+        cause=Cause.RAISED,
+        place=raised.place,
+    )
+    return replace(result, status="failed", first_error=error, reason=error.reason)
 
 
 def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:

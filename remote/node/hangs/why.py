@@ -30,6 +30,8 @@ MOST_STACKS_BYTES = 256 * 1024
 """Of the end, where the main thread is."""
 FIRST_LINES_BYTES = 8192
 """Of a metrics file, which begins with how the rank started."""
+LAST_LINES_BYTES = 8192
+"""Of a log, which may end with the exception of a rank that does not come to its end."""
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
 PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
@@ -87,6 +89,7 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
         "collectives": [],
         "code": str(NODE_HOME / CODE),
         "place": place_of(run_dir / RANK_METRICS.format(rank)),
+        "log_tail": log_tail(run_dir / RANK_LOG.format(rank)),
     }  # type: Dict[str, Any]
     pid = process_of(record)
     if pid is None:
@@ -138,6 +141,16 @@ def place_of(metrics: Path) -> str:
         return ""
     places = [line.get("place") for line in told if isinstance(line, dict) and line.get("event") == "start"]
     return next((place for place in places if isinstance(place, str)), "")
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a rank's log; empty where it has none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINES_BYTES))
+            return file.read(LAST_LINES_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _status(path: Path) -> Optional[os.stat_result]:

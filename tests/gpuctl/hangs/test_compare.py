@@ -243,6 +243,34 @@ def test_many_ranks_that_are_missing_are_told_in_one_clause() -> None:
     )
 
 
+RAISED = (
+    f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "{CODE}/job-1/train.py", line 10, in <module>\n'
+    "[rank1]:     check(label)\n[rank1]: ValueError: label 12 is not below 10\n"
+)
+DOES = "it raised ValueError: label 12 is not below 10 (train.py:10), and its process has not ended"
+AT_END = ("/usr/lib/python3.11/threading.py", 1590, "_shutdown")
+
+
+@pytest.mark.parametrize(
+    ("stacks", "log", "does"),
+    [
+        (stack(AT_END), RAISED, DOES),
+        (stack(script(7, "fill")) + "\n\n" + stack(AT_END), f"{RAISED}filling\n",
+         f"{DOES}; a thread is in fill, train.py:7"),
+        (stack(), RAISED, DOES),
+        (stack(script(12)), RAISED, "it is in train.py:12"),
+        (stack(AT_END), "all is well\n", "it is in a place that is not known"),
+    ],
+)  # fmt: skip
+def test_rank_that_raised_and_does_not_end_is_told_with_its_exception(
+    stacks: str, log: str, does: str
+) -> None:
+    raised = rank(1, entered(1, ago_s=241), stacks=stacks, log_tail=log)
+    hang = said(waits(0), raised)
+    assert f"which rank 0 waits in; {does}, for 4 min 0 s." in hang.sentence
+    assert (hang.culprits[0].raised is not None) is ("raised" in does)
+
+
 def test_document_names_culprits_and_those_who_wait() -> None:
     hang = said(waits(0), loads(1))
     (culprit,), (waiting,) = hang.culprits, hang.waiting

@@ -10,7 +10,7 @@ from support import a_result
 
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
-from inventories.end_reasons import Reason
+from inventories.end_reasons import Cause, Reason
 from inventories.hang import Hang
 from inventories.run import Commit, FirstError, Result, Run, Seconds, TrainSummary
 from train.models.networks import build_model
@@ -33,6 +33,7 @@ MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a.pt'"
         (Reason.ENDED_EARLY, False, True),
         (Reason.HUNG, False, True),
         (Reason.EXIT_CODE, False, True),
+        (Cause.ARGUMENTS, False, False),
         (Reason.FILE_NOT_FOUND, False, True),
         (Reason.LOST_PEER, False, True),
         (Reason.OUT_OF_MEMORY, False, False),
@@ -42,8 +43,9 @@ MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a.pt'"
     ],
 )
 def test_files_that_differed_are_told_where_they_explain_the_end(
-    tmp_path: Path, reason: Reason | None, hung: bool, advised: bool
+    tmp_path: Path, reason: Reason | Cause | None, hung: bool, advised: bool
 ) -> None:
+    cause, reason = (reason, Reason.EXIT_CODE) if isinstance(reason, Cause) else (None, reason)
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.save_run(
         Run(
@@ -54,7 +56,7 @@ def test_files_that_differed_are_told_where_they_explain_the_end(
     error = (
         None
         if reason is None
-        else FirstError(rank=0, node="gpu-0", message="so", reason=reason, detail=MISSING)
+        else FirstError(rank=0, node="gpu-0", message="so", reason=reason, cause=cause, detail=MISSING)
     )
     hang = Hang(run=folder.id, verdict="hung", sentence="The run hung: so.") if hung else None
     result = Result(

@@ -148,7 +148,7 @@ ASSERT = "Loss.cu:250: nll_loss: block: [0,0,0], thread: [4,0,0] Assertion `t >=
         ),
         (f"{DIST}\nncclRemoteError: x\nLast error:\nremote process exited", Reason.LOST_PEER, None),
         ("epoch 3", None, Cause.SILENT),
-        ("train.py: error: unrecognized arguments: --x", None, None),
+        ("ValueError: unrecognized arguments: --x", None, None),
     ],
 )
 def test_read_tells_cause_by_the_words_of_cuda_nccl_and_torch(

@@ -65,6 +65,17 @@ def test_limit_of_the_process_is_told_with_the_error_that_it_explains(
     assert "ulimit" not in sentence(end_of(code, log))
 
 
+def test_exception_of_a_rank_that_did_not_end_is_told_before_the_signal() -> None:
+    for code, name in ((-15, "SIGTERM"), (-9, "SIGKILL")):
+        ended = end_of(code, BOOM)
+        assert ended.cause is Cause.RAISED
+        assert sentence(ended) == f"RuntimeError: boom; its process did not end by itself: killed by {name}"
+    assert (
+        sentence(end_of(-9, BOOM + "\nepoch 3 loss 0.2\n"))
+        == "killed by SIGKILL; running out of memory is the usual cause"
+    )
+
+
 def test_process_of_a_pool_that_crashed_is_told_with_the_line() -> None:
     broken = "Traceback (most recent call last):\n  x\nfutures.process.BrokenProcessPool: A process ended.\n"
     assert sentence(end_of(1, CRASH + broken)) == (
