@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpuctl.run_results.missing.files import how_to_send
-from gpuctl.run_results.missing.modules import how_to_install
+from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_package
 from gpuctl.run_results.missing.repository import how_to_know_commit
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Reason
@@ -16,6 +16,8 @@ def how_to_bring(result: Result) -> str:
     """The sentence on what the rank that failed first looked for in vain; empty where nothing certain can be said."""
     error = result.first_error
     if error is not None and (sentence := how_to_know_commit(error, result.commit)):
+        return sentence
+    if error is not None and (sentence := how_to_run_in_package(error, result.script)):
         return sentence
     if error is None or error.reason not in (Reason.FILE_NOT_FOUND, Reason.MODULE_NOT_FOUND):
         return ""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuctl.run_results.missing.files import ignored, is_sent
-from inventories.run import Run, RunOptions
+from inventories.run import FirstError, Run, RunOptions
 from remote.files.tree import Tree, read_tree
 from remote.python_env.project import project_above
 from remote.python_env.requirements import Wanted, wanted
 
 _NAMED = re.compile(r"No module named '(?P<name>[\w.]+)'(?!; '[\w.]+' is not a package)")
+_NO_PACKAGE = "attempted relative import with no known parent package"
 _PACKAGES = {
     "Crypto": "pycryptodome", "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4",
     "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "distutils": "setuptools",
@@ -26,6 +27,19 @@ _SHARED = frozenset(
     {"azure", "backports", "google", "jaraco", "nvidia", "opentelemetry", "ruamel", "sphinxcontrib", "zope"}
 )
 """Modules that many packages put their parts into, and none brings; a package of such a name is another thing."""
+
+
+def how_to_run_in_package(error: FirstError, script: str) -> str:
+    """Return the sentence on a script whose own relative import fails; empty for every other failure."""
+    place = rf"\((?:[^():]*/)?{re.escape(script)}(?P<main>/__main__\.py)?:\d+\)"
+    found = re.search(place, error.message) if _NO_PACKAGE in error.detail else None
+    *folders, name = script.removesuffix(".py").split("/")
+    if found is None or ".." in folders or not (folders or found["main"]):
+        return ""
+    module = shlex.quote(".".join([*folders, name]))
+    return (
+        f"{script} imports from its own package. Run it as a module of the package: gpuctl train -m {module}"
+    )
 
 
 def how_to_install(words: str, run: Run, *, own_python: str, local: bool = False) -> str:
@@ -88,7 +102,8 @@ def _of_project(name: str, place: Path, tree: Tree, run: Run) -> str:
             f"{shown} is of the project {project.name}, which --no-install-project leaves out: leave out that"
         )
         return "" if options.install_project else f"{left_out} option"
-    searched = folder if run.script.startswith("-m ") else (folder / run.script).parent
+    script = folder / run.script
+    searched = folder if run.script.startswith("-m ") else script if script.is_dir() else script.parent
     if run.mode != "torchrun" or "PYTHONPATH" in options.env or place == searched:
         return ""
     return (

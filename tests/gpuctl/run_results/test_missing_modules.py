@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from support import a_run
 
-from gpuctl.run_results.missing.modules import how_to_install
-from inventories.run import RunOptions
+from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_package
+from inventories.end_reasons import Reason
+from inventories.run import FirstError, RunOptions
 
 OR_ANOTHER = " (or the package that has the module tomlkit, if that has another name)"
 MISSING = "ModuleNotFoundError: No module named '{}'"
@@ -119,3 +120,26 @@ def test_module_above_the_script_needs_a_path_and_an_ignored_one_is_to_be_sent(t
     assert said(tmp_path, "helpers", script="-m scripts.s") == ""
     assert said(tmp_path, "venv").endswith("Send it with this option: --include venv")
     assert "--pip tomlkit" in said(tmp_path), "a folder without code is no package"
+
+
+@pytest.mark.parametrize(
+    ("script", "place", "module"),
+    [
+        ("pk/rel.py", "pk/rel.py:1", "pk.rel"),
+        ("my pk/rel.py", "apps/my pk/rel.py:12", "'my pk.rel'"),
+        ("pk", "pk/__main__.py:1", "pk"),
+        ("pk/rel.py", "pk/helper.py:1", None),
+        ("rel.py", "rel.py:1", None),
+        ("../rel.py", "rel.py:1", None),
+        ("-m pk.rel", "pk/rel.py:1", None),
+    ],
+)
+def test_script_with_a_relative_import_is_advised_to_run_as_a_module(
+    script: str, place: str, module: str | None
+) -> None:
+    detail = "ImportError: attempted relative import with no known parent package"
+    error = FirstError(
+        rank=0, node="a", message=f"exit status 1: {detail} ({place})", reason=Reason.EXIT_CODE, detail=detail
+    )
+    sentence = how_to_run_in_package(error, script)
+    assert sentence.endswith(f"gpuctl train -m {module}") if module else not sentence
