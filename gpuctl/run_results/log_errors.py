@@ -211,6 +211,9 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     lines = plain_lines(tail)
     exceptions = chains(lines)
     raised = root_cause(exceptions, _follows)
+    after = lines[max((chain[-1].end for chain in exceptions), default=0) :]
+    if code is not None and 1 < code < 128 and _ERROR_LINE.search(_last_line(after, usage=False)):
+        raised, lines = None, after  # an exception that is not caught ends Python with status 1
     thrown = raised.thrown if raised else None
     words = raised.thrown.head if raised else ""
     words = words or _last_line(lines, usage=code == USAGE)
@@ -250,8 +253,9 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
         words = _tidied(words) if reason is Reason.LOST_PEER else words
         return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=_waits_at(thrown))
     own = not ON_REQUEST.match(words)
-    last = not any(line.strip() for line in lines[max(chain[-1].end for chain in exceptions) :])
-    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, last=last, place=_place(thrown))
+    place = _place(thrown) or (_place(raised.outer) if raised and raised.outer else "")
+    last = not any(map(str.strip, after))
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, last=last, place=place)
 
 
 def _program_words(raised: RootCause, lines: Sequence[str]) -> str:

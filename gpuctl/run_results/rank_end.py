@@ -57,7 +57,7 @@ def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
     if ended.signal in ASKED:
         told = log.traceback or (ended.exit_code or 0) > 0
         detail = ended.detail if told else ""
-        raised = log.traceback and (ended.exit_code or 0) <= 0
+        raised = log.traceback and log.last and (ended.exit_code or 0) <= 0
         return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=Cause.RAISED if raised else None)
     if ended.signal == signal.SIGKILL or ended.exit_code is None:
         reason = Reason.SIGNAL if ended.exit_code else Reason.UNKNOWN

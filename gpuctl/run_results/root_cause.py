@@ -69,11 +69,11 @@ class RootCause:
 
 
 def root_cause(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootCause | None:
-    """Return the exception that explains a log's end; None: the log has no exception.
+    """Return the exception that explains a log's end; None: the log has no exception that ended anything.
 
     `follows`: whether a message only reports that another rank is gone.
     """
-    ended = [chain for chain in raised if not chain[-1].ignored] or list(raised)
+    ended = [chain for chain in raised if not chain[-1].ignored]
     raised = [chain for chain in ended if not ON_REQUEST.match(chain[-1].head)]
     if not raised:
         return RootCause(thrown=ended[-1][-1]) if ended else None

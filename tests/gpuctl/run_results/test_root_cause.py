@@ -354,6 +354,43 @@ def test_error_without_a_traceback_is_found_near_the_end(log: str, code: int, wo
     assert (found.cause is Cause.ARGUMENTS) is (code == 2 or "lag" in words or "override" in words)
 
 
+def test_exception_after_which_python_went_on_is_not_the_cause() -> None:
+    ignored = "Exception ignored in: <x>\nTraceback (most recent call last):\n  x\nAssertionError: child\n"
+    assert not read(f"epoch 3\n{ignored}", code=3).traceback
+    raised = "Traceback (most recent call last):\n  x\nValueError: bad\n"
+    assert read(raised + ignored).words == "ValueError: bad"
+    handled = f"{raised}[1/3] next try\nusage: t.py\nt.py: error: unrecognized arguments: --x\n"
+    assert read(handled, code=2).words == "t.py: error: unrecognized arguments: --x"
+
+
+def test_place_is_that_of_the_outer_exception_where_the_cause_is_in_a_library() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/x/hub.py", line 1, in f\n    x\nsocket.gaierror: no name\n\n'
+        "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        '  File "/h/.gpuctl-node/code/p-1/a.py", line 3, in <module>\n    load()\nOSError: We can not connect.\n'
+    )
+    found = read(log)
+    assert (found.words, found.place) == (
+        "OSError: We can not connect, because of socket.gaierror: no name",
+        "a.py:3",
+    )
+
+
+def test_colours_and_ascii_boxes_are_read_as_well() -> None:
+    code = "/h/.gpuctl-node/code/p-1/a.py"
+    colours = (
+        f'Traceback (most recent call last):\n  File \x1b[35m"{code}"\x1b[0m, line \x1b[35m3\x1b[0m, in '
+        "\x1b[35m<module>\x1b[0m\n    f\x1b[31m()\x1b[0m\n\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m\n"
+    )
+    box = (
+        f"+---- Traceback (most recent call last) -----+\n| {code}:3 in <module>   |\n|   3 load()   |\n"
+        "+--------------------------------------------+\nValueError: bad\n"
+    )
+    assert {(found.words, found.place) for found in (read(colours), read(box))} == {
+        ("ValueError: bad", "a.py:3")
+    }
+
+
 def test_loguru_traceback_is_read() -> None:
     code = "/h/.gpuctl-node/code/p-1/train.py"
     log = (
