@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -25,6 +26,10 @@ def plain_parts(path: object) -> list[str]:
     if not 0 < len(parts) <= MAX_DEPTH or not all(map(_is_plain, parts)):
         raise BadAnswer(f"the name {path!r} is not a plain relative path")
     return parts
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", path).casefold()
 
 
 def _is_plain(name: str) -> bool:
@@ -63,6 +68,8 @@ class FileReceiver:
         self._arriving: dict[str, _Arriving] = {}
         self._whole: dict[str, int] = {}
         """Name → bytes of what is in its place, also from before a connection was lost."""
+        self._names: dict[str, str] = {}
+        """Name that disks which ignore case or accents' form compare → the first name that came."""
         self._counted = 0
         """Of `max_bytes`: of each file what is in its place, or what has come to replace it if that is more."""
         self._begun = 0
@@ -102,13 +109,22 @@ class FileReceiver:
             if file.target.is_dir():
                 self._refuse(path, "it has the name of a folder")
                 return
+            if alike := self._same_place(path, file.target):
+                self._refuse(path, f"on this disk its name is that of {alike}")
+                return
             file.temporary.chmod(0o700 if mode & 0o100 else 0o600)
             file.temporary.replace(file.target)
             self._counted += file.size - self._count(path)
             self._whole[path] = file.size
+            self._names.setdefault(_folded(path), path)
             del self._arriving[path]
             self.files += 1
             self.bytes += file.size
+
+    def _same_place(self, path: str, target: Path) -> str:
+        """Return the other name under which a file came that lies where this one is to be; empty: no other."""
+        other = self._names.get(_folded(path), path)
+        return other if other != path and target.exists() and target.samefile(self.root / other) else ""
 
     def begin_again(self) -> None:
         """Forget what was refused or cut off: after a lost connection everything is sent once more."""

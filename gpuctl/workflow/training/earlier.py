@@ -18,12 +18,13 @@ from gpuctl.workflow.training.latest_files import (
     latest,
     may_be_copies,
     outdated,
-    parted,
+    parted_checkpoints,
 )
 from gpuctl.workflow.training.request import TrainRequest
 from inventories.disk.store import RunFolder
+from inventories.outputs import OutputFile
 from remote.files.earlier import Aside, EarlierFiles
-from remote.shared.checkpoint_sets import ranks_of
+from remote.shared.checkpoint_sets import ranks_of, sets_in
 from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> st
     `earlier`: by the nodes' ranks. A checkpoint in parts is named as one thing, never one of its files.
     """
     source = latest(earlier)
-    checkpoints = parted(earlier, source)
+    checkpoints = parted_checkpoints(earlier, source)
     in_parts = {path for checkpoint in checkpoints for path in checkpoint.files}
     alone = {path: having for path, having in uneven(earlier).items() if path not in in_parts}
     differ = {
@@ -155,8 +156,8 @@ def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> st
     clauses = [
         *map(_lacks_sentence, (checkpoint for checkpoint in checkpoints if checkpoint.lacks)),
         *(
-            f"the checkpoint {_name(one)} of an earlier run is in parts on {', '.join(one.nodes)}"
-            for one in whole
+            f"the checkpoint {_name(checkpoint)} of an earlier run is {_place(checkpoint)}"
+            for checkpoint in whole
         ),
     ]
     if alone:
@@ -173,16 +174,44 @@ def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> st
         )
     if not whole and not alone and not differ:
         return "; ".join(clauses)
-    them = "it" if len(whole) + len(alone) + len(differ) == 1 else "them"
-    shared = "the latest" if differ else them if alone else "all parts"
+    pronoun = "it" if len(whole) + len(alone) + len(differ) == 1 else "them"
+    shared = "the latest" if differ else pronoun if alone else "all parts"
     return (
-        f"{'; '.join(clauses)}: if the script loads {them}, add --share-outputs (all nodes get {shared}) or --fresh "
-        f"(begin without {them})"
+        f"{'; '.join(clauses)}: if the script loads {pronoun} at its start, add --share-outputs (all nodes get "
+        f"{shared}) or --fresh (begin without {pronoun})"
     )
 
 
 def _name(checkpoint: PartedCheckpoint) -> str:
     return text.shorten(text.clean(checkpoint.folder), 60)
+
+
+def _place(checkpoint: PartedCheckpoint) -> str:
+    several = len(checkpoint.nodes) > 1
+    return f"in parts on {', '.join(checkpoint.nodes)}" if several else f"on {checkpoint.nodes[0]} alone"
+
+
+def rewritten_sentence(
+    outputs: Sequence[OutputFile], nodes: Sequence[str], earlier: Mapping[str, EarlierFiles]
+) -> str:
+    """Return the sentence on weights that were shared before a run, and that it wrote anew on some nodes alone.
+
+    `nodes`: those of the run. `earlier`: what earlier runs had left. Empty: it wrote none.
+    """
+    shared = {path for left in earlier.values() for path in left.files if path.endswith(WEIGHTS)}
+    shared = shared.difference(*sets_in(shared).values())
+    writers: dict[str, list[str]] = {}
+    for file in outputs:
+        if file.path in shared:
+            writers.setdefault(file.path, []).append(file.node)
+    written = [path for path, having in writers.items() if len(having) < len(nodes)]
+    if not written:
+        return ""
+    return (
+        f"{_some(written, len(written))}: shared before the run, and written anew by "
+        f"{', '.join(writers[written[0]])} alone. Ranks of other nodes that loaded it in this run got "
+        "the version of an earlier run."
+    )
 
 
 def _lacks_sentence(checkpoint: PartedCheckpoint) -> str:
@@ -218,17 +247,17 @@ def share(
     from remote.sessions.fanout import fan_out, values
 
     source = latest(earlier)
-    incomplete = [checkpoint for checkpoint in parted(earlier, source) if checkpoint.lacks]
+    incomplete = [checkpoint for checkpoint in parted_checkpoints(earlier, source) if checkpoint.lacks]
     for path in (path for checkpoint in incomplete for path in checkpoint.files):
         del source[path]
     digests = _digests(nodes, roots, may_be_copies(earlier, source))
     lacking = outdated(earlier, source, digests)
-    wanted = {path for paths in lacking.values() for path in paths}
+    behind = {path for paths in lacking.values() for path in paths}
     passing, lines = new_incoming(folder), []
     try:
         intake = FileReceiver(passing, max_bytes=MAX_SHARED_BYTES)
         for origin in roots:
-            paths = [path for path in source if path in wanted and source[path] == origin]
+            paths = [path for path in source if path in behind and source[path] == origin]
             if not paths:
                 continue
             before = intake.bytes
@@ -245,7 +274,7 @@ def share(
             lines.append(
                 f"shared with all nodes, from {_origin(earlier, origin, paths)}: {_some(paths, len(paths))}, {size}"
             )
-        if not wanted:
+        if not behind:
             return (), "; ".join(map(_lacks_sentence, incomplete))
         tree = tree_of(passing, "**/*")
         for name, why in tree.skipped.items():
@@ -287,8 +316,8 @@ def _several_writers(
     """Return the sentence on files that the same run wrote with other content on several nodes."""
     for path, having in differing(earlier, source, digests).items():
         run = earlier[source[path]].runs.get(path, "")
-        if others := [node for node in having if earlier[node].runs.get(path, "") == run]:
-            nodes = ", ".join([source[path], *others])
+        if same_run := [node for node in having if earlier[node].runs.get(path, "") == run]:
+            nodes = ", ".join([source[path], *same_run])
             yield (
                 f"{text.clean(path)}: one run wrote other content on each of {nodes}; all nodes get that of "
                 f"{source[path]}, and the rest is put aside"

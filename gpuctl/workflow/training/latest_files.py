@@ -49,8 +49,7 @@ def outdated(
 
 def _same(earlier: Mapping[str, EarlierFiles], node: str, other: str, path: str, digests: Digests) -> bool:
     """Return whether two nodes have the same file, by size and time, or by content."""
-    one, two = earlier[node].files.get(path), earlier[other].files.get(path)
-    if one == two:
+    if earlier[node].files.get(path) == earlier[other].files.get(path):
         return True
     digest = digests.get(node, {}).get(path)
     return digest is not None and digest == digests.get(other, {}).get(path)
@@ -58,13 +57,13 @@ def _same(earlier: Mapping[str, EarlierFiles], node: str, other: str, path: str,
 
 def may_be_copies(earlier: Mapping[str, EarlierFiles], source: Mapping[str, str]) -> list[str]:
     """Return the paths of files that have one size and several times: only their content shows if they differ."""
-    found = []
+    paths = []
     for path, origin in source.items():
         size, at = earlier[origin].files[path]
-        others = [left.files[path] for left in earlier.values() if path in left.files]
-        if any(other[0] == size and other[1] != at for other in others):
-            found.append(path)
-    return found
+        versions = [left.files[path] for left in earlier.values() if path in left.files]
+        if any(version[0] == size and version[1] != at for version in versions):
+            paths.append(path)
+    return paths
 
 
 def differing(
@@ -72,26 +71,28 @@ def differing(
 ) -> dict[str, list[str]]:
     """Return the files that several nodes have with other content than the latest → these nodes."""
     behind = outdated(earlier, source, digests)
-    found: dict[str, list[str]] = {}
+    holders: dict[str, list[str]] = {}
     for node, paths in behind.items():
         for path in paths:
             if path in earlier[node].files:
-                found.setdefault(path, []).append(node)
-    return found
+                holders.setdefault(path, []).append(node)
+    return holders
 
 
-def parted(earlier: Mapping[str, EarlierFiles], source: Mapping[str, str]) -> list[PartedCheckpoint]:
+def parted_checkpoints(
+    earlier: Mapping[str, EarlierFiles], source: Mapping[str, str]
+) -> list[PartedCheckpoint]:
     """Return the checkpoints in parts that lie on more than one node or lack parts, the latest files of all."""
     behind = {path for paths in outdated(earlier, source, {}).values() for path in paths}
-    found = []
+    checkpoints = []
     for folder, files in sets_in(source).items():
         nodes = [node for node in earlier if any(source[path] == node for path in files)]
         lacks = _lacks(earlier, source, files)
         if lacks or behind.intersection(files):
-            found.append(
+            checkpoints.append(
                 PartedCheckpoint(folder=folder, files=tuple(files), nodes=tuple(nodes), lacks=tuple(lacks))
             )
-    return found
+    return checkpoints
 
 
 def _lacks(earlier: Mapping[str, EarlierFiles], source: Mapping[str, str], files: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from gpuctl.workflow.cluster.replaced_pods import ReplacedPods
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
-from gpuctl.workflow.training.earlier import aside_of, tell_or_share
+from gpuctl.workflow.training.earlier import aside_of, rewritten_sentence, tell_or_share
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import (
@@ -293,6 +293,10 @@ class _Runs:
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
+        if request.share_outputs and preparation.prepared.earlier:
+            names = [part.name for part in launch.run.nodes]
+            if sentence := rewritten_sentence(result.outputs, names, preparation.prepared.earlier):
+                self._app.output.say(sentence)
         attempt = attempt_of(
             launch.run,
             result,

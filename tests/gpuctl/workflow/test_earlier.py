@@ -15,9 +15,17 @@ from gpuctl.library.options import TrainOptions, train_request
 from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.view import PlainView
-from gpuctl.workflow.training.earlier import aside_lines, aside_of, share, uneven, uneven_sentence
+from gpuctl.workflow.training.earlier import (
+    aside_lines,
+    aside_of,
+    rewritten_sentence,
+    share,
+    uneven,
+    uneven_sentence,
+)
 from gpuctl.workflow.training.latest_files import latest, may_be_copies, outdated
 from inventories.disk.store import Store
+from inventories.outputs import OutputFile
 from remote.errors import NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 from remote.files.sync import sync
@@ -51,13 +59,13 @@ def test_files_are_told_that_one_node_has_and_another_lacks(
 def test_sentence_has_both_ways_on() -> None:
     sentence = uneven_sentence({"gpu-0": left("snapshot.pt"), "gpu-1": left()}, {})
     assert sentence == (
-        "snapshot.pt is on gpu-0 alone, from an earlier run: if the script loads it, add --share-outputs (all nodes "
-        "get it) or --fresh (begin without it)"
+        "snapshot.pt is on gpu-0 alone, from an earlier run: if the script loads it at its start, add "
+        "--share-outputs (all nodes get it) or --fresh (begin without it)"
     )
     sentence = uneven_sentence({"gpu-0": left(), "gpu-1": left("a.pt", "b.pt")}, {})
     assert sentence == (
-        "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them, add --share-outputs (all "
-        "nodes get them) or --fresh (begin without them)"
+        "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them at its start, add "
+        "--share-outputs (all nodes get them) or --fresh (begin without them)"
     )
 
 
@@ -73,7 +81,8 @@ def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, 
     digests = {name: {"last.pt": text} for name, text in (("gpu-0", "a"), ("gpu-1", digest)) if text}
     sentence = (
         "last.pt of an earlier run differs from node to node: ranks that resume from such may begin at different "
-        "steps: if the script loads it, add --share-outputs (all nodes get the latest) or --fresh (begin without it)"
+        "steps: if the script loads it at its start, add --share-outputs (all nodes get the latest) or --fresh "
+        "(begin without it)"
     )
     assert uneven_sentence(both, digests) == (sentence if told else "")
 
@@ -95,7 +104,7 @@ def test_checkpoint_in_parts_is_told_as_one_thing() -> None:
         "gpu-1": in_parts(BOTH[1], run="2"),
     }
     assert uneven_sentence(nodes, {}) == (
-        "the checkpoint ckpt of an earlier run is in parts on gpu-0, gpu-1: if the script loads it, add "
+        "the checkpoint ckpt of an earlier run is in parts on gpu-0, gpu-1: if the script loads it at its start, add "
         "--share-outputs (all nodes get all parts) or --fresh (begin without it)"
     )
 
@@ -107,6 +116,19 @@ def test_checkpoint_whose_parts_are_of_an_earlier_run_is_told_as_incomplete(seco
         "the checkpoint ckpt of an earlier run is incomplete: no node has the parts of rank 1 (ckpt/__1_0.distcp); "
         "begin without it: --fresh"
     )
+
+
+def test_weights_that_the_run_wrote_anew_on_one_node_are_told() -> None:
+    wrote = [
+        OutputFile(node="gpu-0", path=path, bytes=1, kind=None, brought=True)
+        for path in ("best.pt", "new.pt", "ckpt/__0_0.distcp", "log.csv")
+    ]
+    earlier = {"gpu-0": left("best.pt", "ckpt/__0_0.distcp", "log.csv", "old.pt"), "gpu-1": left()}
+    assert rewritten_sentence(wrote, ["gpu-0", "gpu-1"], earlier) == (
+        "best.pt: shared before the run, and written anew by gpu-0 alone. Ranks of other nodes that loaded it in "
+        "this run got the version of an earlier run."
+    )
+    assert rewritten_sentence(wrote, ["gpu-0"], earlier) == ""
 
 
 def test_latest_version_is_that_of_the_latest_run_and_of_the_first_node() -> None:

@@ -1,5 +1,6 @@
 """Files that a node sends one after the other: what breaks off leaves nothing, whoever ends it."""
 
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -102,3 +103,18 @@ def test_interrupted_pull_leaves_no_partial_file(cluster: Gpuctl) -> None:
     out, err = pulling.communicate(timeout=60)
     assert (pulling.returncode, out, err) == (130, "", "\nerror: Interrupted.\n")
     assert [path for path in here.rglob("*") if path.is_file()] == []
+
+
+def test_files_whose_names_are_one_on_the_disk_do_not_replace_each_other(tmp_path: Path) -> None:
+    intake = FileReceiver(tmp_path)
+    digest = hashlib.sha256(b"a").hexdigest()
+    for path in ("Best.pt", "other.pt"):
+        intake.chunk(path, 0, b"a")
+        intake.complete(path, 1, digest, 0o644)
+    (tmp_path / "best.pt").hardlink_to(tmp_path / "Best.pt")  # as a disk that ignores case finds it
+    (tmp_path / "OTHER.pt").write_text("another file")
+    for path in ("best.pt", "OTHER.pt"):
+        intake.chunk(path, 0, b"a")
+        intake.complete(path, 1, digest, 0o644)
+    assert intake.refused == {"best.pt": "on this disk its name is that of Best.pt"}
+    assert (tmp_path / "OTHER.pt").read_bytes() == b"a"
