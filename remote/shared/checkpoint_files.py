@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from remote.shared.checkpoint_sets import missing_parts, sets_in
+from remote.shared.checkpoint_sets import POINTERS, missing_parts, sets_in
 from remote.shared.files import is_regular, read_json, walk_files
 
 
@@ -126,7 +126,8 @@ def describe_script(
             sizes[name] = (status.st_mtime_ns, status.st_size)
     if not sizes:
         return None
-    newest = max(sizes, key=lambda name: (sizes[name][0], name))
+    content = [name for name in sizes if name.rpartition("/")[2] not in POINTERS] or list(sizes)
+    newest = max(content, key=lambda name: (sizes[name][0], name))
     of_set = next((root for root, members in sets_in(sizes).items() if newest in members), newest)
     return {
         "files": len(sizes),

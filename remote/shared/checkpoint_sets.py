@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Collection, Dict, Iterable, List, Mapping, Set, Tuple
 
 METADATA = ".metadata"
+POINTERS = ("latest", "latest_checkpointed_iteration.txt", "zero_to_fp32.py")
+"""Names of files that DeepSpeed and Megatron-LM write beside the folders of their checkpoints."""
 MAX_METADATA_BYTES = 64 * 1000 * 1000
 _PART = re.compile(
     r"\.metadata|__\d+\.metadata|__\d+_\d+\.distcp"
@@ -66,8 +68,9 @@ def missing_parts(files: Mapping[str, Path], written: Collection[str], ranks: in
     """Return the parts that checkpoints need and lack. `files`: the path of each that counts → the folder it is in.
 
     Of torch.distributed.checkpoint, those that `.metadata` names. Of DeepSpeed, of which each rank writes its part of
-    the optimizer, those of all `ranks` of the run. A part that was there before the run is none of a checkpoint that
-    the run has `written`.
+    the optimizer, those of all `ranks` of the run, in the folder that `latest` names. Both are written last: a save
+    that was cut off lacks nothing. A part that was there before the run is none of a checkpoint that the run has
+    `written`.
     """
     lacking: Set[str] = set()
     zero: Dict[Tuple[str, str], Set[int]] = {}
@@ -79,7 +82,7 @@ def missing_parts(files: Mapping[str, Path], written: Collection[str], ranks: in
             parts = {prefix + part for part in named_parts(folder / path)}
             lacking.update(parts.difference(current if path in current else files))
         match = _ZERO.fullmatch(name)
-        if match and path in current:
+        if match and path in current and _is_latest(above, files):
             zero.setdefault((prefix, match["kind"]), set()).add(int(match["model"]))
     for (prefix, kind), places in zero.items():
         models = 1 + max(places)
@@ -89,6 +92,16 @@ def missing_parts(files: Mapping[str, Path], written: Collection[str], ranks: in
         )
         lacking.update({prefix + name for name in names}.difference(current))
     return sorted(lacking)
+
+
+def _is_latest(folder: str, files: Mapping[str, Path]) -> bool:
+    """Return whether DeepSpeed's `latest`, beside the folder, names it."""
+    above, _, name = folder.rpartition("/")
+    pointer = above + "/latest" if above else "latest"
+    try:
+        return pointer in files and (files[pointer] / pointer).read_text().strip() == name
+    except (OSError, ValueError):
+        return False
 
 
 def ranks_of(paths: Iterable[str]) -> List[int]:

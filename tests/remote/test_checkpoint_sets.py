@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from remote.shared.checkpoint_files import describe_script
 from remote.shared.checkpoint_sets import missing_parts, named_parts, ranks_of, sets_in
 
 ZERO = "run/global_step20/bf16_zero_pp_rank_{}_mp_rank_{:02d}_optim_states.pt"
@@ -42,10 +43,17 @@ def test_metadata_names_the_parts_that_torch_wrote(tmp_path: Path) -> None:
 
 def test_deepspeeds_parts_are_those_of_all_ranks(tmp_path: Path) -> None:
     every = [ZERO.format(data, model) for data in range(2) for model in range(2)]
-    files = dict.fromkeys(every[:3], tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "latest").write_text("global_step20\n")
+    files = dict.fromkeys(["run/latest", *every[:3]], tmp_path)
     assert missing_parts(files, every, 4) == every[3:]
-    assert missing_parts(dict.fromkeys(every, tmp_path), every, 4) == []
+    assert missing_parts(dict.fromkeys(["run/latest", *every], tmp_path), every, 4) == []
     assert missing_parts(files, (), 8) == [], "an earlier run of another size wrote them"
+    (tmp_path / "run" / "latest").write_text("global_step10")
+    assert missing_parts(files, every, 4) == [], "a save that was not completed"
+    found = describe_script({"run/latest": tmp_path}, (), 1)
+    assert found is not None
+    assert found["newest"] == "run/latest"
 
 
 def test_ranks_are_read_of_names() -> None:
