@@ -10,6 +10,7 @@ RemoteError
 ├── NodeFailed              a command on a node failed
 │   ├── DiskFull            … because no space was left there
 │   ├── HomeNotWritable     … because the login user's home folder can't be written to
+│   ├── ShellFailed         … because the login shell did not run it
 │   ├── NoPython            … because there is no Python where one should be
 │   └── EnvironmentFailed   … because uv could not build the environment (remote.python_env.building)
 │       └── NoConda         … because what builds it is not there
@@ -67,6 +68,10 @@ class DiskFull(NodeFailed):
 
 class HomeNotWritable(NodeFailed):
     """The login user's home folder on a node can't be written to."""
+
+
+class ShellFailed(NodeFailed):
+    """The login shell did not run a command."""
 
 
 class NoPython(NodeFailed):

@@ -150,6 +150,11 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_launchers.py": ("remote/launchers/__init__.py", "gpuctl/workflow/training/train.py"),
     "integration/test_leaving_hosts.py": ("gpuctl/workflow/", "remote/firewall/"),
     "integration/test_library.py": ("gpuctl/library/", "gpuctl/__init__.py", "docs/python-api.md"),
+    "integration/test_login_shells.py": (
+        "remote/sessions/login_shell.py",
+        "remote/sessions/node_payload.py",
+        "remote/shared/greeting.py",
+    ),
     "integration/test_machines.py": (
         "gpuctl/workflow/machines/access.py",
         "remote/files/pull.py",

@@ -55,6 +55,11 @@ def load(module: str, command: str) -> Callable[..., Any]:
 def main(arguments: List[str]) -> int:
     """Run one command: its request is the first line of standard input."""
     command = arguments[0]
+    if command == "greet":
+        from remote.shared.greeting import greet
+
+        greet(sys.stdin.buffer, sys.stdout.buffer)
+        return main(arguments[1:])
     if command == "rank":
         from remote.node.runs import rank_wrapper
 

@@ -1,5 +1,6 @@
 """How the node's part (`remote/node`) gets to a node and is asked to do something there."""
 
+import base64
 import hashlib
 import io
 import shlex
@@ -9,14 +10,23 @@ from functools import cache
 from pathlib import Path
 
 import remote
+from remote.shared import greeting
 from remote.shared.constants import DISK_FULL, FAILED, NODE_FOLDER, NOT_WRITABLE, PROGRAMS
 
 ENTRY = "import sys\n\nfrom remote.node.__main__ import run\n\nrun(sys.argv[1:])\n"
 SENT = ("node", "shared")
 """The folders of `remote` that go to the nodes."""
 
+SHELL = f'echo; echo {shlex.quote(greeting.RUNS.decode().strip())}; exec "$0" "$@"'
+"""For /bin/sh, which every login shell can start: what follows is understood alike on all machines."""
+
+DECODE = "import sys, base64, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
+"""A program without line ends, which csh does not take between quotes."""
+
 BOOT = f"""\
+{Path(greeting.__file__).read_text()}
 import os, sys
+greet(sys.stdin.buffer, sys.stdout.buffer)
 digest, size = sys.argv[1], int(sys.argv[2])
 data = sys.stdin.buffer.read(size)
 root = os.path.expanduser("~/{NODE_FOLDER}")
@@ -65,15 +75,22 @@ def packed() -> tuple[str, bytes]:
 
 
 def first_command(python: str, command: str) -> tuple[str, bytes]:
-    """The shell command of a connection's first request, and the bytes to send ahead of it."""
+    """The shell command of a connection's first request, and the bytes to send ahead of it, after BEGIN."""
     digest, data = packed()
-    return shlex.join([python, "-I", "-c", BOOT, digest, str(len(data)), command]), data
+    boot = base64.b64encode(zlib.compress(BOOT.encode(), 9)).decode()
+    return _through_sh(shlex.join([python, "-I", "-c", DECODE, boot, digest, str(len(data)), command])), data
 
 
 def next_command(python: str, command: str) -> str:
     """The shell command of every later request."""
     # The shell expands ~: home folders may have names that are not ours to guess.
-    return f'{shlex.quote(python)} -I "$HOME"/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]} {shlex.quote(command)}'
+    program = f'"$HOME"/{NODE_FOLDER}/{PROGRAMS}/{packed()[0]}'
+    return _through_sh(f"{shlex.quote(python)} -I {program} greet {shlex.quote(command)}")
+
+
+def _through_sh(words: str) -> str:
+    """The command for any login shell: csh, fish and zsh take it, too."""
+    return f"exec /bin/sh -c {shlex.quote(SHELL)} {words}"
 
 
 def argv_on_node(python: str, home: str, *arguments: str, isolated: bool = True) -> list[str]:

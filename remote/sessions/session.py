@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Any, Self
@@ -10,11 +10,13 @@ from typing import Any, Self
 from inventories import clocks
 from inventories.clocks import Watch, awake_s, wait_awake
 from inventories.machine import Machine
-from remote.errors import BadAnswer, ConnectionLost, DiskFull, HomeNotWritable, NodeFailed, NoPython
-from remote.sessions import node_payload
+from remote.errors import BadAnswer, ConnectionLost, DiskFull, HomeNotWritable, NodeFailed
+from remote.sessions import login_shell, node_payload
 from remote.sessions.limits import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
+from remote.sessions.login_shell import DECOYS, Greeting
 from remote.shared import frames
 from remote.shared.constants import DISK_FULL, FAILED, NOT_WRITABLE
+from remote.shared.greeting import BEGIN
 from remote.transport import NO_STATUS, Process, Transport
 
 STATUS_TIMEOUT_S = 10.0
@@ -52,6 +54,8 @@ class Node:
         self.transport = transport
         self._booted = False
         self._heard = False
+        self._takes_lines = True
+        """Whether the login shell may read from what is sent; unknown counts as such."""
         self._lock = Lock()
 
     @property
@@ -158,16 +162,29 @@ class Node:
             process = self.transport.start(line, window_bytes=window_bytes)
             self._booted = True
         talk = Conversation(self, command, process, timeout_s, bounds)
-        talk.send_bytes(ahead + document)
+        try:
+            if self._takes_lines:
+                talk.wait_until_ready(login_shell.decoys(line))
+            talk.send_bytes(BEGIN + ahead + document)
+        except BaseException:
+            process.close()
+            raise
         return talk
 
     def heard(self) -> None:
-        """The node's part has answered."""
+        """Note that the node's part has answered."""
         self._heard = True
 
-    def lost(self, what: str) -> ConnectionLost:
-        """The error of a conversation that broke off."""
-        return ConnectionLost(f"{self.name}: {what}.{'' if self._heard else NEVER_HEARD}")
+    def greeted(self, skipped: int) -> None:
+        """Note how many lines nothing took: where all were left, later commands need not wait for the greeting."""
+        self._takes_lines = self._takes_lines and skipped < DECOYS
+
+    def lost(self, what: str, greeting: Greeting) -> ConnectionLost:
+        """Return the error of a conversation that broke off."""
+        if self._heard:
+            return ConnectionLost(f"{self.name}: {what}.")
+        hint = NEVER_HEARD if greeting.ready else login_shell.silence(self.machine, greeting)
+        return ConnectionLost(f"{self.name}: {what}.{hint}")
 
 
 class Conversation:
@@ -181,12 +198,23 @@ class Conversation:
         self._process = process
         self._stream = BoundedStream(process, bounds, silence_s=timeout_s)
         self._reader = buffered(self._stream)
+        self._greeting = Greeting()
+        self._counted = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.close()
+
+    def wait_until_ready(self, decoys: bytes) -> None:
+        """Block until the node's part speaks. Raises as `frames`, with the answer of the login shell."""
+        with self._named_errors():
+            with suppress(ConnectionError):  # it has ended: its answer says why
+                self._send(decoys)
+            login_shell.read_greeting(self._reader, self._greeting, self._node.name)
+        if not self._greeting.ready:
+            self._fail_if_it_ended(wait=True)
 
     def wait_up_to(self, timeout_s: float) -> None:
         """From now on the command may be silent for so long."""
@@ -201,8 +229,11 @@ class Conversation:
         try:
             self._send(data)
         except OSError as error:
+            if not self._greeting.ready:
+                with suppress(OSError, BadAnswer):
+                    login_shell.read_greeting(self._reader, self._greeting, self._node.name)
             self._fail_if_it_ended()
-            raise self._node.lost(f"the connection broke during {self._command}") from error
+            raise self._lost(f"the connection broke during {self._command}") from error
 
     def _send(self, data: bytes) -> None:
         """As a socket's `sendall`, in a time that depends on how much it is."""
@@ -235,27 +266,50 @@ class Conversation:
         Raises ConnectionLost (link broken, or silent for longer than the timeout), NodeFailed with the
         command's own sentence, BadAnswer where something else speaks, or more than the bounds allow.
         """
-        try:
+        with self._named_errors():
+            self._count_lines()
             for frame in frames.decode(self._reader.readline, self._reader.read):
                 self._node.heard()
                 yield frame
                 self._stream.next_frame()
+        self._fail_if_it_ended(wait=True)
+
+    def _count_lines(self) -> None:
+        """Read the greeting to its end."""
+        if self._counted:
+            return
+        login_shell.read_greeting(self._reader, self._greeting, self._node.name)
+        if self._greeting.ready:
+            count = self._reader.readline(frames.CHUNK_BYTES).strip()
+            self._counted = True
+            if count.isdigit():
+                self._node.greeted(int(count))
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Errors of the stream as ours."""
+        try:
+            yield
         except TimeoutError as error:
-            raise self._node.lost(str(error)) from error
+            raise self._lost(str(error)) from error
         except Endless as error:
+            if not self._greeting.ready:
+                raise self._lost(f"no answer to {self._command}: {error}") from error
             raise BadAnswer(
                 f"{self._node.name}: its answer to {self._command} does not end: {error}. Something else than gpuctl "
                 "may answer there, or it is out of order."
             ) from error
         except OSError as error:
-            raise self._node.lost(f"the connection broke: {error}") from error
+            raise self._lost(f"the connection broke: {error}") from error
         except frames.CutFrame as error:
             self._fail_if_it_ended(wait=True)
-            raise self._node.lost(str(error)) from error
+            raise self._lost(str(error)) from error
         except frames.BadFrame as error:
             self._fail_if_it_ended()
             raise BadAnswer(f"{self._node.name}: {error}.") from error
-        self._fail_if_it_ended(wait=True)
+
+    def _lost(self, what: str) -> ConnectionLost:
+        return self._node.lost(what, self._greeting)
 
     def _fail_if_it_ended(self, *, wait: bool = False) -> None:
         """Raise what the command said if it ended badly."""
@@ -264,16 +318,16 @@ class Conversation:
         if code is None and not wait:
             return
         if code is None:
-            raise self._node.lost(f"the connection broke during {self._command}")
+            raise self._lost(f"the connection broke during {self._command}")
+        if code == 0 and self._greeting.ready:
+            return
         said = _last_words(process).decode(errors="replace").strip()
         last = said.splitlines()[-1] if said else f"exit status {code}"
-        if code == 0:
-            return
         if code < 0:
-            raise self._node.lost(f"the connection broke during {self._command}")
+            raise self._lost(f"the connection broke during {self._command}")
         if code == KILLED and not said and self._node.machine.transport == "pod":
             why = "Ray in it did, as where the head is lost, or its memory was used up"
-            raise self._node.lost(f"its container ended: {why}")
+            raise self._lost(f"its container ended: {why}")
         if code == DISK_FULL:
             raise DiskFull(
                 f"{name}: the disk is full: {last}. Free some space there "
@@ -285,11 +339,8 @@ class Conversation:
                 f"the user {self._node.machine.user} own the folder, or name another user (ansible_user) in the "
                 "inventory."
             )
-        if code == 127 or ("No such file or directory" in said and self._node.python in said):
-            raise NoPython(
-                f"{name}: Python ({self._node.python}) is not there. Install python3, or name an interpreter "
-                "with --python PATH or ansible_python_interpreter."
-            )
+        if not self._greeting.ready:
+            raise login_shell.failure(self._node.machine, self._node.python, self._greeting, code, said)
         said_why = code == FAILED
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
 

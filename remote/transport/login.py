@@ -143,7 +143,10 @@ def refusal(error: Exception, offer: Offer, machine: Machine) -> str:
             f"the host takes no keys for {machine.user} (only: {kinds}), and gpuctl logs in with keys alone. Allow "
             f"them (PubkeyAuthentication yes in its sshd_config), and put yours there: {copy} {user}"
         )
-    return f"the host did not accept {offer}: {error}."
+    return (
+        f"the host did not accept {offer}: {str(error).rstrip('.')}. Its log says why: a wrong user, a key that is "
+        "not in ~/.ssh/authorized_keys there, an account without a shell."
+    )
 
 
 def _notice_its_end(client: paramiko.SSHClient, *, in_tunnel: bool) -> None:

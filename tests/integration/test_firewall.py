@@ -20,6 +20,7 @@ from remote.firewall import FirewallFacts, Steps
 from remote.sessions import node_payload
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.greeting import BEGIN, READY
 
 TOOLS = (
     "unshare",
@@ -252,14 +253,14 @@ class Host(Place):
         line, ahead = node_payload.first_command("/usr/bin/python3", command)
         done = subprocess.run(
             self.argv(*self.user, "env", "HOME=/run/home", "sh", "-c", line),
-            input=ahead + frames.encode(request),
+            input=BEGIN + ahead + frames.encode(request),
             capture_output=True,
             timeout=timeout_s,
             check=False,
         )
         if done.returncode != 0:
             raise NodeFailed(f"host: {done.stderr.decode().splitlines()[-1]}.")
-        stream = io.BytesIO(done.stdout)
+        stream = io.BytesIO(done.stdout.partition(READY + b"0\n")[2])
         ((answer, _),) = frames.decode(stream.readline, stream.read)
         return answer
 

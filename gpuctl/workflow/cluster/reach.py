@@ -250,12 +250,12 @@ def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
 
 def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
     from remote.checks import facts
-    from remote.errors import BadAnswer, DiskFull, HomeNotWritable, NodeFailed, NoPython
+    from remote.errors import BadAnswer, DiskFull, HomeNotWritable, NodeFailed, NoPython, ShellFailed
 
     try:
         return facts.gather(node, peers, end_timer=end_timer)
     except (BadAnswer, NodeFailed) as error:
-        if isinstance(error, DiskFull | HomeNotWritable | NoPython):
+        if isinstance(error, DiskFull | HomeNotWritable | NoPython | ShellFailed):
             raise
         raise type(error)(
             f"{error} If {node.python} is no Python there, name one with --python PATH."

@@ -17,6 +17,7 @@ from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
 from remote.sessions import node_payload
 from remote.sessions.session import shell_command
+from remote.shared.greeting import BEGIN, READY, RUNS
 from remote.transport import host_keys, ssh_config
 
 
@@ -179,15 +180,16 @@ def test_payload_boots_from_stdin_and_ignores_user_modules(tmp_path: Path) -> No
     (hostile / "json.py").write_text("raise SystemExit('a module of the user was imported')")
     environment_ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(hostile)}
     words = {
-        "input": ahead + request,
+        "input": b"\n" + BEGIN + ahead + request,
         "capture_output": True,
         "cwd": hostile,
         "env": environment_,
         "check": True,
     }
     first = subprocess.run(["/bin/sh", "-c", line], **words)  # type: ignore[call-overload]
+    assert first.stdout.startswith(b"\n" + RUNS + b"\n" + READY + b"1\n{")
     assert b'"free_port":' in first.stdout
-    later = {**words, "input": request}
+    later = {**words, "input": BEGIN + request}
     again = subprocess.run(["/bin/sh", "-c", node_payload.next_command(sys.executable, "facts")], **later)  # type: ignore[call-overload]
     assert b'"boot_id":' in again.stdout
     folder = tmp_path / ".gpuctl-node"

@@ -21,6 +21,7 @@ from remote.runs.monitor import LAST_WORDS
 from remote.sessions.limits import SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.greeting import READY
 from remote.transport.pinned_connection import PinnedConnection
 from remote.transport.ssh import SshTransport
 
@@ -213,10 +214,12 @@ def node(node: Node) -> Iterator[Node]:
     late.cancel()
 
 
-def hostile(node: Node, folder: Path, code: str) -> Node:
-    """The node with another interpreter, which says what it likes."""
+def hostile(node: Node, folder: Path, code: str, *, silent: bool = False) -> Node:
+    """The node with another interpreter, which says what it likes, after a greeting unless it is `silent`."""
     path = folder / "python"
-    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.write_text(
+        f"#!/bin/sh\n{code}\n" if silent else f"#!/bin/sh\nprintf '%s0\\n' '{READY.decode()}'\n{code}\n"
+    )
     path.chmod(0o755)
     node.python = str(path)
     return node
@@ -246,6 +249,12 @@ def test_ask_refuses_endless_or_multiple_answers(
     with pytest.raises((error, BadAnswer), match=says):
         hostile(node, tmp_path, code).call("facts", {}, timeout_s=3)
     assert time.monotonic() - began < 40, "long before the node of the test is closed"
+
+
+@pytest.mark.slow
+def test_printing_without_end_before_the_greeting_is_refused(node: Node, tmp_path: Path) -> None:
+    with pytest.raises(BadAnswer, match="prints without end"):
+        hostile(node, tmp_path, "yes", silent=True).call("facts", {}, timeout_s=30)
 
 
 @pytest.mark.slow

@@ -1,0 +1,117 @@
+"""What stands between a command and the nodes' part: the account's login shell, with its start-up files, and Python.
+
+A login shell may print, read, or end before it runs anything. Nothing is sent until the nodes' part has spoken, but
+some lines that a shell may read: empty ones for `read`, and the command itself for a shell that replaced the first.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from inventories.machine import Machine
+from remote.errors import BadAnswer, NodeFailed, NoPython, ShellFailed
+from remote.shared.greeting import READY, RUNS
+
+BLANKS = 4
+"""Empty lines for start-up files that read."""
+MAX_PRINTED_BYTES = 256 * 1024
+"""For all that start-up files print."""
+LINE_BYTES = 64 * 1024
+SHOWN = 300
+TRIAL = "echo this account runs commands"
+REFUSALS = ("not available", "nologin", "not allowed")
+"""In the answers of accounts that may run nothing."""
+EXEC_FAILED = (126, 127)
+"""Exit statuses of /bin/sh for a program that can't be started."""
+
+
+@dataclass(kw_only=True)
+class Greeting:
+    """The lines before READY."""
+
+    printed: bytearray = field(default_factory=bytearray)
+    """Output of the login shell."""
+    shell_runs: bool = False
+    """Whether the login shell has run the command."""
+    ready: bool = False
+
+
+def decoys(command: str) -> bytes:
+    """Return lines for whatever reads before the nodes' part does."""
+    return b"\n" * BLANKS + command.encode() + b"\n"
+
+
+DECOYS = BLANKS + 1
+"""Lines that nothing has taken."""
+
+
+def read_greeting(reader: BinaryIO, greeting: Greeting, name: str) -> None:
+    """Read until READY, or the end of the stream. Raises BadAnswer where a shell prints without end."""
+    while not greeting.ready:
+        line = reader.readline(LINE_BYTES)
+        if not line:
+            return
+        if line == RUNS:
+            greeting.shell_runs = True
+        elif line == READY:
+            greeting.ready = True
+        else:
+            greeting.printed += line
+        if len(greeting.printed) > MAX_PRINTED_BYTES:
+            raise BadAnswer(f"{name}: its login shell prints without end, and does not run gpuctl's command.")
+
+
+def failure(machine: Machine, python: str, greeting: Greeting, code: int, errors: str) -> NodeFailed:
+    """Return the error of a command that ended before the nodes' part spoke: the login shell's, or Python's."""
+    answer = last_line(errors)
+    if greeting.shell_runs or machine.transport != "ssh":  # others start programs without a login shell
+        if code in EXEC_FAILED or (python in answer and "no such file" in answer.lower()):
+            return NoPython(
+                f"{machine.name}: Python ({python}) is not there, or can't be started: {answer or code}. Install "
+                "python3, or name an interpreter with --python PATH or ansible_python_interpreter."
+            )
+        why = answer or f"it ended with exit status {code} and printed nothing"
+        return NodeFailed(f"{machine.name}: {python} does not run gpuctl's part: {why}.")
+    answer = answer or last_line(greeting.printed.decode(errors="replace"))
+    if any(text in answer.lower() for text in REFUSALS):
+        command = shlex.join(["chsh", "-s", "/bin/bash", machine.user])
+        advice = f"Give the account {machine.user} a shell, as root there: {command}"
+    else:
+        advice = (
+            "The account's shell and its start-up files (~/.bashrc and the like) have to let commands without a "
+            "terminal run. See: " + typed_ssh(machine, TRIAL)
+        )
+    printed = f"'{answer}'" if answer else "nothing"
+    return ShellFailed(
+        f"{machine.name}: the login shell of {machine.user} did not run gpuctl's command: it ended with exit status "
+        f"{code} and printed {printed}. {advice}"
+    )
+
+
+def silence(machine: Machine, greeting: Greeting) -> str:
+    """Return the hint on a login shell from which nothing came until the time was over."""
+    printed = last_line(greeting.printed.decode(errors="replace"))
+    text = f" It printed '{printed}'." if printed else ""
+    return (
+        f" Logging in worked, and the login shell of {machine.user} has not run gpuctl's command.{text} Its start-up "
+        "files (~/.bashrc and the like) may wait for something, or the machine hangs. See: "
+        + typed_ssh(machine, TRIAL)
+    )
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, without what could steer a terminal."""
+    lines = ["".join(sign for sign in line if sign.isprintable()).strip() for line in text.splitlines()]
+    return next((line[:SHOWN] for line in reversed(lines) if line), "")
+
+
+def typed_ssh(machine: Machine, command: str) -> str:
+    """Return the ssh command line that runs a command on the machine."""
+    words = ["ssh"]
+    words += ["-p", str(machine.port)] if machine.port != 22 else []
+    words += ["-i", str(machine.key_file)] if machine.key_file else []
+    words += ["-J", machine.bastion] if machine.bastion else []
+    words += (
+        ["-o", f"ProxyCommand={machine.proxy_command.replace('%', '%%')}"] if machine.proxy_command else []
+    )
+    return shlex.join([*words, f"{machine.user}@{machine.host}", command])
