@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpuctl.text import plural
 from gpuctl.workflow.connect import load_inventory
 from inventories.disk.store import ClusterFolder, Store
+from inventories.end_reasons import Reason
 from inventories.machine import Machine
 from inventories.run import Checkpoints, Run, RunNode
 
@@ -210,7 +211,7 @@ def survey_checkpoints(
         node = connect(there.machine, there.cluster)
         try:
             for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
-                stop_on_node(node, part)
+                stop_on_node(node, part, reason=Reason.PEER_FAILED)  # nobody ordered it
             return checkpoints.on_node(node, runs)
         finally:
             node.close()

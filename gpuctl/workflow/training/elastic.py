@@ -22,6 +22,7 @@ from gpuctl.workflow.training.prepare import Prepared, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
+from inventories.end_reasons import Reason
 from inventories.errors import GpuctlError, InventoryError, Locked
 from inventories.machine import Inventory, Machine
 from inventories.run import Run
@@ -249,7 +250,7 @@ class ElasticScaler:
             ):
                 all_there, self._at_it, self._nodes = True, machine.name, {**others, **alone}
                 for part in active.job.lost.get(machine.name, ()):
-                    stop_on_node(alone[machine.name], part)
+                    stop_on_node(alone[machine.name], part, reason=Reason.PEER_FAILED)  # nobody ordered it
                 self._make_ready(active, self._nodes, machine)
         except Locked:
             return False  # by an `up` that may be adding some
