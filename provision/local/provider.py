@@ -222,6 +222,7 @@ class LocalProvider:
         state.make_temp_dir(temp_dir, os.environ)
         marks = {HOST_MARK: host_id, CLUSTER_MARK: self._mark}
         env = state.host_env(os.environ, home=folder.home, temp_dir=temp_dir, marks=marks)
+        env["UV_CACHE_DIR"] = str(self._path / state.UV_CACHE)
         return start.launch(record, folder, authorized_key=authorized_key, env=env, python=self._python)
 
     def _share_gpus(self, count: int) -> None:
@@ -282,7 +283,7 @@ class LocalProvider:
         return None if record is None else _Host(record=record, folder=folder, state=_state(record, folder))
 
     def _host_paths(self) -> list[Path]:
-        return sorted(path for path in self._path.glob("*") if path.is_dir())
+        return sorted(path for path in self._path.glob("*") if path.is_dir() and path.name != state.UV_CACHE)
 
     def _host_folder(self, machine: str) -> HostFolder:
         return HostFolder(self._path / machine)

@@ -3,7 +3,8 @@
     host.json   the record      server.json  the server's configuration      server.log
     host_key    its private key gpus         its share of the GPUs           home/
 
-and its folder for temporary files, `/tmp/gpuctl-XXXXXX`. A record without a port is an intent: the host's creation
+and beside the hosts' folders `uv-cache/`, which they share: what one has downloaded, others link to. A host also has
+its folder for temporary files, `/tmp/gpuctl-XXXXXX`. A record without a port is an intent: the host's creation
 began and was not finished.
 """
 
@@ -27,6 +28,7 @@ KEPT_ENV = frozenset(
 """What a host takes over from the environment of the command that starts it, besides `LC_*`: what this
 machine needs to work, and nothing that a machine elsewhere would not have, such as credentials."""
 
+UV_CACHE = "uv-cache"
 IMPORT_ORDER = Path(__file__).with_name("import_order")
 
 

@@ -111,12 +111,14 @@ def ensure(
     facts_of_env: Mapping[str, Any] | None,
     backend: str | None,
     say: Say,
+    on_download: Callable[[int], None] = lambda _: None,
     constraints: Sequence[str] = (),
     indexes: Mapping[str, str] = MappingProxyType({}),
 ) -> Environment:
     """The environment on this node, built where it is not there. Blocks for as long as that takes.
 
-    `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step.
+    `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step, and
+    `on_download` the bytes that uv will download, before it does.
     `constraints` are the packages of another node that has it already, so that a node that came later gets the
     same. `indexes`: as `carried` has them.
 
@@ -137,6 +139,8 @@ def ensure(
             kind = header.get("t")
             if kind == frames.PROGRESS:
                 say(f"{node.name}: {header.get('text')}")
+            elif kind == frames.DOWNLOAD:
+                on_download(int(header["bytes"]))
             elif kind == frames.FAILED:
                 step, tail = str(header.get("step")), list(header.get("tail", ()))
                 raise failure(node.name, wanted, step, tail, what_lacks(wanted, header))
@@ -219,6 +223,8 @@ def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
         "NO_COLOR": "1",
         # DeepSpeed is built where no torch is beside it, and compiles what it needs when that is used.
         "DS_BUILD_OPS": "0",
+        # Nodes may share a cache, and wait there for what another one downloads.
+        "UV_LOCK_TIMEOUT": f"{BUILD_DEADLINE_S:.0f}",
         # With wheels the node is taken to have no way out: better no Python than a minute's wait for one.
         **({"UV_OFFLINE": "1"} if wanted.wheels else {}),
         **({} if wanted.names_its_build else settings(backend)[1]),

@@ -1,8 +1,11 @@
 """The environment of a run, made on its nodes: the packages, and the project itself over them."""
 
+from _thread import LockType
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuctl.text import duration
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from remote.checks.finding import Finding
     from remote.python_env.requirements import Wanted
     from remote.sessions.session import Node
+
+
+LARGE_BYTES = 1000 * 1000 * 1000
+"""Downloads that are told of before they begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +36,21 @@ class Build:
     """Packages of a node that has it already: one that came later gets the same versions."""
     indexes: Mapping[str, str] = field(repr=False)
     """As `carried` has them."""
+    same_machine: bool = False
+    """Whether the nodes are hosts on this machine, which share what they download."""
+    _to_note: LockType = field(default_factory=Lock, repr=False)
+    """Taken by the first node whose download is noted."""
+    _turn: LockType = field(default_factory=Lock, repr=False)
+    """Held while a local host builds: the next one links to the files that this one has downloaded."""
 
     @classmethod
     def of(
-        cls, nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", install: "ToInstall"
+        cls,
+        nodes: "Mapping[str, Node]",
+        facts: "Mapping[str, Facts]",
+        install: "ToInstall",
+        *,
+        same_machine: bool = False,
     ) -> Self | None:
         """Decide on the build, and look what of it is there. None: no packages are asked for.
 
@@ -54,6 +72,20 @@ class Build:
             looks=looks,
             constraints=packages_of(looks.values()),
             indexes=install.indexes,
+            same_machine=same_machine,
+        )
+
+    def note_size(self, view: View, facts: "Facts", size: int) -> None:
+        """Note a download of gigabytes, once for all nodes."""
+        from remote.files.tree import human_bytes
+
+        if size < LARGE_BYTES or not self._to_note.acquire(blocking=False):
+            return
+        where = "once for all local hosts" if self.same_machine else "on each node that does not have them"
+        torch = f"with torch {facts.torch}" if facts.torch else "without torch"
+        view.note(
+            f"{human_bytes(size)} of packages are downloaded {where}, for the environment of {self.wanted.source}. "
+            f"Ranks use it in place of {facts.python}, {torch}. Later runs use it as it is."
         )
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
@@ -63,15 +95,17 @@ class Build:
         from remote.files.tree import human_bytes
         from remote.python_env.building import ensure, which_build
 
-        built = ensure(
-            node,
-            self.wanted,
-            facts_of_env=self.looks[node.name],
-            backend=self.backend,
-            constraints=self.constraints,
-            indexes=self.indexes,
-            say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
-        )
+        with self._turn if self.same_machine else nullcontext():
+            built = ensure(
+                node,
+                self.wanted,
+                facts_of_env=self.looks[node.name],
+                backend=self.backend,
+                constraints=self.constraints,
+                indexes=self.indexes,
+                on_download=partial(self.note_size, view, facts),
+                say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
+            )
         if built.torch is None:
             there = self.looks[node.name].get("interpreters")
             image = f", or use what the image has: --python {there[0]['python']}" if there else ""

@@ -200,6 +200,7 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
     runs = with_files(app, runs, {item.name for item in on_nodes})
     latest = latest_checkpoints(runs, {item.name for item in on_nodes if item.checkpoints is not None})
     there: list[Choice] = []
+    caches: set[str | None] = set()
     for (name, node), found, others in once_a_home(seen.found):
         host = seen.hosts[name, node]
         known = known_of(name, runs, latest, ours=host.ours, code=code_of(host.inventory, runs))
@@ -207,7 +208,9 @@ def choose(app: App, policy: Policy, seen: Seen, runs: Sequence[LocalRun], now: 
             (item.kind, item.name) for other in others for item in other.items if item.in_use or not item.over
         )
         there += choose_on_node(node, found, replace(known, busy=busy), policy)
-        there += downloads_of(node, name, found, app.store.home)
+        if found.uv_cache not in caches:  # local hosts share it
+            there += downloads_of(node, name, found, app.store.home)
+        caches.add(found.uv_cache)
     kept = {choice.name: choice.why for choice in there if choice.kind == "run" and not choice.removes}
     here = choose_here(runs, latest, policy, now, silent=seen.silent(runs), kept=kept)
     mine = [choice for choice in here if cluster in (None, choice.cluster)]

@@ -259,7 +259,7 @@ def downloads_of(node: str, cluster: str, found: Leftovers, home: Path) -> list[
             name="uv",
             bytes=found.uv_cache_bytes,
             removes=False,
-            why="for environments to come; gpuctl down removes it with the host",
+            why="for environments to come; gpuctl down removes it with the hosts",
         )
     ]
 

@@ -82,7 +82,7 @@ def prepare(
         return Prepared(facts=own, code={}, roots={}, expected=expected)
     gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
-    build = Build.of(everyone, found, project.install)
+    build = Build.of(everyone, found, project.install, same_machine=inventory.provider == "local")
     room = build is not None or all(preflight.has_room(found[name]) for name in nodes)
 
     def one(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":

@@ -241,7 +241,7 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
     from remote.files.git import commit_of
 
     script, tree, destination, folder = _what_to_run(app, request, inventory)
-    commit = None if request.built_in else commit_of(tree.root)
+    commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
     install = what_to_install(
         request,
         tree,

@@ -14,7 +14,15 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional
 
-from remote.node.environments import build_lock, conda, images, missing_wheels, uv_tool, wheel_files
+from remote.node.environments import (
+    build_lock,
+    conda,
+    download_size,
+    images,
+    missing_wheels,
+    uv_tool,
+    wheel_files,
+)
 from remote.node.home_folder import NODE_HOME
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
@@ -192,7 +200,7 @@ def _install(
     for arguments in before:
         _uv(uv, arguments, folder, environment, caller)
     try:
-        _uv(uv, last, folder, environment, caller)
+        _download(uv, last, folder, environment, caller)
         return None
     except Failed as error:
         if request["wheels"]:
@@ -203,8 +211,18 @@ def _install(
             raise
     index = uv_tool.name_of_index()
     caller.progress("{} is not reached from here: installing from {} instead".format(TORCH_INDEX, index))
-    _uv(uv, request["instead"], folder, environment, caller)
+    _download(uv, request["instead"], folder, environment, caller)
     return index
+
+
+def _download(
+    uv: str, install: List[str], folder: Path, environment: Dict[str, str], caller: build_lock.Caller
+) -> None:
+    """Install with uv, after its size is told. Raises Failed."""
+    size = download_size.download_size(uv, install, folder, environment, caller)
+    if size:
+        caller.tell({"t": frames.DOWNLOAD, "bytes": size})
+    _uv(uv, install, folder, environment, caller)
 
 
 def _uv(

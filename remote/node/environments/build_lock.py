@@ -58,9 +58,10 @@ class Caller:
 
     def progress(self, text: str) -> None:
         """Say what is being done."""
-        self._tell({"t": frames.PROGRESS, "text": text})
+        self.tell({"t": frames.PROGRESS, "text": text})
 
-    def _tell(self, header: Dict[str, Any]) -> None:
+    def tell(self, header: Dict[str, Any]) -> None:
+        """Send a frame."""
         frames.write(self._output, header)
         self._said = time.monotonic()
 
@@ -74,7 +75,7 @@ class Caller:
         if time.monotonic() > self._limit:
             raise TimeoutError("{} took longer than {:.0f} minutes".format(what, self.deadline_s / 60))
         if time.monotonic() - self._said > BEAT_S:
-            self._tell({"t": frames.BEAT})
+            self.tell({"t": frames.BEAT})
 
 
 @contextlib.contextmanager

@@ -181,6 +181,12 @@ def _download(say: Say) -> str:
             temporary.unlink()
 
 
+def size_of(address: str) -> int:
+    """Return the size of a file of an index, which is not read. Raises OSError, ValueError."""
+    with _open(address, index_url(os.environ, _pip_settings())) as answer:
+        return int(answer.headers["Content-Length"] or 0)
+
+
 def find_link(page: str, text: str, name: str) -> Optional[str]:
     """The address of a file on an index's page about a package."""
     for href in re.findall(r"""href=["']([^"']+)["']""", text):
