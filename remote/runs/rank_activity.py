@@ -83,7 +83,7 @@ class RankActivity:
     place: str = ""
     """Which part of the model it has, as the job says: `stage 2 of 4`."""
     log_tail: str = ""
-    """The last lines of its log."""
+    """The last lines of its log; empty: these have no traceback."""
 
 
 def ended_activity(record: RankRecord) -> RankActivity:

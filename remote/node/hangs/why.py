@@ -30,7 +30,7 @@ MOST_STACKS_BYTES = 256 * 1024
 """Of the end, where the main thread is."""
 FIRST_LINES_BYTES = 8192
 """Of a metrics file, which begins with how the rank started."""
-LAST_LINES_BYTES = 8192
+LAST_LINES_BYTES = 32768
 """Of a log, which may end with the exception of a rank that does not come to its end."""
 MOST_CHILDREN_ASKED = 4
 STOPPED = "Tt"
@@ -144,13 +144,14 @@ def place_of(metrics: Path) -> str:
 
 
 def log_tail(log: Path) -> str:
-    """Return the last lines of a rank's log; empty where it has none."""
+    """Return the last lines of a rank's log where they have a traceback, else an empty text."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINES_BYTES))
-            return file.read(LAST_LINES_BYTES).decode(errors="replace")
+            text = file.read(LAST_LINES_BYTES).decode(errors="replace")
     except OSError:
         return ""
+    return text if "Traceback" in text else ""
 
 
 def _status(path: Path) -> Optional[os.stat_result]:
