@@ -323,7 +323,7 @@ def deep_order(touched: Iterable[str], commits: int) -> list[str]:
     Either part begins elsewhere with each number of commits: what a time limit cuts off is run a few landings later.
     """
     files = sorted(ABOUT)
-    start = commits * 101 % len(files)  # a prime above their number: each comes first in its turn
+    start = commits * 997 % len(files)  # a prime above their number: each comes first in its turn
     turned = [*files[start:], *files[:start]]
     due = about(touched)
     return [file for file in turned if file in due] + [file for file in turned if file not in due]
