@@ -14,10 +14,10 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
 from remote.node import end_reasons
-from remote.node.home_folder import NODE_HOME
+from remote.node.home_folder import NODE_HOME, folders_named_in
 from remote.node.runs import ending, process
 from remote.node.storage import outputs
 from remote.shared import frames
@@ -130,6 +130,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
             "launcher": launcher.pid,
             "launcher_birth": process.birth(launcher.pid),
             "grace_s": ending.grace_of(run_dir, spec),
+            "uses": sorted(folders_used(spec)),
         }
         try:
             write_json(run_dir / "runner.json", dict(identity, **launched))
@@ -229,6 +230,18 @@ def _write_exit(
             "ending": end,
         },
     )
+
+
+def folders_used(spec: Dict[str, Any]) -> Set[Tuple[str, str]]:
+    """Return gpuctl's folders that a launch uses, such as its environment and its code."""
+    code = spec.get("code") or {}
+    texts = [
+        *spec["argv"],
+        spec.get("path_prefix") or "",
+        code.get("root") or "",
+        *map(str, spec["env"].values()),
+    ]
+    return folders_named_in("\0".join(texts).encode())
 
 
 def state(run_dir: Path) -> Dict[str, Any]:

@@ -7,14 +7,13 @@ in the place of one of our folders leads to, nor anything that runs have linked 
 import contextlib
 import fcntl
 import os
-import re
 import stat
 import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 
 from remote.node.checks import listening
-from remote.node.home_folder import NODE_HOME
+from remote.node.home_folder import FOLDERS, NODE_HOME, folders_named_in
 from remote.node.runs import process, supervisor
 from remote.node.storage.outputs import LISTING, as_sent
 from remote.node.storage.pushed import MANIFEST, sent
@@ -22,14 +21,6 @@ from remote.shared import constants, frames, trees
 from remote.shared.checkpoint_files import files_in, parts_in
 from remote.shared.files import read_json, write_json
 
-FOLDERS = {
-    "environment": constants.ENVIRONMENTS,
-    "uv": constants.UV,
-    "code": constants.CODE,
-    "run": constants.RUNS,
-    "program": constants.PROGRAMS,
-}
-"""Kind → the folder that has one folder for each of that kind."""
 REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
@@ -41,6 +32,8 @@ OWN = (
 """What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
 """Of a run that are told by name."""
+ELSEWHERE_S = 24 * 3600.0
+"""For so long after its last sign of life a run of another machine with this home is taken for active."""
 UV_CACHES = ("UV_CACHE_DIR", "XDG_CACHE_HOME")
 
 Item = Dict[str, Any]
@@ -278,15 +271,27 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
 
 
 def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
-    """Folder and name of what a process of this user runs from, works in, has mapped, or has in a variable."""
-    homes = {os.fsencode(str(NODE_HOME)), os.fsencode(os.path.realpath(str(NODE_HOME)))}
-    folders = "|".join([*FOLDERS.values()]).encode()
-    pattern = b"(?:" + b"|".join(map(re.escape, homes)) + rb")/(" + folders + rb")/([^/\0\n:;\"' ]+)"
+    """Folder and name of what a process of this user runs from, works in, has mapped, or has in a variable.
+
+    Also of what runs of other machines with this home use.
+    """
     found: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):
         if pid != os.getpid():
-            for folder, name in re.findall(pattern, _told_of(proc / str(pid))):
-                found.add((os.fsdecode(folder), os.fsdecode(name)))
+            found |= folders_named_in(_told_of(proc / str(pid)))
+    return found | _names_in_use_elsewhere()
+
+
+def _names_in_use_elsewhere() -> Set[Tuple[Optional[str], str]]:
+    """Folder and name of what runs of other machines with this home use: runs that wrote lately, and have no end."""
+    found: Set[Tuple[Optional[str], str]] = set()
+    for path in (NODE_HOME / constants.RUNS).glob("*/*/runner.json"):
+        part, run = path.parent, read_json(path)
+        if not run or run["boot_id"] == process.boot_id() or (part / "exit.json").exists():
+            continue
+        wrote = max([modified(file) for file in (part / constants.USAGE).glob("*")] + [modified(path)])
+        if time.time() - wrote < ELSEWHERE_S:
+            found |= {(folder, name) for folder, name in run.get("uses", [])}
     return found
 
 

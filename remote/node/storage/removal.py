@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from remote.node.home_folder import NODE_HOME
+from remote.node.home_folder import FOLDERS, NODE_HOME
 from remote.node.runs import supervisor
 from remote.node.storage import leftovers, sync_lock
 from remote.node.storage.checkpoints import Heartbeat
@@ -47,7 +47,7 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
         in_use = leftovers.names_in_use()
         for kind, name in request["items"]:
             try:
-                folder = leftovers.FOLDERS.get("code" if kind == "written" else kind)
+                folder = FOLDERS.get("code" if kind == "written" else kind)
                 if (folder, name) in in_use:
                     raise Kept("a process uses it")
                 if kind in ("code", "written"):
@@ -121,8 +121,8 @@ def _path_of(kind: str, name: str) -> Path:
         path = NODE_HOME / constants.WHEELS
     elif kind == "removed" and name.startswith(leftovers.REMOVED):
         path = NODE_HOME / name
-    elif kind in leftovers.FOLDERS:
-        path = NODE_HOME / leftovers.FOLDERS[kind] / name
+    elif kind in FOLDERS:
+        path = NODE_HOME / FOLDERS[kind] / name
     else:
         raise Kept("nothing of gpuctl's is called so")
     if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -231,6 +232,23 @@ def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     assert by_name(look(node))["run", RUN].over is False
     assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
+
+
+@pytest.mark.parametrize(("silent_h", "kept"), [(1, True), (48, False)])
+def test_clean_keeps_what_a_run_of_another_machine_with_this_home_uses(
+    node: NodeHere, silent_h: float, kept: bool
+) -> None:
+    write(node, "envs/a/ready.json")
+    part = write_run(node, RUN, ended=False, boot_id="another machine's")
+    runner = part / "runner.json"
+    runner.write_text(
+        json.dumps({**json.loads(runner.read_text()), "uses": [["envs", "a"], ["code", "p-1"]]})
+    )
+    wrote = time.time() - silent_h * 3600
+    os.utime(runner, (wrote, wrote))
+    assert by_name(look(node))["environment", "a"].in_use is kept
+    clean(node, [("environment", "a")])
+    assert there(node, "envs/a/ready.json") is kept
 
 
 def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: NodeHere) -> None:
