@@ -15,7 +15,7 @@ from gpuctl.options import App, every_cluster_options
     "providers",
     multiple=True,
     metavar="P",
-    help="oci, aws, eks or oke (default: those that are set up here).",
+    help="oci, aws, eks or oke (default: those that are set up here); local: hosts on this computer.",
     shell_complete=completions.clouds,
 )
 @click.option(
@@ -49,13 +49,18 @@ def command(
     gpuctl reap default --region us-east-1     only clusters of this name or id
     gpuctl reap --expired --yes                for cron: clusters whose --ttl is over
 
+    With --provider local it ends hosts on this computer that outlived the files of their cluster.
+
     It looks at the accounts, not at this computer's files. In a shared account it also finds the clusters of others,
     and shows whose they are. Resources without gpuctl's tags are never touched. What can't be looked at or removed is
     named; the rest is still removed, and the exit status is 4.
     """
     from gpuctl.workflow.cluster.reap import Which, reap_all
+    from gpuctl.workflow.cluster.reap_local import reap_local
     from provision.cloud.scan import Scope
 
+    if "local" in providers and set(providers) != {"local"}:
+        raise Usage("--provider local looks at this computer, the others at accounts: run reap twice.")
     scope = Scope(
         providers=providers,
         regions=regions,
@@ -64,7 +69,10 @@ def command(
         compartment=compartment,
     )
     which = Which(names=_names(app, names), one_each=app.cluster_named, expired=expired)
-    document = reap_all(app, scope, which, dry_run=dry_run)
+    if "local" in providers:
+        document = reap_local(app, which, dry_run=dry_run)
+    else:
+        document = reap_all(app, scope, which, dry_run=dry_run)
     if app.options.json:
         app.output.json(document)
     return 4 if document["leftovers"] or document["failed"] or document["not_looked_at"] else 0

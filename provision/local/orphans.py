@@ -1,0 +1,64 @@
+"""Local hosts whose cluster has no folder any more: somebody removed gpuctl's files while the hosts ran."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from provision.local import processes, state
+from provision.local.processes import Mark
+from provision.provider import Leftover
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orphan:
+    """The hosts of one cluster."""
+
+    cluster: str
+    """The folder that the cluster had."""
+    hosts: tuple[str, ...]
+    """Ids."""
+    since: float
+    """Start of the oldest process, Unix time."""
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return Path(self.cluster).name
+
+
+def find() -> tuple[Orphan, ...]:
+    """Return the clusters of this user's local hosts whose folder is missing, by folder."""
+    found: dict[str, dict[psutil.Process, Mark]] = {}
+    for process, mark in processes.marked().items():
+        if mark.cluster and not Path(mark.cluster).exists():
+            found.setdefault(mark.cluster, {})[process] = mark
+    return tuple(
+        Orphan(
+            cluster=cluster,
+            hosts=tuple(sorted({mark.host for mark in marks.values()})),
+            since=min(map(_since, marks)),
+        )
+        for cluster, marks in sorted(found.items())
+    )
+
+
+def end(orphan: Orphan) -> tuple[Leftover, ...]:
+    """End all processes of the hosts, and remove their temporary files. Returns what is left."""
+
+    def select() -> Mapping[psutil.Process, Mark]:
+        return {
+            process: mark for process, mark in processes.marked().items() if mark.cluster == orphan.cluster
+        }
+
+    return processes.end(select) or tuple(
+        left for host in orphan.hosts for left in state.remove_temp_dir(state.temp_dir_of(host))
+    )
+
+
+def _since(process: psutil.Process) -> float:
+    try:
+        return process.create_time()
+    except psutil.Error:
+        return float("inf")
