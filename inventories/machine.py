@@ -52,6 +52,11 @@ class Machine:
         return self.transport == "ssh"
 
     @property
+    def is_made_by_gpuctl(self) -> bool:
+        """Return whether gpuctl created it, so that `gpuctl up` can create another one; not so for `--hosts`."""
+        return self.shape is not None
+
+    @property
     def is_direct(self) -> bool:
         """Return whether this computer connects to the SSH port itself, over no bastion and no program."""
         return self.bastion is None and self.proxy_command is None

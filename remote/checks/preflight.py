@@ -37,6 +37,7 @@ def findings(
     found = launcher_of(mode).findings(facts) if installed else []
     found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
     found += gpu_use.findings(facts, expected or Expected(), env_names=env_names)
+    found += _clocks({name: fact.clock_offset_s for name, fact in facts.items()})
     found += _listed_twice(facts)
     found += _different(facts)
     found += _rendezvous(facts[master.name], master)
@@ -69,6 +70,26 @@ def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
             f"{fact.cant_listen}",
             fix="set private_ip in the inventory to an IPv4 address of the machine itself (`ip addr` shows them)",
         )
+    ]
+
+
+def _clocks(offsets_s: Mapping[str, float]) -> list[Finding]:
+    """Return findings on clocks. `offsets_s`: each node's clock minus this computer's, seconds.
+
+    Several nodes that agree with each other are taken to be right.
+    """
+    fix = "check the time service there (timedatectl); times in logs will not line up"
+    first, last = min(offsets_s.values()), max(offsets_s.values())
+    agree = len(offsets_s) > 1 and last - first <= MAX_CLOCK_SKEW_S
+    if agree and min(abs(first), abs(last)) > MAX_CLOCK_SKEW_S:
+        side = "behind" if first > 0 else "ahead of"
+        problem = f"its clock is {abs(first):.1f} s {side} the clocks of all nodes"
+        return [Finding(node="this computer", problem=problem, fix=fix, fatal=False)]
+    what = "the clock is off" if len(offsets_s) > 1 else "its clock and this computer's differ"
+    return [
+        Finding(node=name, problem=f"{what} by {offset_s:+.1f} s", fix=fix, fatal=False)
+        for name, offset_s in offsets_s.items()
+        if abs(offset_s) > MAX_CLOCK_SKEW_S
     ]
 
 
@@ -125,15 +146,6 @@ def _node(name: str, fact: Facts) -> list[Finding]:
                 node=name,
                 problem=f"the run {run} is still active",
                 fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
-            )
-        )
-    if abs(fact.clock_offset_s) > MAX_CLOCK_SKEW_S:
-        found.append(
-            Finding(
-                node=name,
-                problem=f"the clock is off by {fact.clock_offset_s:+.1f} s",
-                fix="check the time service there (timedatectl); times in logs will not line up",
-                fatal=False,
             )
         )
     wrong = {

@@ -157,12 +157,28 @@ def _tcp(machine: Machine, timeout_s: float) -> "socket.socket":
     try:
         return open_tcp(machine.host, machine.port, timeout_s)
     except TimeoutError as error:
-        raise Unreachable(
-            f"{where}: no answer within {timeout_s:.0f} s. A firewall drops the packets, or the machine is off: "
-            "see `gpuctl status`."
-        ) from error
+        raise Unreachable(f"{where}: no answer within {timeout_s:.0f} s. {_silent(machine)}") from error
     except OSError as error:
         raise Unreachable(
-            f"{where}: no TCP connection: {error.strerror or error}. See `gpuctl status`; `gpuctl up` replaces "
-            "a machine that is gone."
+            f"{where}: no TCP connection: {error.strerror or error}. {_closed(machine)}"
         ) from error
+
+
+def _silent(machine: Machine) -> str:
+    """Return why no packet may come back, and what to do about it."""
+    if machine.is_made_by_gpuctl:
+        return (
+            "If the address of this computer has changed, `gpuctl up` lets the new address in. The machine may also "
+            "be off: `gpuctl status` asks the provider."
+        )
+    return (
+        "A firewall drops the packets, or the machine is off. See that it is on, that its address in the inventory "
+        f"is right, and that its firewall lets this computer in at port {machine.port}."
+    )
+
+
+def _closed(machine: Machine) -> str:
+    """Return what to do about a machine that takes no connection."""
+    if machine.is_made_by_gpuctl:
+        return "`gpuctl status` shows its state; `gpuctl up` replaces a machine that is gone."
+    return f"See that it is on, and that its SSH server listens at port {machine.port}."

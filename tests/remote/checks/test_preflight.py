@@ -207,6 +207,21 @@ def test_preflight_refuses_unusable_gpus_except_on_local_hosts() -> None:
     assert not local.fatal
 
 
+@pytest.mark.parametrize(
+    ("offsets_s", "node", "problem"),
+    [
+        ((40.0, 41.0), "this computer", "its clock is 40.0 s behind the clocks of all nodes"),
+        ((-40.0, -39.5), "this computer", "its clock is 40.0 s ahead of the clocks of all nodes"),
+        ((0.5, 41.0), "b", "the clock is off by +41.0 s"),
+        ((9.0,), "a", "its clock and this computer's differ by +9.0 s"),
+    ],
+)
+def test_preflight_names_the_clock_that_is_off(offsets_s: tuple[float, ...], node: str, problem: str) -> None:
+    nodes = {name: facts(clock_offset_s=offset_s) for name, offset_s in zip("ab", offsets_s, strict=False)}
+    (found,) = preflight.findings(nodes, master=MASTER)
+    assert (found.node, found.problem, found.fatal) == (node, problem, False)
+
+
 def test_preflight_refuses_a_machine_that_is_listed_twice() -> None:
     nodes = {"a": facts(machine="m"), "b": facts(), "c": facts(machine="m")}
     (found,) = preflight.findings(nodes, master=MASTER)

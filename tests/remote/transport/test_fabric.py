@@ -191,11 +191,34 @@ def test_connection_takes_nothing_from_the_users_files(
         assert box.run("echo there").stdout == "there\n"
 
 
-def test_connection_names_the_stage_that_failed(host: Machine, pinned: ClusterFolder) -> None:
+@pytest.mark.parametrize(
+    ("shape", "refused", "silent"),
+    [
+        (None, "that its SSH server listens at port", "its firewall lets this computer in at port"),
+        (
+            "VM.GPU.A10.2",
+            "`gpuctl up` replaces a machine that is gone",
+            "`gpuctl up` lets the new address in",
+        ),
+    ],
+)
+def test_connection_names_the_stage_that_failed(
+    host: Machine, pinned: ClusterFolder, shape: str | None, refused: str, silent: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(Unreachable, match="no TCP connection"):
-        PinnedConnection(replace(host, port=port), pinned).run("true")
+    machine = replace(host, port=port, shape=shape)
+    with pytest.raises(Unreachable, match=f"no TCP connection: .*{refused}"):
+        PinnedConnection(machine, pinned).run("true")
+    with ExitStack() as full:
+        server = full.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):  # the queue of connections is then full, and the kernel answers no other one
+            waiting = full.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        machine = replace(machine, port=server.getsockname()[1])
+        with pytest.raises(Unreachable, match=f"no answer within 1 s.*{silent}"):
+            PinnedConnection(machine, pinned, timeout_s=1).run("true")
 
 
 def test_a_broken_connection_is_no_success_and_told_apart_from_a_signal(
