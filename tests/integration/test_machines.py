@@ -1,5 +1,6 @@
 """The machines themselves: exec, ssh, push, pull; and nothing a node sends gets out of its folder."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -151,3 +152,17 @@ def test_train_writes_secret_to_no_file_or_command_line(cluster: Gpuctl) -> None
             text = path.read_bytes()
             assert secret.encode() not in text, path
             assert key.encode() not in text, path
+
+
+def test_reap_ends_local_hosts_that_outlived_the_files_of_their_cluster(gpuctl: Gpuctl) -> None:
+    name = "left-behind"
+    gpuctl.ok("up", "--provider", "local", "--count", "2", "--cluster", name)
+    none = gpuctl("reap", "--provider", "local", name, "--yes")
+    assert (none.status, f"gpuctl down --cluster {name}" in none.err) == (2, True)
+    shutil.rmtree(gpuctl.home)
+    listed = gpuctl.ok("reap", "--provider", "local", name, "--dry-run", "--json").json
+    (row,) = (row for row in listed["clusters"] if row["chosen"])
+    assert (len(row["machines"]), listed["removed"]) == (2, [])
+    assert gpuctl.ok("reap", "--provider", "local", name, "--yes", "--json").json["removed"] == [row["id"]]
+    left = gpuctl.ok("reap", "--provider", "local", "--dry-run", "--json").json["clusters"]
+    assert row["id"] not in [other["id"] for other in left]

@@ -169,3 +169,43 @@ def test_down_forget_drops_unreachable_machine(gpuctl: Gpuctl, tmp_path: Path) -
         down = gpuctl.ok("down", "--yes", "--forget")
         assert "gpu-0: forgotten, though it may still let the cluster's machines in" in down.err
         assert not (gpuctl.home / "clusters" / "default").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "sentence"),
+    [
+        (
+            "chown root {home} && chmod 755 {home}",
+            ("up",),
+            "gpuctl keeps its files in the login user's home folder, and can't write there: [Errno 13] Permission",
+        ),
+        (
+            "install -d -o {user} {home}/.gpuctl-node && "
+            "mount -t tmpfs -o noexec,mode=700,uid=$(id -u {user}) tmpfs {home}/.gpuctl-node",
+            ("train", "--requirements", "requirements.txt", "hello.py"),
+            "no environment can be built, as the file system of {home}/.gpuctl-node is mounted noexec",
+        ),
+        (
+            "mv /usr/bin/sudo /usr/bin/sudo.not",
+            ("doctor", "--cluster"),
+            "by hand, as root: iptables -I INPUT -p tcp -s ",
+        ),
+    ],
+    ids=["read-only", "noexec", "no sudo"],
+)
+def test_home_or_sudo_that_a_host_lacks_is_named(
+    gpuctl: Gpuctl, tmp_path: Path, command: str, words: tuple[str, ...], sentence: str
+) -> None:
+    gpuctl.script("hello.py", "print('hi')\n")
+    gpuctl.script("requirements.txt", "colorama\n")
+    with vms(tmp_path, count=2, firewall="oci") as net:
+        home = f"/home/{net.hosts[0].user}"
+        for host in net.hosts:
+            host.root(command.format(home=home, user=host.user))
+        hosts, known_hosts = net.inventory(python=sys.executable)
+        made = gpuctl("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
+        done = made if words == ("up",) else gpuctl(*words)
+        said = " ".join((done.out + done.err).split())
+        assert sentence.format(home=home) in said, said
+        assert "is no Python there" not in said
+        assert done.status != 0

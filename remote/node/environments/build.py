@@ -23,7 +23,7 @@ from remote.node.environments import (
     uv_tool,
     wheel_files,
 )
-from remote.node.home_folder import NODE_HOME
+from remote.node.home_folder import NODE_HOME, refuse_noexec
 from remote.shared import frames
 from remote.shared.constants import ENVIRONMENTS as FOLDER
 from remote.shared.files import read_json, walk_files, write_json
@@ -104,6 +104,7 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         mark_used(key)
         frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": False})
         return
+    refuse_noexec()
     uv_tool.set_indexes(request["indexes"], os.environ)
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home_of(key).with_suffix(".lock"), caller):
