@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from remote.node.runs import process
-from remote.shared.constants import ENDING, RANKS
+from remote.shared.constants import ENDING, RANK_RECORD, RANKS, STOP_GRACE
 from remote.shared.files import read_json, write_json
 
 GRACE_S = 30.0
 """For ranks to save, where a run's launch sets no other."""
-STOP_GRACE = "stop-grace.json"
-"""In the run's folder: the grace that an order to stop has set."""
 LOOK_S = 0.2
 WATCH_S = 0.5
 MOMENT_S = 2.0
@@ -189,8 +187,10 @@ class Ending:
     def _left_behind(self) -> List[int]:
         """Reap orphans of the launcher that have ended; return the pids of the others that are no ranks."""
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                self._record_end(pid, status)
+                pid, status = os.waitpid(-1, os.WNOHANG)
         ranks = {record["pid"] for record in _records(self._run_dir) if _runs(record)}
         pids = [pid for pid in process.children(os.getpid()) if pid not in ranks]
         for pid in pids:
@@ -198,6 +198,15 @@ class Ending:
             if born is not None and pid not in self._left:
                 self._left[pid] = {"pid": pid, "command": command_of(pid), "birth": born, "told": False}
         return [pid for pid in pids if pid in self._left]
+
+    def _record_end(self, pid: int, status: int) -> None:
+        """Write down the end of a rank that outlived its watcher, which torchrun had killed."""
+        for record in _records(self._run_dir):
+            if record["pid"] == pid and "ended_at" not in record:
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                path = self._run_dir / RANK_RECORD.format(record["rank"])
+                with contextlib.suppress(OSError):  # a full disk
+                    write_json(path, dict(record, ended_at=time.time(), exit_code=code))
 
 
 def grace_of(run_dir: Path, launched: Dict[str, Any]) -> float:

@@ -27,7 +27,7 @@ HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
 OWN = (
     "torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve",
-    constants.CODE_RECORD, LISTING, constants.HANGS,
+    constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
 )  # fmt: skip
 """What the launcher and our own part keep beside them, of no use once the run is over."""
 MOST_FILES = 500
