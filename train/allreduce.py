@@ -48,6 +48,7 @@ BUDGET_S = 2.0
 def main() -> int:
     """Measure and report. Returns the exit status."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.alarm(TIMEOUT_S)
     env = read_environment()
     device = choose_device("auto", env)
