@@ -85,7 +85,8 @@ def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--pip",
             multiple=True,
             metavar="REQ",
-            help="Install this, and torch, for the ranks. Repeatable.",
+            help="Install this, and torch, for the ranks: a package, or the project's '.[EXTRA]' or '--group NAME'. "
+            "Repeatable.",
         ),
         python_option,
     ):

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from remote.python_env import conda_file
+from remote.python_env.groups import with_groups
 from remote.python_env.local_paths import NamedProject, project_of_line
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_frame, workspace_above
@@ -125,6 +126,7 @@ def wanted(
     These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
+    pip = list(with_groups(pip, folder, folder if root is None else root))
     beside, named_by_pip = _without_projects(folder, {"--pip": _lines(pip)})
     pip = [line for line in beside["--pip"].splitlines() if line]
     if requirements is not None:

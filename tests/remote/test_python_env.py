@@ -206,6 +206,27 @@ def test_wanted_accepts_lines_that_are_no_local_place(tmp_path: Path, line: str)
     assert found.files[0] == ("requirements.txt", f"{line}\n")
 
 
+def test_group_that_pip_names_is_installed_with_the_groups_that_it_includes(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        pyproject_toml="""[dependency-groups]
+base = ["einops"]
+Train_It = [{include-group = "base"}, "rich>=13", "x[y] ; os_name == 'posix'"]
+round = [{include-group = "round"}]
+""",
+    )
+    (tmp_path / "sub").mkdir()
+    for word in ("--group train-it", "--group=Train_It"):
+        found = wanted(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
+        assert found is not None
+        assert found.files == (("named.txt", "einops\nrich>=13\nx[y] ; os_name == 'posix'\ntqdm\n"),)
+    for name in ("other", "round"):
+        with pytest.raises(
+            BadRequirements, match=f"no dependency group {name} .* Its groups: base, Train_It, round"
+        ):
+            wanted(tmp_path, pip=[f"--group {name}"])
+
+
 def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, requirements_txt="-e git+https://example.org/mine.git@v1#egg=mine\n")
     found = wanted(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuctl.run_results.missing.files import ignored, is_sent
 from inventories.run import FirstError, Run, RunOptions
 from remote.files.tree import Tree, read_tree
+from remote.python_env.groups import listed_in, project_file
 from remote.python_env.project import project_above
 from remote.python_env.requirements import Wanted, wanted
 
@@ -126,10 +127,13 @@ class _Install:
     def sentence(self, module: str, package: str) -> str:
         """What brings a package that is not there; `module`: what was looked for in it."""
         options, listed = self.options, self._listed()
+        asks_for_no_file = not (options.pip or options.requirements or options.wheels)
         if options.python:
             on_every = f"gpuctl exec -- {shlex.quote(options.python)} -m pip install {package}"
             return f"Install it for that Python on every node: {on_every}"
-        if self.local and self.own_python and not (options.pip or options.requirements or options.wheels):
+        if asks_for_no_file and (optional := self._optional(package)):
+            return optional
+        if self.local and self.own_python and asks_for_no_file:
             pip = f"{shlex.quote(self.own_python)} -m pip install {package}"
             how = f"Install it in the Python that local hosts use: {pip}"
         elif listed is not None:
@@ -144,6 +148,20 @@ class _Install:
         if how and package == module:
             how += f" (or the package that has the module {module}, if that has another name)"
         return f"{how}; its wheel has to be in {options.wheels}, too" if how and options.wheels else how
+
+    def _optional(self, package: str) -> str:
+        """The sentence on a package of an extra or a dependency group; empty: it is in none, or pip suits better."""
+        assert self.options.project is not None
+        folder = Path(self.options.project)
+        path = project_file(folder, Path(self.options.root or folder))
+        found = listed_in(path, package)
+        if found is None or (found[0] == "group" and self.local):
+            return ""
+        kind, name = found
+        place = os.path.relpath(path.parent, folder)
+        word = f"{place if place == '.' else f'{place}/'}[{name}]" if kind == "extra" else f"--group {name}"
+        of_what = "extra" if kind == "extra" else "dependency group"
+        return f"{package} is in the {of_what} {name} of {path.name}. Install that: --pip {shlex.quote(word)}"
 
     def _listed(self) -> Wanted | None:
         """The file that lists what is installed, or would be if the machines' own Python was not used."""

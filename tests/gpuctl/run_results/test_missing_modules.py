@@ -143,3 +143,21 @@ def test_script_with_a_relative_import_is_advised_to_run_as_a_module(
     )
     sentence = how_to_run_in_package(error, script)
     assert sentence.endswith(f"gpuctl train -m {module}") if module else not sentence
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_package_of_an_extra_or_a_group_comes_with_that(tmp_path: Path, local: bool) -> None:
+    extras = '[project]\nname = "x"\n[project.optional-dependencies]\ntrain = ["rich", "TomlKit>=1"]\n'
+    (tmp_path / "pyproject.toml").write_text(extras)
+    own = "/own/py" if local else ""
+    assert said(tmp_path, own=own, local=local) == (
+        "tomlkit is in the extra train of pyproject.toml. Install that: --pip '.[train]'"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        '[dependency-groups]\ntrain = [{include-group = "a"}, "tomlkit"]\n'
+    )
+    assert said(tmp_path, own=own, local=local).startswith(
+        "Install it in the Python that local hosts use: /own/py -m pip install tomlkit"
+        if local
+        else "tomlkit is in the dependency group train of pyproject.toml. Install that: --pip '--group train'"
+    )
