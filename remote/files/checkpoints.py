@@ -195,6 +195,14 @@ def lacks_parts(run: Run, names: Sequence[str]) -> str:
     )
 
 
+def other_content(run: Run, names: Sequence[str]) -> str:
+    """Return the sentence on names under which several nodes wrote different content into the checkpoints' folder."""
+    return (
+        f"GPUCTL_RUN_DIR/checkpoints: nodes wrote different content under one name ({_some(names)}). A run that "
+        f"resumes gets the file of the lowest node rank, {first_of(run).name}. Give each rank's file its own name."
+    )
+
+
 def keep_times(folder: Path, found: Checkpoints) -> None:
     """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}

@@ -512,7 +512,8 @@ class RunMonitor:
             raise ConnectionLost(f"{name}: the connection ended in the middle of the run.")
         with self._changing:
             self._go_on(name)  # after that not everything was taken in
-            files.keep_checkpoints()
+            if differ := files.keep_checkpoints():
+                self._observer.note(checkpoints.other_content(self._run, differ))
             files.keep_outputs()
         self._events.put(_Event(kind="done" if ended else "left", node=name))
 

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -54,11 +55,11 @@ def mirrored_path(folder: RunFolder) -> Path:
     return folder.path / "mirrored"
 
 
-def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
+def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[str]:
     """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
 
-    Parts that other nodes wrote and have brought stay. Two commands may do so at once: the later one's stay. Raises
-    InventoryError where the folder can't be locked.
+    Parts that other nodes wrote and have brought stay. Two commands may do so at once: the later one's stay. Returns
+    names under which nodes wrote other content. Raises InventoryError where the folder can't be locked.
     """
     old, mark = brought.with_name(".replaced"), mirrored_path(folder)
     shutil.rmtree(old, ignore_errors=True)
@@ -74,17 +75,31 @@ def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> None:
         _move(
             old, folder.checkpoints_path, [name for name, node in _writers(folder).items() if node != first]
         )
+        differ = _differing(folder, old)
         if final:
             mark.unlink(missing_ok=True)
     shutil.rmtree(old, ignore_errors=True)
+    return differ
 
 
-def keep_parts(folder: RunFolder, node: str, brought: Path) -> None:
-    """Put what another than the first node has brought beside what is here. Raises InventoryError as above."""
+def keep_parts(folder: RunFolder, node: str, brought: Path) -> list[str]:
+    """Put what another than the first node has brought beside what is here. Raises InventoryError as above.
+
+    Returns names under which it wrote other content than an earlier node of the run.
+    """
     with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
         of_script = [name for name, writer in _writers(folder).items() if writer == node]
         _move(brought, folder.checkpoints_path, of_script or parts_in(brought))
+        differ = _differing(folder, brought)
     shutil.rmtree(brought, ignore_errors=True)
+    return differ
+
+
+def _differing(folder: RunFolder, others: Path) -> list[str]:
+    """Return the names, of files that several nodes wrote, under which a folder has other content than is kept."""
+    nodes = Counter(name for names in written_parts(folder).values() for name in names)
+    names = [name for name, count in nodes.items() if count > 1 and (others / name).is_file()]
+    return [name for name in names if not _same(others / name, folder.checkpoints_path / name)]
 
 
 def written_parts(folder: RunFolder) -> dict[str, list[str]]:
@@ -170,19 +185,19 @@ class RunFiles:
         write_atomic(path, body)
         return report
 
-    def keep_checkpoints(self) -> None:
+    def keep_checkpoints(self) -> list[str]:
         """Put the checkpoints that the node has sent, all of them by now, into the run's folder.
 
-        Where one was refused, what is there stays: half a set is no set.
+        Where one was refused, what is there stays: half a set is no set. Returns names under which several nodes
+        wrote other content.
         """
         brought = self.intake.root / constants.CHECKPOINTS
         whole = not any(path.startswith("checkpoints/") for path in self.intake.refused)
         if not (whole and brought.is_dir()):
-            return
+            return []
         if self._node.rank != 0:
-            keep_parts(self._folder, self._node.name, brought)
-        else:
-            keep_checkpoints(self._folder, brought, final=True)
+            return keep_parts(self._folder, self._node.name, brought)
+        return keep_checkpoints(self._folder, brought, final=True)
 
     def wrote_parts(self, body: bytes) -> None:
         """Keep the node's list of the checkpoint files that a script's ranks wrote there."""

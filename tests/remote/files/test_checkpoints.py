@@ -437,6 +437,24 @@ def test_set_that_lacks_parts_is_refused_with_the_missing_ranks(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("contents", "told"), [("aa", []), ("ab", ["last.pt"])])
+def test_other_content_of_one_name_is_told_and_the_first_nodes_kept(
+    tmp_path: Path, order: tuple[int, int], contents: str, told: list[str]
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    run = replace(TWO, run=folder.id)
+    folder.save_run(run)
+    for at in order:
+        files = RunFiles(folder, run.nodes[at], new_incoming(folder))
+        (files.intake.root / "checkpoints").mkdir(parents=True)
+        (files.intake.root / "checkpoints" / "last.pt").write_text(contents[at])
+        files.wrote_parts(b'["last.pt"]')
+        differ = files.keep_checkpoints()
+    assert differ == told
+    assert (folder.checkpoints_path / "last.pt").read_text() == contents[0]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, order: tuple[int, int]) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     run = replace(TWO, run=folder.id)
