@@ -13,10 +13,12 @@ ProvisionError
     ├── Quota           the account may not have that many: no other zone helps
     ├── Throttled       refused for coming too fast; it was not done
     ├── Unclear         no answer, or one that does not tell whether it was done
+    │   └── NoAnswer    the service was not reached, or said nothing: no network, a firewall
     ├── Gone            there is no such thing, or not yet, or not any more
     ├── Blocked         it can't be removed while something else uses it
     ├── Exists          something of that name is there already
     ├── TokenSpent      the token of an idempotent call can't be used again
+    ├── AccountNotReady the account can't use the service: not subscribed, not verified yet, blocked
     ├── Denied          the account lacks a permission
     │   └── TermsRefused    it may not accept the terms of the default image: the next offer has another one
     └── BadCredentials  there are none, they are wrong, or they have expired
@@ -109,6 +111,10 @@ class Unclear(CloudError):
     """No answer, or one that does not tell whether it was done: a lost connection, a 500."""
 
 
+class NoAnswer(Unclear):
+    """The service was not reached, or said nothing in time: there is no network, or a firewall is in between."""
+
+
 class Gone(CloudError):
     """There is no such thing: not yet (just after it was made), not any more, or not for this account."""
 
@@ -125,8 +131,15 @@ class TokenSpent(CloudError):
     """The token can't be used again: its machines have ended, or it stood for another request."""
 
 
+class AccountNotReady(CloudError):
+    """The account can't use the service: it is not subscribed, is not verified yet, or is blocked."""
+
+
 class Denied(CloudError):
-    """The account lacks a permission. The message names the action, or the policy statement."""
+    """The account lacks a permission. The message names the action, or the policy statement.
+
+    `named`: the actions that the cloud's answer names.
+    """
 
 
 class TermsRefused(Denied):

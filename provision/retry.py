@@ -6,11 +6,11 @@ lost, and repeat both; what has no token would be made twice.
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from provision.clock import Clock
-from provision.errors import Throttled, Unclear
+from provision.errors import CloudError, NoAnswer, Throttled, Unclear
 
 T = TypeVar("T")
 
@@ -18,6 +18,12 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 THROTTLED_FOR_S = 600.0
 UNCLEAR_FOR_S = 120.0
+FIRST_ANSWER_S = 2.0
+"""Time in which a service that has never answered is tried again: with a timeout of one call, 10 s until a person
+reads that there is no network."""
+CONNECT_TIMEOUT_S = 4.0
+FIRST_READ_S = 8.0
+"""Timeout of the first answer of a service to a call that only reads."""
 LONG_SHARE = 1 / 8
 CLOSE_SHARE = 1 / 20
 """For what somebody waits for who wants to go on."""
@@ -31,22 +37,30 @@ class Retry:
     clock: Clock
     throttled_for_s: float = THROTTLED_FOR_S
     unclear_for_s: float = UNCLEAR_FOR_S
+    _answered: set[str] = field(default_factory=set)
 
-    def call(self, do: Callable[[], T], *, again: bool) -> T:
+    def call(self, do: Callable[[], T], *, again: bool, service: str = "") -> T:
         """What `do` returns. A throttled call is made again: it was refused.
 
         `again`: `do` may also be repeated when its outcome is unclear, as it only reads, carries a token,
-        or does nothing the second time. Raises what the last try raised.
+        or does nothing the second time. `service`: the server, of which some may answer and others not. Raises what
+        the last try raised.
         """
         began = self.clock.now()
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                return do()
-            except (Throttled, Unclear) as error:
-                if isinstance(error, Unclear) and not again:
+                answer = do()
+                self._answered.add(service)
+                return answer
+            except CloudError as error:
+                if not isinstance(error, NoAnswer):
+                    self._answered.add(service)
+                if not isinstance(error, Throttled) and not (again and isinstance(error, Unclear)):
                     raise
                 budget_s = self.throttled_for_s if isinstance(error, Throttled) else self.unclear_for_s
+                if service not in self._answered:
+                    budget_s = min(budget_s, FIRST_ANSWER_S)
                 wait = wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 if self.clock.now() + wait - began > budget_s:
                     raise

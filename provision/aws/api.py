@@ -16,16 +16,25 @@ from botocore.parsers import ResponseParserError
 
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from provision.aws.credentials import new_session, secrets, within_limit
+from provision.aws.credentials import (
+    NO_CONNECTION,
+    config_refused,
+    load,
+    new_session,
+    secrets,
+    within_limit,
+)
 from provision.aws.errors import EXPIRED, HINTS, translate
 from provision.clock import Clock
-from provision.errors import BadCredentials, CloudError, Gone, Unclear
-from provision.retry import PollWaits, Retry
+from provision.errors import BadCredentials, CloudError, Gone, NoAnswer, Unclear
+from provision.reachable import no_answer, resolve
+from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S, PollWaits, Retry
 
 Answer = dict[str, Any]
 
-CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
+READS = ("describe_", "get_", "list_")
+"""Beginnings of the names of calls that change nothing."""
 CONNECTIONS = 64
 MOST_PAGES = 1000
 PAGE_SIZES: Mapping[str, int] = {
@@ -49,22 +58,19 @@ FILTER_IN_SINGULAR = frozenset({"describe_nat_gateways"})
 SETTLE_S = 30.0
 """How long something just made may be unknown to the next call."""
 
-_NOT_SENT_OR_LOST = (
-    sdk.ConnectionError,
-    sdk.HTTPClientError,
-    sdk.IncompleteReadError,
-    ResponseParserError,
+_NEVER_SENT = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
+_NOT_REACHED = (*_NEVER_SENT, sdk.ReadTimeoutError)
+_LOST = (*NO_CONNECTION, sdk.IncompleteReadError, ResponseParserError)
+_OUR_MISTAKES = (
+    sdk.DataNotFoundError,
+    sdk.MissingParametersError,
+    sdk.OperationNotPageableError,
+    sdk.PaginationError,
+    sdk.ParamValidationError,
+    sdk.ValidationError,
+    sdk.WaiterError,
 )
-_BAD_CREDENTIALS = (
-    sdk.NoCredentialsError,
-    sdk.PartialCredentialsError,
-    sdk.CredentialRetrievalError,
-    sdk.ProfileNotFound,
-    sdk.TokenRetrievalError,
-    sdk.NoAuthTokenError,
-    sdk.SSOError,
-    sdk.LoginError,
-)
+"""A request that gpuctl made wrongly. All else that the SDK raises by itself comes from its configuration."""
 
 
 class Api:
@@ -105,13 +111,13 @@ class Api:
         `again`: it does nothing the second time, so an unclear outcome is no reason to give up; the default
         is so for what only reads. `settle`: it is about something just made, which AWS may not know yet.
         """
-        repeatable = operation.startswith(("describe_", "get_", "list_")) if again is None else again
+        repeatable = operation.startswith(READS) if again is None else again
 
         def once() -> Answer:
             return self._once(service, operation, params)
 
         def patiently() -> Answer:
-            return self._retry.call(once, again=repeatable)
+            return self._retry.call(once, again=repeatable, service=service)
 
         return self._settled(patiently) if settle else patiently()
 
@@ -170,6 +176,7 @@ class Api:
 
     def _translated(self, service: str, operation: str, params: Mapping[str, Any]) -> Answer:
         name = operation
+        reads = operation.startswith(READS) or bool(params.get("DryRun"))
         try:
             self._load_credentials()
             client = self._client(service)
@@ -177,14 +184,21 @@ class Api:
             answer: Answer = getattr(client, operation)(**params)
             return answer
         except sdk.ClientError as error:
-            raise translate(error.response, service=service, operation=name, region=self.region) from error
-        except _BAD_CREDENTIALS as error:
+            raise translate(
+                error.response, service=service, operation=name, region=self.region, reads=reads
+            ) from error
+        except _LOST as error:
+            where = f"{name} in {self.region}"
+            reached = not isinstance(error, _NOT_REACHED)
+            if reads or isinstance(error, _NEVER_SENT):
+                raise no_answer("AWS", str(error), where, reached=reached) from error
+            kind = Unclear if reached else NoAnswer
+            raise kind(f"{where}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name) from error
+        except _OUR_MISTAKES:
+            raise
+        except sdk.BotoCoreError as error:
             raise BadCredentials(
                 f"{name} in {self.region}: {str(error).rstrip('.')}. {HINTS[BadCredentials]}", operation=name
-            ) from error
-        except _NOT_SENT_OR_LOST as error:
-            raise Unclear(
-                f"{name} in {self.region}: {str(error).rstrip('.')}. {HINTS[Unclear]}", operation=name
             ) from error
 
     def _load_credentials(self) -> None:
@@ -195,28 +209,36 @@ class Api:
         with self._lock:
             session = self._session
             if self._loaded is not session:
-                self._credentials = within_limit(session.get_credentials)
+                self._credentials = load(session)
                 self._loaded = session
             credentials = self._credentials
         if isinstance(credentials, RefreshableCredentials) and credentials.refresh_needed():
-            within_limit(credentials.get_frozen_credentials)
+            within_limit(session, credentials.get_frozen_credentials)
 
     def _client(self, service: str) -> Any:
-        # A session is not thread-safe; its clients are.
         with self._lock:
-            if service not in self._clients:
-                self._clients[service] = self._session.client(
-                    service,  # type: ignore[call-overload]
-                    region_name=self.region,
-                    config=Config(
-                        connect_timeout=CONNECT_TIMEOUT_S,
-                        read_timeout=READ_TIMEOUT_S,
-                        retries={"total_max_attempts": 1},
-                        max_pool_connections=CONNECTIONS,
-                        user_agent_extra="gpuctl",
-                    ),
-                )
-            return self._clients[service]
+            if service in self._clients:
+                return self._clients[service]
+            session, client = self._session, self._new_client(service)
+        resolve(client.meta.endpoint_url, "AWS")
+        with self._lock:
+            return self._clients.setdefault(service, client) if session is self._session else client
+
+    def _new_client(self, service: str) -> Any:
+        """Make a client, under the lock: a session is not thread-safe, its clients are."""
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            # STS has the first call of all, and answers at once.
+            read_timeout=FIRST_READ_S if service == "sts" else READ_TIMEOUT_S,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=CONNECTIONS,
+            user_agent_extra="gpuctl",
+        )
+        make: Any = self._session.client
+        try:
+            return make(service, region_name=self.region, config=config)
+        except (sdk.BotoCoreError, ValueError, OSError) as error:
+            raise config_refused(error) from error
 
     def _renewed_since(self, used: boto3.Session) -> bool:
         """Read the credentials anew, as somebody may have logged in again. False: they are the same.

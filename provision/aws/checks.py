@@ -16,7 +16,15 @@ from provision.aws.resources.listing import listed
 from provision.aws.resources.resource_types import KINDS
 from provision.cloud import tags
 from provision.cloud.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
-from provision.errors import CloudError, Denied, Gone, ProvisionError, Throttled, Unclear
+from provision.errors import (
+    AccountNotReady,
+    CloudError,
+    Denied,
+    Gone,
+    ProvisionError,
+    Throttled,
+    Unclear,
+)
 from provision.parallel import run_all
 
 MOST_AHEAD_S = 60.0
@@ -133,7 +141,11 @@ def _changing(api: Api, cluster: CloudCluster, offer: Offer | None) -> Finding:
 
 def _permitted(outcomes: Sequence[tuple[str, object]]) -> Finding:
     """By calls and what became of them: what is no error was allowed, what is no refusal may be."""
-    denied = [_action(name) for name, outcome in outcomes if isinstance(outcome, Denied)]
+    refused = [outcome.named or (_action(name),) for name, outcome in outcomes if isinstance(outcome, Denied)]
+    denied = list(dict.fromkeys(action for actions in refused for action in actions))
+    not_ready = next((outcome for _, outcome in outcomes if isinstance(outcome, AccountNotReady)), None)
+    if not_ready is not None:
+        return Finding(what="", ok=False, detail=str(not_ready))
     absent = [_action(name) for name, outcome in outcomes if isinstance(outcome, Gone)]
     unclear = {
         _action(name): str(outcome)

@@ -1,59 +1,141 @@
 """Who calls: found where the `aws` command line looks, by boto3 itself. Nothing is written, nothing is shown."""
 
+import json
+import shlex
+import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import boto3
+import botocore.session
 from botocore import exceptions as sdk
+from botocore.config import Config
 
 from inventories.deadline import within
-from provision.errors import BadCredentials, UnknownProfile
+from inventories.errors import InvalidInput
+from provision.aws.errors import HINTS, translate
+from provision.errors import BadCredentials, CloudError, UnknownProfile
+from provision.reachable import no_answer
+from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S
+
+T = TypeVar("T")
 
 CREDENTIALS_S = 120.0
 """The user's own program may ask for a code first."""
+TERMINAL = Path("/dev/tty")
+
+NO_CONNECTION = (sdk.ConnectionError, sdk.HTTPClientError)
+
+
+class _NoTerminal(Exception):
+    """A code of MFA is asked for, and nobody can type it."""
 
 
 def configured() -> bool:
     """Whether anything here says that AWS is used, be it wrong. Asks no account."""
     try:
         session = boto3.Session()
-        return bool(session.region_name or session.available_profiles or session.get_credentials())
-    except sdk.BotoCoreError:
+        return bool(session.region_name or session.available_profiles or load(session))
+    except (sdk.BotoCoreError, CloudError):
         return True  # something is there that can't be used
 
 
 def new_session(profile: str | None, region: str | None) -> boto3.Session:
     """What calls are made with. Raises BadCredentials, and UnknownProfile for a profile that was named."""
     try:
-        return boto3.Session(profile_name=profile, region_name=region)
+        core = botocore.session.Session(profile=profile)
+        # For the clients with which the SDK itself gets credentials.
+        first = Config(
+            connect_timeout=CONNECT_TIMEOUT_S, read_timeout=FIRST_READ_S, retries={"total_max_attempts": 1}
+        )
+        core.set_default_client_config(first)
+        core.get_component("credential_provider").get_provider("assume-role")._prompter = _ask_code  # noqa: SLF001
+        return boto3.Session(botocore_session=core, region_name=region)
     except sdk.ProfileNotFound as error:
         kind = UnknownProfile if profile else BadCredentials
         raise kind(
             f"AWS's configuration has no profile '{profile or error.kwargs.get('profile')}'. "
             "`aws configure list-profiles` shows those that there are; --profile chooses one."
         ) from error
-    except sdk.BotoCoreError as error:
-        raise BadCredentials(f"AWS's configuration can't be read: {str(error).rstrip('.')}.") from error
+    except (sdk.BotoCoreError, ValueError) as error:
+        raise BadCredentials(f"AWS's configuration can't be read: {_sentence(error)}.") from error
 
 
-def within_limit(do: Callable[[], Any]) -> Any:
-    """What `do` returns, which may run a program of the user's. Raises BadCredentials where that does not end."""
+def load(session: boto3.Session) -> Any:
+    """Return the session's credentials, or None. Raises BadCredentials, NoAnswer, Denied."""
+    return within_limit(session, session.get_credentials)
+
+
+def secrets(session: boto3.Session) -> tuple[str | None, ...]:
+    """Return a text of the credentials that tells them from others; empty where there are none that can be used."""
+    try:
+        credentials = load(session)
+        frozen = credentials and within_limit(session, credentials.get_frozen_credentials)
+    except CloudError:
+        return ()  # the next call raises it
+    return (frozen.access_key, frozen.secret_key, frozen.token) if frozen else ()
+
+
+def within_limit(session: boto3.Session, do: Callable[[], T]) -> T:
+    """Return what `do` returns: credentials, which a program of the user's or a server may give out.
+
+    Raises BadCredentials where it does not end, or what it gives can't be used, and the errors of a server.
+    """
     try:
         return within(CREDENTIALS_S, do, what="they were not there")
+    except CloudError:
+        raise
+    except sdk.ClientError as error:
+        raise translate(error.response, service="sts", operation=error.operation_name) from error
+    except NO_CONNECTION as error:
+        raise no_answer("AWS", str(error)) from error
+    except _NoTerminal as error:
+        export = (
+            f"aws configure export-credentials --profile {shlex.quote(session.profile_name)} --format env"
+        )
+        raise BadCredentials(
+            f"AWS asks for an MFA code, and there is no terminal to type it on ({error}). On a terminal, run "
+            f'`eval "$({export})"`, and start the command from there, without --profile.'
+        ) from error
     except TimeoutError as error:
         raise BadCredentials(
             f"AWS's credentials can't be had: {error}. If `~/.aws/config` names a credential_process, see by hand "
             "what it waits for."
         ) from error
+    except Exception as error:  # the SDK raises whatever its providers do, from what a person wrote
+        raise BadCredentials(
+            f"AWS's credentials can't be had: {_sentence(error)}. {HINTS[BadCredentials]}"
+        ) from error
 
 
-def secrets(session: boto3.Session) -> tuple[str | None, ...]:
-    """What tells credentials from others; empty where there are none."""
+def config_refused(error: Exception) -> InvalidInput:
+    """Return the error for a setting of AWS's SDK that it can't use."""
+    text = _sentence(error)
+    scheme = " Write it with `http://` or `https://`." if "endpoint" in text and "://" not in text else ""
+    return InvalidInput(
+        f"AWS's configuration can't be used: {text}.{scheme} Look at the variables AWS_* and at `~/.aws/config`."
+    )
+
+
+def _ask_code(prompt: str) -> str:
+    """Ask on the terminal, also where the standard input is a pipe."""
     try:
-        credentials = within_limit(session.get_credentials)
-        frozen = credentials.get_frozen_credentials() if credentials is not None else None
-    except (sdk.BotoCoreError, sdk.ClientError):
-        return ()  # whatever is wrong with them is told by the next call
-    if frozen is None:
-        return ()
-    return (frozen.access_key, frozen.secret_key, frozen.token)
+        with TERMINAL.open() as terminal:
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+            return terminal.readline().strip()
+    except OSError as error:
+        raise _NoTerminal(prompt.strip().rstrip(":")) from error
+
+
+def _sentence(error: Exception) -> str:
+    """Return what is wrong with the configuration, without a full stop."""
+    if isinstance(error, OSError) and error.filename:
+        return f"'{error.filename}': {error.strerror}"
+    # Neither the program's output is shown, which may be a secret, nor what Python says of it.
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | AttributeError | TypeError | KeyError):
+        return (
+            "their source gave no JSON of credentials (run a `credential_process` of `~/.aws/config` by hand)"
+        )
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,10 +1,11 @@
 """AWS's error codes in this package's words: the one place where they are told apart."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.errors import (
+    AccountNotReady,
     BadCredentials,
     Blocked,
     Capacity,
@@ -72,7 +73,10 @@ CODES: Mapping[str, type[CloudError]] = {
     "UnauthorizedOperation": Denied,
     "AccessDenied": Denied,
     "AccessDeniedException": Denied,
-    "OptInRequired": Denied,
+    "OptInRequired": AccountNotReady,
+    "SubscriptionRequiredException": AccountNotReady,
+    "PendingVerification": AccountNotReady,
+    "Blocked": AccountNotReady,
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Denied,
     "AuthFailure": BadCredentials,
     "InvalidAccessKeyId": BadCredentials,
@@ -102,7 +106,9 @@ HINTS: Mapping[type[CloudError], str] = {
     Throttled: "AWS asks for fewer calls; try again in some minutes.",
     Unclear: "It is not known whether it was done; run the command again.",
     Exists: "What is there was not made for this cluster; remove it, or choose another name.",
-    Denied: "Ask whoever runs the account to allow {service}:{operation}.",
+    Denied: "Ask whoever runs the account to allow {action}.",
+    AccountNotReady: "This is no missing permission: the account itself can't use the service. Open the AWS console "
+    "as its owner, and do what it asks for: subscribe, add a way to pay, or have the account verified.",
     BadCredentials: "Look at the variables AWS_* and the files in `~/.aws`, log in again (`aws sso login`, "
     "`aws login`), and see that this computer's clock is right.",
 }
@@ -122,6 +128,9 @@ KEY_REFUSED = "Client.InternalError"
 """Code with which AWS ends a machine at its start, mostly as the key of its disk may not be used."""
 SCALING_ROLE = "the role AWSServiceRoleForAutoScaling"
 
+_ACTION = re.compile(r"not authorized to perform:? ([a-z0-9-]+:[A-Za-z]+)")
+_TAGGING = ("Create", "Run", "Import", "Allocate")
+"""Calls that tag what they make."""
 _INSTANCES = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 
 
@@ -135,18 +144,38 @@ def kind_of(code: str, status: int) -> type[CloudError]:
     return Unclear if status >= 500 else CloudError
 
 
-def translate(response: Mapping[str, Any], *, service: str, operation: str, region: str) -> CloudError:
-    """The error for botocore's `ClientError.response`. `operation` is AWS's own name, `RunInstances`."""
+def translate(
+    response: Mapping[str, Any], *, service: str, operation: str, region: str = "", reads: bool = False
+) -> CloudError:
+    """Return the error for botocore's `ClientError.response`. `operation` is AWS's own name, `RunInstances`.
+
+    `reads`: the call changes nothing.
+    """
     told = response.get("Error", {})
     code = str(told.get("Code") or "Unknown")
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     kind = kind_of(code, status)
-    text = f"{operation} in {region}: {_told(told)} ({code})."
-    hint = CODE_HINTS.get(code, HINTS.get(kind, "")).format(
-        service=service.replace("-", ""), operation=operation
-    )
-    named = _INSTANCES.findall(_told(told))
+    text = f"{operation}{f' in {region}' if region else ''}: {_told(told)} ({code})."
+    hint = CODE_HINTS.get(code, HINTS.get(kind, ""))
+    named: Sequence[str] = _INSTANCES.findall(_told(told))
+    if kind is Denied and code not in CODE_HINTS:
+        named = _ACTION.findall(str(told.get("Message")))[:1]
+        hint = hint.format(action=named[0] if named else _needed(service, operation))
+    if kind is Unclear and reads:
+        hint = "Run the command again in a minute."
     return kind(f"{text} {hint}".rstrip(), operation=operation, code=code, named=named)
+
+
+def _needed(service: str, operation: str) -> str:
+    """Return the actions of a call, in words, for a refusal that names none."""
+    action = f"{service.replace('-', '')}:{operation}"
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/supported-iam-actions-tagging.html
+    tags = service == "ec2" and operation.startswith(_TAGGING)
+    return (
+        f"{action}, and ec2:CreateTags, as it sets tags: AWS does not say which it refused"
+        if tags
+        else action
+    )
 
 
 def _told(told: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ from provision.cloud.single_launch import LaunchContext
 from provision.cloud.state import CloudState
 from provision.cloud.tags import LAUNCH
 from provision.errors import BadCredentials, CloudError, OtherAccount
+from provision.parallel import together
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.provider_registry import connect, describe, sdk
 from provision.ssh_keys import ensure_key
@@ -265,7 +266,10 @@ class CloudProvider:
             wanted_cluster(self.name, self._files.name, record, spec, lives=record is not None),
             target=cloud.target,
         )
-        return (*cloud.check(asked, spec.count or 1), caller_address.check(asked.ssh_cidr))
+        findings, address = together(
+            lambda: cloud.check(asked, spec.count or 1), lambda: caller_address.check(asked.ssh_cidr)
+        )
+        return (*findings, address)
 
     def _recorded(self) -> tuple[CloudCluster, Cloud] | tuple[None, None]:
         """The cluster that was asked for, and the account and region that it is in."""

@@ -11,8 +11,8 @@ from inventories.errors import InvalidInput
 from provision.cloud.interface import Cloud
 from provision.cloud.records import Target
 from provision.cloud.tagged_clusters import Price, RegionContents, list_clusters
-from provision.errors import BadCredentials, CloudError, Denied, Gone
-from provision.parallel import run_all
+from provision.errors import BadCredentials, CloudError, Denied, Gone, NoAnswer
+from provision.parallel import run_all, values
 from provision.provider_registry import CLOUDS, KUBERNETES, base_of, configured, connect, describe, installed
 
 MOST_NAMED = 3
@@ -84,7 +84,7 @@ def scan(scope: Scope, price: Callable[[Target], Price]) -> ScanResult:
     Raises what kept us from it where nothing could be looked at.
     """
     names = scope.providers or [name for name in CLOUDS if installed(name)]
-    connected = [_connect_all(name, scope) for name in names]
+    connected = values(run_all(lambda name: _connect_all(name, scope), names))
     if not scope.providers:
         connected += [_services(cloud) for clouds, _ in connected for cloud in clouds]
     regions = {cloud.target.region for clouds, _ in connected for cloud in clouds}
@@ -136,7 +136,7 @@ def _connect_all(name: str, scope: Scope) -> tuple[list[Cloud], list[Failed]]:
     first = regions[0]
     try:
         compartments = first.compartments()
-    except BadCredentials as error:
+    except (BadCredentials, NoAnswer) as error:
         return [], [*failed, Failed(target=first.target, error=error)]
     except CloudError as error:
         return regions, [*failed, Failed(target=first.target, error=error)]

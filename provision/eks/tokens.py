@@ -4,7 +4,7 @@ import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provision.aws.credentials import new_session
+from provision.aws.credentials import load, new_session
 from provision.errors import BadCredentials
 
 SIGNED_FOR_S = 60
@@ -19,7 +19,7 @@ def make(cluster: str, region: str, profile: str | None) -> tuple[str, datetime]
     from botocore.signers import RequestSigner
 
     session = new_session(profile, region)
-    credentials = session.get_credentials()
+    credentials = load(session)
     if credentials is None:
         raise BadCredentials("There are no credentials for AWS here. Log in, or name a --profile.")
     client: Any = session.client("sts", region_name=region)

@@ -29,6 +29,7 @@ from provision.managed_kubernetes.api_server import ApiServer
 from provision.managed_kubernetes.plan import Details, make_outline, make_plan
 from provision.managed_kubernetes.service import KubernetesService, ServiceFacts, Work
 from provision.managed_kubernetes.workers import Workers
+from provision.parallel import together
 from provision.provider import Leftover, Plan, Say, quiet
 from provision.provider_registry import describe
 from provision.unsupported_options import refuse_unsupported
@@ -206,7 +207,10 @@ class ManagedKubernetes:
             return (self._sdk(), Finding(what="credentials", ok=False, detail=str(error)))
         wanted = wanted_cluster(self.name, self._files.name, record, spec, lives=record is not None)
         asked = replace(wanted, target=service.cloud.target)
-        return (*service.findings(asked, spec.count or 1), caller_address.check(asked.ssh_cidr))
+        findings, address = together(
+            lambda: service.findings(asked, spec.count or 1), lambda: caller_address.check(asked.ssh_cidr)
+        )
+        return (*findings, address)
 
     def _refuse_unusable(self, spec: Spec) -> None:
         refuse_unsupported(

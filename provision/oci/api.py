@@ -19,15 +19,16 @@ from provision.errors import Blocked, CloudError, Gone, Unclear
 from provision.oci.credentials import Credentials
 from provision.oci.errors import translate
 from provision.parallel import MOST_AT_ONCE
-from provision.retry import PollWaits, Retry
+from provision.reachable import resolve
+from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S, PollWaits, Retry
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 ENDPOINT_VARIABLE = "GPUCTL_OCI_ENDPOINT"
 """Names an address that stands for all of OCI's services."""
-CONNECT_TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 60.0
+TIMEOUT = (CONNECT_TIMEOUT_S, 60.0)
+"""Of a service that has answered, or is to change something."""
 MOST_PAGES = 10_000
 SETTLE_TIMEOUT_S = 60.0
 APPEAR_TIMEOUT_S = 15.0
@@ -100,7 +101,10 @@ class Api:
         if again is None:
             method = operation.partition(".")[2]
             again = method.startswith(_READS) or "opc_retry_token" in options
-        return self._retry.call(lambda: self._once(operation, arguments, options), again=again)
+        service = operation.partition(".")[0]
+        return self._retry.call(
+            lambda: self._once(operation, arguments, options), again=again, service=service
+        )
 
     def list_all(self, operation: str, *arguments: Any, **options: Any) -> list[Json]:
         """Everything that a list operation has, all pages.
@@ -147,11 +151,17 @@ class Api:
         signed_with = self._signed_with
         try:
             try:
-                response = getattr(self._client(client), method)(*arguments, **options)
+                used = self._client(client)
+                if not method.startswith(_READS):
+                    used.base_client.timeout = TIMEOUT
+                response = getattr(used, method)(*arguments, **options)
+                used.base_client.timeout = TIMEOUT
             except oci.exceptions.ServiceError as error:
                 if error.status != 401 or not self._renew(signed_with):
                     raise
                 response = getattr(self._client(client), method)(*arguments, **options)
+        except oci.exceptions.ClientError as error:
+            raise self.credentials.refused(error) from error
         except (oci.exceptions.ServiceError, OSError) as error:
             raise translate(
                 error, method, compartment=self.compartment, advice=self.credentials.advice
@@ -166,17 +176,20 @@ class Api:
 
     def _client(self, name: str) -> Any:
         with self._lock:
-            if name not in self._clients:
-                module, cls = _CLIENTS[name]
-                self._clients[name] = self._made(getattr(import_module(module), cls))
-            return self._clients[name]
+            if name in self._clients:
+                return self._clients[name]
+            module, cls = _CLIENTS[name]
+            client = self._made(getattr(import_module(module), cls))
+        resolve(client.base_client.endpoint, "OCI")
+        with self._lock:
+            return self._clients.setdefault(name, client)
 
     def _made(self, cls: Any) -> Any:
         endpoint = {"service_endpoint": self._endpoint} if self._endpoint else {}
         client = cls(
             dict(self.credentials.config),
             signer=self._signer,
-            timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
+            timeout=(CONNECT_TIMEOUT_S, FIRST_READ_S),
             retry_strategy=oci.retry.NoneRetryStrategy(),
             circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
             skip_deserialization=True,

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import oci
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
+from inventories.deadline import within
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
 from provision.errors import BadCredentials, UnknownProfile
 
+PRINCIPAL_S = 8.0
 KINDS = ("api_key", "security_token", "instance_principal", "resource_principal")
 
 _OVERRIDES = {
@@ -31,6 +34,7 @@ _OVERRIDES = {
 }
 """Entry of the configuration file → the variable that stands for it, also where there is no file."""
 
+FINGERPRINT = "A fingerprint has 16 pairs of digits and letters, `12:34:…:ef`, as the console shows it."
 _REGION_VARIABLES = ("OCI_CLI_REGION", "OCI_REGION")
 _COMPARTMENT_VARIABLES = ("OCI_COMPARTMENT", "OCI_CLI_COMPARTMENT_ID", "OCI_COMPARTMENT_ID")
 
@@ -53,11 +57,18 @@ class Credentials:
     def signer(self) -> Any:
         """A new signer, from what the files hold now. Raises BadCredentials."""
         try:
-            return _SIGNERS[self.kind](self.config)
+            signer = _SIGNERS[self.kind](self.config)
         except _SIGNER_ERRORS as error:
-            raise BadCredentials(
-                f"The credentials of {self.source} can't be used: {_sentence(error)} {self.advice}"
-            ) from error
+            raise self.refused(error) from error
+        if not isinstance(getattr(signer, "private_key", None), RSAPrivateKey | None):
+            raise self.refused(ValueError("the key is no RSA key, and OCI takes no other"))
+        return signer
+
+    def refused(self, error: BaseException) -> BadCredentials:
+        """Return the error for credentials that the SDK can't use."""
+        return BadCredentials(
+            f"The credentials of {self.source} can't be used: {_sentence(error)} {self.advice}"
+        )
 
     @property
     def source(self) -> str:
@@ -133,7 +144,7 @@ def configured(environ: Mapping[str, str] | None = None) -> bool:
 
 def _principal(kind: str, target: Target, env: Mapping[str, str], file: Path) -> Credentials:
     try:
-        signer = _SIGNERS[kind]({})
+        signer = within(PRINCIPAL_S, lambda: _SIGNERS[kind]({}), what="OCI's service for it did not answer")
     except _SIGNER_ERRORS as error:
         raise BadCredentials(
             f"There is no {kind.replace('_', ' ')} here: {_sentence(error)} OCI_CLI_AUTH or GPUCTL_OCI_AUTH "
@@ -252,9 +263,16 @@ _SIGNER_ERRORS = (
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, oci.exceptions.InvalidConfig) and isinstance(error.errors, dict):
-        return f"{', '.join(f'{key} is {what}' for key, what in sorted(error.errors.items()))}."
+        wrong = ", ".join(f"{key} is {what}" for key, what in sorted(error.errors.items()))
+        return f"{wrong}. {FINGERPRINT}" if error.errors.get("fingerprint") == "malformed" else f"{wrong}."
+    if isinstance(error, oci.exceptions.MissingPrivateKeyPassphrase):
+        return "the key needs a passphrase, and the profile has none. Add it there as pass_phrase."
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing."
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text."
+    if isinstance(error, configparser.Error):
+        return f"{error.message.splitlines()[0].rstrip('.')}."  # the next lines quote the file
     if isinstance(error, oci.exceptions.ServiceError):
         return f"{error.message}."
     if isinstance(error, OSError) and error.filename:

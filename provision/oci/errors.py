@@ -4,12 +4,14 @@ The policy that is probably missing goes with a refusal, as OCI's own answer nam
 the service said, never what was sent.
 """
 
+import http.client
 import re
 from collections.abc import Sequence
 
 import oci
 
 from provision.errors import (
+    AccountNotReady,
     BadCredentials,
     Blocked,
     Capacity,
@@ -22,6 +24,7 @@ from provision.errors import (
     TokenSpent,
     Unclear,
 )
+from provision.reachable import no_answer
 
 BY_CODE: dict[str, type[CloudError]] = {
     "Conflict": Blocked,
@@ -35,7 +38,7 @@ BY_CODE: dict[str, type[CloudError]] = {
     "NotAuthorizedOrResourceAlreadyExists": Exists,
     "NotFound": Gone,
     "QuotaExceeded": Quota,
-    "SignUpRequired": Denied,
+    "SignUpRequired": AccountNotReady,
     "TooManyRequests": Throttled,
 }
 
@@ -137,12 +140,9 @@ def policy_for(operation: str, compartment: str) -> str:
 def translate(error: Exception, operation: str, *, compartment: str, advice: str) -> CloudError:
     """One of ours for what the SDK raised. `advice`: what to do about credentials that are refused."""
     if not isinstance(error, oci.exceptions.ServiceError):
-        return Unclear(
-            f"OCI gave no answer to {_title(operation)}: {_reason(error)} Check the network, and run the "
-            "command again.",
-            operation=operation,
-            code=type(error).__name__,
-        )
+        cause = _root(error)
+        lost = isinstance(cause, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
+        return no_answer("OCI", _reason(cause), _title(operation), reached=lost)
     said = _said(error)
     kind = _kind(error, operation)
     asked = f"OCI refused {_title(operation)}: {said}"
@@ -155,6 +155,11 @@ def translate(error: Exception, operation: str, *, compartment: str, advice: str
         )
     elif kind is BadCredentials:
         message = f"{asked} {advice}"
+    elif kind is AccountNotReady:
+        message = (
+            f"{asked} This is no missing policy: the tenancy has not signed up for it, which its owner does in the "
+            "console."
+        )
     elif kind is Denied or (kind is Gone and operation.startswith(_MAKING)):
         message = f"{asked} {_needs(operation, compartment)}"
     elif kind is Unclear:
@@ -212,10 +217,17 @@ def _said(error: "oci.exceptions.ServiceError") -> str:
     return f"{text}."
 
 
-def _reason(error: Exception) -> str:
-    """What went wrong with a connection; the SDK adds whole paragraphs, and nests the causes."""
+def _root(error: Exception) -> BaseException:
+    """Return the system's own error for a failed connection, which the SDK wraps."""
     cause: BaseException = error
-    while cause.args and isinstance(cause.args[0], BaseException):
-        cause = cause.args[0]
-    text = str(cause.args[0] if cause.args else cause).split(" See http")[0].strip().rstrip(".")
-    return f"{text or type(cause).__name__}."
+    while inner := cause.__cause__ or cause.__context__ or next(iter(cause.args), None):
+        if not isinstance(inner, BaseException):
+            break
+        cause = inner
+    return cause
+
+
+def _reason(cause: BaseException) -> str:
+    """Return the words of an error; the SDK adds whole paragraphs."""
+    text = getattr(cause, "strerror", None) or str(cause.args[0] if cause.args else cause)
+    return text.split(" See http")[0].strip() or type(cause).__name__

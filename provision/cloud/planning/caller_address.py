@@ -14,8 +14,8 @@ ADDRESS_URL = "https://checkip.amazonaws.com"
 """Answers with the caller's address and nothing else."""
 ADDRESS_URL_VARIABLE = "GPUCTL_ADDRESS_URL"
 """Names another such service, for networks that can't reach ours."""
-ASK_TIMEOUT_S = 5.0
-IN_ALL_S = 15.0
+ASK_TIMEOUT_S = 4.0
+IN_ALL_S = 8.0
 """With the name service's time, and where the answer comes byte by byte."""
 LONGEST_ANSWER = 64
 

@@ -135,7 +135,7 @@ def test_check_reports_permissions_it_cannot_try_as_unknown(account: AwsCloud, f
     ("code", "status", "text"),
     [
         ("RequestLimitExceeded", 503, "AWS asks for fewer calls"),
-        ("InternalError", 500, "It is not known whether it was done"),
+        ("InternalError", 500, "Run the command again in a minute"),
         ("VPCIdNotSpecified", 400, "(VPCIdNotSpecified)"),
     ],
 )

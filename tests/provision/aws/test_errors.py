@@ -55,9 +55,26 @@ def test_error_message_has_aws_text_code_and_advice() -> None:
     error = told("UnauthorizedOperation", message, 403)
     assert str(error) == (
         "RunInstances in us-east-1: You are not authorized (UnauthorizedOperation). "
-        "Ask whoever runs the account to allow ec2:RunInstances."
+        "Ask whoever runs the account to allow ec2:RunInstances, and ec2:CreateTags, as it sets tags: "
+        "AWS does not say which it refused."
     )
     assert (error.operation, error.code) == ("RunInstances", "UnauthorizedOperation")
+
+
+def test_refusal_names_the_action_that_was_refused() -> None:
+    message = "You are not authorized. User: arn:aws:iam::1:user/me is not authorized to perform: ec2:CreateTags on x"
+    error = told("UnauthorizedOperation", message, 403)
+    assert str(error).endswith("Ask whoever runs the account to allow ec2:CreateTags.")
+    assert error.named == ("ec2:CreateTags",)
+
+
+@pytest.mark.parametrize(
+    "code", ["OptInRequired", "PendingVerification", "Blocked", "SubscriptionRequiredException"]
+)
+def test_account_that_is_not_ready_lacks_no_permission(code: str) -> None:
+    error = told(code, "You are not subscribed to this service.", 401)
+    assert isinstance(error, errors.AccountNotReady)
+    assert "This is no missing permission" in str(error)
 
 
 def test_translate_names_the_operation_without_a_body() -> None:

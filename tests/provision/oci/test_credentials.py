@@ -200,7 +200,7 @@ def test_translate_of_a_lost_connection_is_unclear() -> None:
     error = oci.exceptions.RequestException(inner)
     error.args = (inner, "Request Endpoint: POST http://x See https://docs …")
     found = errors.translate(error, "launch_instance", compartment="C", advice="")
-    assert type(found) is Unclear
+    assert isinstance(found, Unclear)
     assert "LaunchInstance" in str(found)
     assert "docs" not in str(found)
 

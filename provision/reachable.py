@@ -1,0 +1,44 @@
+"""Whether the name of a cloud's server can be resolved: the system's resolver has no deadline of its own."""
+
+import re
+import socket
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from inventories.deadline import within
+from provision.errors import NoAnswer, Unclear
+
+RESOLVE_S = 4.0
+
+
+def resolve(url: str, service: str) -> None:
+    """Resolve the name of the server at `url`, or of the proxy that leads there. Raises NoAnswer.
+
+    `service`: its name for people, `AWS`.
+    """
+    # OCI's SDK has parts of names in braces that it fills in with each request.
+    parts = urlsplit(re.sub(r"\{[^}]*\}", "", url))
+    proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    host = (urlsplit(proxy).hostname if proxy else parts.hostname) or ""
+    if not host:
+        raise no_answer(
+            service, f"{parts.scheme.upper()}_PROXY is no web address" if proxy else f"no server in '{url}'"
+        )
+    try:
+        within(RESOLVE_S, lambda: socket.getaddrinfo(host, None), what="the name server did not answer")
+    except (OSError, UnicodeError) as error:
+        raise no_answer(service, f"{host}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def no_answer(service: str, reason: str, operation: str = "", *, reached: bool = False) -> Unclear:
+    """Return the error for a service that did not answer.
+
+    `operation`: the call, as the service names it. `reached`: the connection was there, and was lost.
+    """
+    call = f" ({operation})" if operation else ""
+    files = ", AWS_CA_BUNDLE and REQUESTS_CA_BUNDLE" if "certificate" in reason.lower() else ""
+    return (Unclear if reached else NoAnswer)(
+        f"{service} does not answer{call}: {reason.rstrip('.')}. Check this computer's network, and "
+        f"HTTPS_PROXY{files} if it needs a proxy, and run the command again.",
+        operation=operation,
+    )
