@@ -112,7 +112,7 @@ class Unclear(CloudError):
 
 
 class NoAnswer(Unclear):
-    """The service was not reached, or said nothing in time: there is no network, or a firewall is in between."""
+    """The service was not reached, or said nothing in time: without a network, or behind a firewall."""
 
 
 class Gone(CloudError):

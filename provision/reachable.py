@@ -1,4 +1,4 @@
-"""Whether the name of a cloud's server can be resolved: the system's resolver has no deadline of its own."""
+"""Resolve the names of clouds' servers within a deadline, which the system's resolver does not have."""
 
 import re
 import socket

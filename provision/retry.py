@@ -19,8 +19,7 @@ LONGEST_WAIT_S = 30.0
 THROTTLED_FOR_S = 600.0
 UNCLEAR_FOR_S = 120.0
 FIRST_ANSWER_S = 2.0
-"""Time in which a service that has never answered is tried again: with a timeout of one call, 10 s until a person
-reads that there is no network."""
+"""Retries of a service that has never answered. With one timeout, a person reads of it within 10 s."""
 CONNECT_TIMEOUT_S = 4.0
 FIRST_READ_S = 8.0
 """Timeout of the first answer of a service to a call that only reads."""

@@ -70,7 +70,7 @@ _OUR_MISTAKES = (
     sdk.ValidationError,
     sdk.WaiterError,
 )
-"""A request that gpuctl made wrongly. All else that the SDK raises by itself comes from its configuration."""
+"""Errors of a request that gpuctl made wrongly. Other errors of the SDK come from its configuration."""
 
 
 class Api:

@@ -68,7 +68,7 @@ def load(session: boto3.Session) -> Any:
 
 
 def secrets(session: boto3.Session) -> tuple[str | None, ...]:
-    """Return a text of the credentials that tells them from others; empty where there are none that can be used."""
+    """Return the parts of the credentials, to compare them with others; empty without usable credentials."""
     try:
         credentials = load(session)
         frozen = credentials and within_limit(session, credentials.get_frozen_credentials)
@@ -78,9 +78,9 @@ def secrets(session: boto3.Session) -> tuple[str | None, ...]:
 
 
 def within_limit(session: boto3.Session, do: Callable[[], T]) -> T:
-    """Return what `do` returns: credentials, which a program of the user's or a server may give out.
+    """Run `do` with a deadline, and return its credentials: they may come from a user's program or a server.
 
-    Raises BadCredentials where it does not end, or what it gives can't be used, and the errors of a server.
+    Raises BadCredentials at the deadline and for unusable credentials, and the errors of a server.
     """
     try:
         return within(CREDENTIALS_S, do, what="they were not there")
@@ -103,7 +103,7 @@ def within_limit(session: boto3.Session, do: Callable[[], T]) -> T:
             f"AWS's credentials can't be had: {error}. If `~/.aws/config` names a credential_process, see by hand "
             "what it waits for."
         ) from error
-    except Exception as error:  # the SDK raises whatever its providers do, from what a person wrote
+    except Exception as error:  # the SDK passes on any error of its providers
         raise BadCredentials(
             f"AWS's credentials can't be had: {_sentence(error)}. {HINTS[BadCredentials]}"
         ) from error
@@ -130,10 +130,10 @@ def _ask_code(prompt: str) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """Return what is wrong with the configuration, without a full stop."""
+    """Return the fault of the configuration, without a full stop."""
     if isinstance(error, OSError) and error.filename:
         return f"'{error.filename}': {error.strerror}"
-    # Neither the program's output is shown, which may be a secret, nor what Python says of it.
+    # The program's output is not shown: it may be a secret.
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | AttributeError | TypeError | KeyError):
         return (
             "their source gave no JSON of credentials (run a `credential_process` of `~/.aws/config` by hand)"
