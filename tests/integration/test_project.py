@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from subprocess import run
+from zipfile import ZipFile
 
 import pytest
 from support import Gpuctl
@@ -119,3 +120,24 @@ def test_commit_and_version_of_git_reach_the_ranks_and_the_results(cluster: Gpuc
     assert f"commit {sha} 1 1.5.dev0+g{sha[:9]}.d" in dirty.err
     assert dirty.json["outputs"] == [], "the file that told the version is gone"
     assert cluster.ok("results", "--json", dirty.json["run"]).json["runs"][0]["commit"]["dirty"] is True
+
+
+def test_extras_of_projects_that_requirements_name_reach_local_hosts(project: Gpuctl, tmp_path: Path) -> None:
+    for name in ("tiny_a", "tiny_b"):
+        info = f"{name}-1.0.dist-info"
+        with ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", "")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    extra = "[project.optional-dependencies]\nmore = ['{}']\n"
+    mine = PYPROJECT.format(requires="setuptools>=64")
+    lib = mine.replace("mine", "lib").replace("0.3", "0.4")
+    project.script("pyproject.toml", mine + extra.format("tiny-a"))
+    project.script("lib/pyproject.toml", lib + extra.format("tiny-b"))
+    project.script("lib/src/lib/__init__.py", "")
+    project.script("requirements.txt", "-e .[more]\nlib[more] @ file:lib\n")
+    project.script("s.py", "import lib, mine, tiny_a, tiny_b\nprint('all there', lib.__file__, flush=True)\n")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    done = project.ok("train", "--nnodes", "1", "s.py", env=index)
+    assert "/code/" in done.err.partition("all there")[2]
