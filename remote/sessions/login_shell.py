@@ -5,6 +5,7 @@ some lines that a shell may read: empty ones for `read`, and the command itself 
 """
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -45,6 +46,31 @@ DECOYS = BLANKS + 1
 """Lines that nothing has taken."""
 
 
+def marked(command: str) -> str:
+    """Return a person's command with a line ahead that proves that the login shell runs it."""
+    return f"echo {shlex.quote(RUNS.decode().strip())}\n{command}"
+
+
+def after_mark(receive: Callable[[int], bytes], greeting: Greeting) -> Callable[[int], bytes]:
+    """Return a `recv` for the output of a command that was `marked`: without the mark and all before it."""
+
+    def recv(size: int) -> bytes:
+        while not greeting.shell_runs:
+            if not (data := receive(size)):
+                return b""
+            greeting.printed += data
+            before, mark, rest = greeting.printed.partition(RUNS)
+            if mark:
+                greeting.printed, greeting.shell_runs = before, True
+                if rest:
+                    return bytes(rest)
+            else:
+                del greeting.printed[:-MAX_PRINTED_BYTES]
+        return receive(size)
+
+    return recv
+
+
 def read_greeting(reader: BinaryIO, greeting: Greeting, name: str) -> None:
     """Read until READY, or the end of the stream. Raises BadAnswer where a shell prints without end."""
     while not greeting.ready:
@@ -58,7 +84,7 @@ def read_greeting(reader: BinaryIO, greeting: Greeting, name: str) -> None:
         else:
             greeting.printed += line
         if len(greeting.printed) > MAX_PRINTED_BYTES:
-            raise BadAnswer(f"{name}: its login shell prints without end, and does not run gpuctl's command.")
+            raise BadAnswer(f"{name}: its login shell prints without end, and does not run the command.")
 
 
 def failure(machine: Machine, python: str, greeting: Greeting, code: int, errors: str) -> NodeFailed:
@@ -72,18 +98,23 @@ def failure(machine: Machine, python: str, greeting: Greeting, code: int, errors
             )
         why = answer or f"it ended with exit status {code} and printed nothing"
         return NodeFailed(f"{machine.name}: {python} does not run gpuctl's part: {why}.")
-    answer = answer or last_line(greeting.printed.decode(errors="replace"))
+    return shell_failure(machine, greeting, code, errors)
+
+
+def shell_failure(machine: Machine, greeting: Greeting, code: int, errors: str) -> ShellFailed:
+    """Return the error of a login shell that ended before it ran a command, with its answer."""
+    answer = last_line(errors) or last_line(greeting.printed.decode(errors="replace"))
     if any(text in answer.lower() for text in REFUSALS):
         command = shlex.join(["chsh", "-s", "/bin/bash", machine.user])
         advice = f"Give the account {machine.user} a shell, as root there: {command}"
     else:
         advice = (
-            "The account's shell and its start-up files (~/.bashrc and the like) have to let commands without a "
-            "terminal run. See: " + typed_ssh(machine, TRIAL)
+            "The account's shell, its start-up files (~/.bashrc and the like) and a ForceCommand of the server have "
+            "to let commands without a terminal run. See: " + typed_ssh(machine, TRIAL)
         )
     printed = f"'{answer}'" if answer else "nothing"
     return ShellFailed(
-        f"{machine.name}: the login shell of {machine.user} did not run gpuctl's command: it ended with exit status "
+        f"{machine.name}: the login shell of {machine.user} did not run the command: it ended with exit status "
         f"{code} and printed {printed}. {advice}"
     )
 
@@ -93,7 +124,7 @@ def silence(machine: Machine, greeting: Greeting) -> str:
     printed = last_line(greeting.printed.decode(errors="replace"))
     text = f" It printed '{printed}'." if printed else ""
     return (
-        f" Logging in worked, and the login shell of {machine.user} has not run gpuctl's command.{text} Its start-up "
+        f" Logging in worked, and the login shell of {machine.user} has not run the command.{text} Its start-up "
         "files (~/.bashrc and the like) may wait for something, or the machine hangs. See: "
         + typed_ssh(machine, TRIAL)
     )

@@ -80,7 +80,8 @@ class Node:
         raises is raised here, and nothing more of the command is heard. `timeout_s`: where it has
         not ended by then, what it says is heard no longer; None: a person waits for it.
         """
-        process = self.transport.start(command)
+        greeting = Greeting(shell_runs=self.machine.transport != "ssh")
+        process = self.transport.start(command if greeting.shell_runs else login_shell.marked(command))
         timed_out = Event()
 
         def give_up() -> None:
@@ -101,7 +102,7 @@ class Node:
         stdout: list[bytes] = []
         try:
             process.end_input()
-            _read(process.recv, stdout, "stdout", listener, most)
+            _read(login_shell.after_mark(process.recv, greeting), stdout, "stdout", listener, most)
             errors.join()
             code = wait_awake(process.exit_status, STATUS_TIMEOUT_S)
             broken = code is None or (code == NO_STATUS and not self.transport.is_open())
@@ -123,6 +124,9 @@ class Node:
             raise ConnectionLost(f"{self.name}: `{command}` did not end within {timeout_s:.0f} s.")
         if broken or code is None:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
+        if not greeting.shell_runs and code >= 0:
+            said = b"".join(stderr).decode(errors="replace")
+            raise login_shell.shell_failure(self.machine, greeting, code, said)
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def call(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:

@@ -121,7 +121,13 @@ def _connect(
         # Both stages are given up after the same time, and paramiko's words tell which only by chance.
         transport = client.get_transport()
         stage = "key exchange" if transport is not None and transport.remote_version else "banner"
-        raise Unreachable(f"{where}: the port answers, but SSH failed in its {stage}: {error}.") from error
+        old = isinstance(error, paramiko.ssh_exception.IncompatiblePeer)
+        advice = (
+            " It offers only algorithms that are not safe any more: update its SSH server." if old else ""
+        )
+        raise Unreachable(
+            f"{where}: the port answers, but SSH failed in its {stage}: {str(error).rstrip('.')}.{advice}"
+        ) from error
 
 
 def refusal(error: Exception, offer: Offer, machine: Machine) -> str:

@@ -35,14 +35,20 @@ def machine(host: Host) -> Iterator[Machine]:
     host.root(f": > {BASHRC}; usermod -s /bin/bash {host.user}")
 
 
-def twice(host: Host, machine: Machine, folder: Path) -> None:
-    """Ask for facts with the first command of a connection, and with a later one."""
+def twice(host: Host, machine: Machine, folder: Path, *, runs: bool = True, errors: bytes = b"two\n") -> None:
+    """Ask for facts with the first command of a connection, and with a later one; then run a person's command."""
     cluster = ClusterFolder(folder / "cluster")
     cluster.make()
     cluster.known_hosts_path.write_text(f"{host_keys.host_pattern(machine.host, 22)} {host.host_key}\n")
     node = connect(machine, cluster)
     try:
         assert facts.gather(node, ()).boot_id == facts.gather(node, ()).boot_id
+        if runs:
+            done = node.run("sh -c 'echo one; echo two >&2; exit 3'")
+            assert (done.exit_code, done.stdout.removesuffix(b"bye\n"), done.stderr) == (3, b"one\n", errors)
+        else:
+            with pytest.raises(ShellFailed, match="did not run the command: it ended with exit status 0"):
+                node.run("echo one")
     finally:
         node.close()
 
@@ -76,7 +82,8 @@ def test_start_up_files_that_print_or_read_are_passed(
     host: Host, machine: Machine, tmp_path: Path, line: str
 ) -> None:
     host.root(f"cat > {BASHRC} <<'EOF'\n{line}\nEOF")
-    twice(host, machine, tmp_path)
+    errors = b"{}\ntwo\n" if ">&2" in line else b"two\n"
+    twice(host, machine, tmp_path, runs="exec" not in line, errors=errors)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_start_up_files_that_end_are_named(
     with pytest.raises(ShellFailed) as caught:
         twice(host, machine, tmp_path)
     expected = (
-        f"box: the login shell of ubuntu did not run gpuctl's command: it ended with exit status {printed}. "
+        f"box: the login shell of ubuntu did not run the command: it ended with exit status {printed}. "
     )
     assert str(caught.value).startswith(expected)
     assert "ython" not in str(caught.value)
@@ -117,9 +124,7 @@ def test_start_up_file_that_takes_all_input_is_named(host: Host, machine: Machin
     cluster.make()
     cluster.known_hosts_path.write_text(f"{machine.host} {host.host_key}\n")
     node = connect(machine, cluster)
-    with pytest.raises(
-        ConnectionLost, match=r"has not run gpuctl's command\. It printed 'waiting'.*See: ssh "
-    ):
+    with pytest.raises(ConnectionLost, match=r"has not run the command\. It printed 'waiting'.*See: ssh "):
         node.call("facts", {}, timeout_s=2)
     node.close()
 

@@ -159,6 +159,14 @@ def test_server_that_takes_more_than_a_key_is_named(
         assert said.endswith(f"ssh-copy-id -p {server.port} {machine.user}@127.0.0.1")
 
 
+def test_server_with_old_algorithms_is_named(tmp_path: Path, home: Path) -> None:
+    key = new_key(tmp_path / "id")
+    old = "KexAlgorithms diffie-hellman-group1-sha1"
+    named = pytest.raises(Unreachable, match=r"no acceptable kex algorithm.*update its SSH server\.$")
+    with sshd(tmp_path / "sshd", old) as server, named:
+        greeting(server, server.machine(key_file=key))
+
+
 def test_certificate_of_the_configuration_logs_in(server: Server, home: Path, tmp_path: Path) -> None:
     authority, key = new_key(tmp_path / "ca"), new_key(tmp_path / "id", "rsa")
     public = Path(f"{authority}.pub").read_text()
