@@ -13,6 +13,8 @@ from typing import Any, Literal
 from inventories.did_you_mean import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
 from remote.files.tree import Tree, tree_of, without_links_above
+from remote.python_env.groups import project_file
+from remote.python_env.project_files import read_toml
 from remote.shared.constants import CODE, NODE_FOLDER
 
 BUILT_IN_TRIAL = "train.trial:trial"
@@ -123,6 +125,11 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
         if str(path) in PROGRAMS:
             hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
+        elif command := _command_of_project(str(path), tree, folder):
+            hint = (
+                f" The project's command of that name calls {command}. If the module calls it when it is run, write: "
+                f"gpuctl train -m {command.partition(':')[0]}"
+            )
         raise ScriptNotFound(f"There is no script {path}.{hint}")
     if absolute.is_dir() and not (absolute / "__main__.py").exists():
         raise ScriptNotSynced(
@@ -186,6 +193,12 @@ def _no_python(path: Path) -> str:
 
         return "" if is_zipfile(path) else "no text"
     return ""
+
+
+def _command_of_project(name: str, tree: Tree, folder: Path) -> str:
+    """Return `module:function` of a command that the nearest pyproject.toml defines; empty: it defines none."""
+    scripts = read_toml(project_file(folder, tree.root)).get("project", {}).get("scripts", {})
+    return str(scripts.get(name, ""))
 
 
 def _check_module(module: str, tree: Tree, folder: Path) -> None:

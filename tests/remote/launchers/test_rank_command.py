@@ -106,3 +106,9 @@ def test_user_script_refuses_what_python_does_not_run(
 ) -> None:
     with pytest.raises(ScriptNotSynced, match=sentence):
         user_script((word,), module, tree_of(project, "**/*"))
+
+
+def test_command_of_the_project_comes_with_the_module_that_it_calls(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\npx-train = "px.cli:main"\n')
+    with pytest.raises(ScriptNotFound, match=r"calls px\.cli:main\. .* write: gpuctl train -m px\.cli$"):
+        user_script(("px-train",), None, tree_of(tmp_path, "*"), tmp_path)
