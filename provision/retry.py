@@ -21,7 +21,7 @@ UNCLEAR_FOR_S = 120.0
 FIRST_ANSWER_S = 2.0
 """Retries of a service that has never answered. With one timeout, a person reads of it within 10 s."""
 CONNECT_TIMEOUT_S = 4.0
-FIRST_READ_S = 8.0
+FIRST_READ_S = 6.0
 """Timeout of the first answer of a service to a call that only reads."""
 LONG_SHARE = 1 / 8
 CLOSE_SHARE = 1 / 20
