@@ -1,4 +1,4 @@
-"""How SSH gets to a host of an inventory: `user@host:port`, arguments of ssh, kinds of connection."""
+"""Read the settings of an inventory for SSH: `user@host:port`, arguments of ssh, kinds of connection."""
 
 import ipaddress
 import re
@@ -61,24 +61,24 @@ def read_address(text: str) -> Address:
     user = text[: -len(bare) - 1] or None if "@" in text else None
     if is_ipv6(bare):
         return Address(host=bare, user=user)
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         return Address(host=text)
-    port = None if found["port"] is None else int(found["port"])
-    host = found["host"].strip("[]")
-    return Address(host=host, user=found["user"], port=port)
+    port = None if match["port"] is None else int(match["port"])
+    host = match["host"].strip("[]")
+    return Address(host=host, user=match["user"], port=port)
 
 
 @cache
 def read_args(text: str) -> SshArgs:
     """Return what arguments of ssh say on the way to a host; all others are ignored. Raises ValueError."""
-    found = SshArgs()
+    args = SshArgs()
     for option, value in _options(shlex.split(text)):
         if option == "o":
             name, rest = (*re.split(r"[=\s]+", value.strip(), maxsplit=1), "")[:2]
             option, value = name.lower(), rest.strip().strip('"')
-        found = found.over(_read_option(option, value.strip()))
-    return found
+        args = args.over(_read_option(option, value.strip()))
+    return args
 
 
 def _read_option(option: str, value: str) -> SshArgs:
@@ -147,7 +147,7 @@ def refuse_connection(kind: str) -> str | None:
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether a text is an IPv6 address, without brackets."""
+    """Return whether a text is an IPv6 address, without brackets."""
     try:
         return ipaddress.ip_address(text).version == 6
     except ValueError:

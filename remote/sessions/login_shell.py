@@ -1,4 +1,4 @@
-"""What stands between a command and the nodes' part: the account's login shell, with its start-up files, and Python.
+"""Get past the account's login shell, its start-up files and Python, to the nodes' part.
 
 A login shell may print, read, or end before it runs anything. Nothing is sent until the nodes' part has spoken, but
 some lines that a shell may read: empty ones for `read`, and the command itself for a shell that replaced the first.

@@ -58,29 +58,29 @@ class Offer:
     """Whether no other key of the agent is offered."""
     agent: str
     """The agent's socket; empty: none."""
-    given: bool
+    named: bool
     """Whether the user named the files. False: the usual ones, of which some may be unusable."""
     certificates: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.files)) if self.given else "the keys of your agent and of ~/.ssh"
+        return ", ".join(map(str, self.files)) if self.named else "the keys of your agent and of ~/.ssh"
 
 
 def offer_of(key_file: Path | None, settings: Callable[[], SshSettings]) -> Offer:
-    """Return what is offered: the given file first and only, else what the user's `settings` have.
+    """Return the keys to offer: the given file first and only, else the keys of the user's `settings`.
 
     These are read only where they are needed: a plain key file needs no agent.
     """
     if key_file is not None:
         plain = read_key(key_file).key is not None
-        return Offer(files=(key_file,), only_files=True, agent="" if plain else settings().agent, given=True)
-    found = settings()
+        return Offer(files=(key_file,), only_files=True, agent="" if plain else settings().agent, named=True)
+    values = settings()
     return Offer(
-        files=found.key_files,
-        only_files=found.only_these_keys,
-        agent=found.agent,
-        given=found.names_keys and bool(found.key_files),
-        certificates=found.certificates,
+        files=values.key_files,
+        only_files=values.only_these_keys,
+        agent=values.agent,
+        named=values.names_keys and bool(values.key_files),
+        certificates=values.certificates,
     )
 
 
@@ -89,7 +89,7 @@ def unlock(offer: Offer) -> None:
 
     Raises AuthenticationFailed for a given key that can't be used.
     """
-    if not (offer.given and offer.only_files):
+    if not (offer.named and offer.only_files):
         return
     files = [read_key(path) for path in offer.files]
     if any(file.key for file in files):
@@ -162,7 +162,7 @@ class KeyLogin:
             try:
                 yield unlocked_key(file)
             except AuthenticationFailed:
-                if self.offer.given or not self._refused:
+                if self.offer.named or not self._refused:
                     raise
 
 
@@ -174,7 +174,7 @@ class NoKey(paramiko.SSHException):
 
 
 class TooManyKeys(paramiko.SSHException):
-    """The server hung up after so many refused keys."""
+    """The server hung up after it had refused several keys."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"it hung up after {count} refused keys")
@@ -277,7 +277,7 @@ def _public_half(path: Path, data: bytes) -> KeyFile:
 
 
 def _public_of(path: Path, data: bytes) -> bytes | None:
-    """Return the public half of a private key: OpenSSH's format has it in the open, others in a file beside."""
+    """Return the public half of a private key: OpenSSH has it unencrypted; other formats have a .pub file."""
     lines = data.split(b"\n")
     try:
         body = base64.b64decode(b"".join(line.strip() for line in lines if b"-----" not in line))

@@ -17,7 +17,7 @@ from inventories.user_ssh import ssh_argv
 from remote.errors import Unreachable
 
 END_S = 5.0
-"""For a program to exit that has closed its output, or was told to."""
+"""For a program to exit after it has closed its output, or after SIGTERM."""
 SHOWN = 300
 
 
@@ -31,7 +31,7 @@ class WatchedStream:
         """Seconds since something came."""
         return awake_s() - self._heard_at
 
-    def heard(self, data: bytes) -> bytes:
+    def note(self, data: bytes) -> bytes:
         """Note what came, and return it."""
         if data:
             self._heard_at = awake_s()
@@ -43,7 +43,7 @@ class WatchedStream:
 
 
 class ProxyStream(WatchedStream):
-    """What paramiko takes for a connected socket. Raises Unreachable where the program can't be started."""
+    """A stream over a program, with the methods of a socket that paramiko calls."""
 
     def __init__(self, name: str, command: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class ProxyStream(WatchedStream):
         self._failure: Unreachable | None = None
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """How long to wait for data."""
+        """Set how long to wait for data."""
         self._socket.settimeout(timeout_s)
 
     def recv(self, size: int) -> bytes:
@@ -74,7 +74,7 @@ class ProxyStream(WatchedStream):
         except ConnectionError:
             data = b""  # it ended without reading all that was sent
         self._ended = self._ended or not data
-        return self.heard(data)
+        return self.note(data)
 
     def send(self, data: bytes) -> int:
         """Send some of it; how many bytes."""
@@ -100,7 +100,7 @@ class ProxyStream(WatchedStream):
             self._stderr.close()
 
     def failure(self) -> Unreachable | None:
-        """Close it. Returns the sentence on a program that has ended by itself; None: it had not."""
+        """Close the stream. Returns the error of a program that had ended before; None: the program ran."""
         self.close()
         return self._failure
 
@@ -112,7 +112,7 @@ class ProxyStream(WatchedStream):
 
 
 def failure_of(stream: object) -> Unreachable | None:
-    """Return why a stream over a program has ended, where the program ended by itself."""
+    """Return the error of a stream whose program has ended. None: it runs, or the stream has no program."""
     return stream.failure() if isinstance(stream, ProxyStream) else None
 
 

@@ -88,7 +88,7 @@ class Tunnel(WatchedStream):
 
     def recv(self, size: int) -> bytes:
         """At most `size` bytes; none at the end."""
-        return self.heard(self._channel.recv(size))
+        return self.note(self._channel.recv(size))
 
     def send(self, data: bytes) -> int:
         """Send some of it; how many bytes."""
