@@ -60,6 +60,13 @@ class AwakeClock:
             self._seen_s = now
             return Ticked(awake_s=now - self._away_s, away_s=self._away_s, back_for_s=now - self._back_at)
 
+    def leave_out(self, since_s: float) -> None:
+        """Leave out the time since a moment of the clock `passed`, as far as it is not left out yet."""
+        with self._lock:
+            self.tick()
+            self._away_s += max(0.0, self._seen_s - max(since_s, self._back_at))
+            self._back_at = self._seen_s
+
 
 class _Ticking:
     """The clock of this process. A thread ticks from its first use on."""
@@ -74,6 +81,11 @@ class _Ticking:
                 self._clock = AwakeClock()
                 threading.Thread(target=self._run, args=(self._clock,), daemon=True, name="clock").start()
             return self._clock.tick()
+
+    def leave_out(self, since_s: float) -> None:
+        self.tick()
+        assert self._clock is not None
+        self._clock.leave_out(since_s)
 
     def _run(self, clock: AwakeClock) -> None:
         while True:
@@ -100,6 +112,11 @@ def awake_s() -> float:
 def back_for_s() -> float:
     """Return the seconds since this process last did not run. Infinity: it always ran."""
     return _ticking.tick().back_for_s
+
+
+def leave_out(since_s: float) -> None:
+    """Take the time since `passed_s()` was `since_s` for one in which this computer could hear nobody."""
+    _ticking.leave_out(since_s)
 
 
 class Watch:

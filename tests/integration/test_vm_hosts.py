@@ -3,15 +3,17 @@
 Each trap is shown twice: what it does to torchrun by hand, or to a run, and what gpuctl makes of it.
 """
 
+import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import Gpuctl
-from vm_support import ALLREDUCE, cluster, log_of, up
+from vm_support import ALLREDUCE, begin, cluster, log_of, up
 
 from tests.fakes.vms import Host, Net, lacking, vms
 
@@ -209,3 +211,28 @@ def test_home_or_sudo_that_a_host_lacks_is_named(
         assert sentence.format(home=home) in said, said
         assert "is no Python there" not in said
         assert done.status != 0
+
+
+def test_run_goes_on_while_this_computer_has_no_network(gpuctl: Gpuctl, tmp_path: Path) -> None:
+    offline_s = 50  # longer than a node may be silent, and connecting again may take
+    with cluster(gpuctl, tmp_path, count=2) as net:
+        process, _ = begin(gpuctl, net.hosts, "steps.py", str(offline_s + 15))
+        shown = ip("-oneline", "-4", "address", "show", "to", f"{net.laptop}/32").split()
+        device, address = shown[1], shown[3]
+        ip("address", "del", address, "dev", device)
+        # The system then says "Network is unreachable", whatever other way it has.
+        ip("route", "add", "throw", net.subnet)
+        try:
+            time.sleep(offline_s)
+        finally:
+            ip("route", "del", "throw", net.subnet)
+            ip("address", "add", address, "dev", device)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert err.count("connection lost, reconnecting") == 2
+        assert json.loads(out)["status"] == "succeeded"
+
+
+def ip(*words: str) -> str:
+    """Run iproute2 on this machine, and return what it prints."""
+    return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
