@@ -416,6 +416,8 @@ class Result:
     """As in the run's record."""
     endings: dict[str, NodeEnding] = field(default_factory=dict)
     """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
+    logged_error: FirstError | None = None
+    """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -239,7 +239,7 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
         words = f"{words}: {clean(check.group(), MOST_SAID)}"
     elif reason is Reason.NCCL_ERROR:
         reason, cause, words = _of_nccl(words, tail)
-    elif raised is not None and reason is not Reason.LOST_PEER:
+    elif raised is not None and (reason is not Reason.LOST_PEER or words.startswith("ray.")):
         words = (raised.words or words) + _program_words(raised, lines)
     if reason is None:
         cause = cause or _child_cause(words) or limited(words)

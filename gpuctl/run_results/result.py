@@ -9,10 +9,13 @@ from typing import Any
 
 from gpuctl.run_results import metrics as told
 from gpuctl.run_results.failures import first_failure
+from gpuctl.run_results.log_errors import read
 from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
 from inventories.disk.store import RunFolder
+from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
 from inventories.run import (
+    FirstError,
     NodeRecord,
     RankRecord,
     RankResult,
@@ -93,7 +96,30 @@ def summarise(
         resumed_from=run.resumed_from,
         reason=reason_of(status, nodes, failure),
         commit=run.commit,
+        logged_error=_logged_error(run, log_tails) if status == "succeeded" else None,
     )
+
+
+def _logged_error(run: Run, log_tails: Mapping[int, str]) -> FirstError | None:
+    """Return the exception with which a rank's log ends, of a run whose ranks all have exit status 0.
+
+    Scripts catch what they log: `except Exception: logging.exception(…)`. None: no log ends with an exception of its
+    rank's own.
+    """
+    for node in run.nodes:
+        for rank in range(node.first_rank, node.first_rank + node.nproc):
+            log = read(log_tails.get(rank, ""))
+            if log.traceback and log.last:
+                place = f" ({log.place})" if log.place else ""
+                return FirstError(
+                    rank=rank,
+                    node=node.name,
+                    message=f"rank {rank} on {node.name} has exit status 0, and its log ends with an exception: "
+                    f"{log.words}{place}",
+                    reason=Reason.EXIT_CODE,
+                    detail=log.words,
+                )
+    return None
 
 
 def earlier_of(result: Result) -> list[Result]:

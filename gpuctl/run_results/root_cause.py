@@ -24,7 +24,7 @@ _NOISE = re.compile(
     r"^\s*(For further information visit|Set TORCHDYNAMO_VERBOSE|You can suppress|Compile with `TORCH_USE"
     r"|For debugging|CUDA kernel errors might|Developer debug context|For more details about this|from user code"
     r"|File \"|time +:|host +:|error_file: |traceback : To enable|Failures:|<NO_OTHER_FAILURES>|\[\d+\]:$"
-    r"|[=~^─-]{3,}|$)"
+    r"|actor_id: [0-9a-f]+$|namespace: [0-9a-f-]{36}$|[=~^─-]{3,}|$)"
 )
 """Lines of a message that explain nothing."""
 _ROOT_CAUSE = "Root Cause (first observed failure):"

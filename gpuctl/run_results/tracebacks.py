@@ -263,7 +263,9 @@ def _boxed(lines: Sequence[str], begin: int) -> Thrown:
     folded = [""]
     for line, following in pairwise([*message, ""]):
         folded[-1] += line
-        if len(line) < width and following:
+        if following and (
+            len(line) < width or " " in line.strip()
+        ):  # rich cuts only words longer than a line
             folded[-1] += " "
     return Thrown(
         lines=tuple(filter(None, map(str.strip, folded))),

@@ -103,6 +103,8 @@ def draw_run(
     parts: list[RenderableType] = []
     if result.first_error:
         parts += [_first_error(result, advice, log_tail), ""]
+    elif result.logged_error:
+        parts += [Text(text.clean(result.logged_error.message), "bold yellow"), ""]
     if result.hang:
         parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
         parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]

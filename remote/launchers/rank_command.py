@@ -19,8 +19,20 @@ from remote.shared.constants import CODE, NODE_FOLDER
 
 BUILT_IN_TRIAL = "train.trial:trial"
 BUILT_IN_FOLDER = f"~/{NODE_FOLDER}/{CODE}/built-in"
-PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
-"""What people are used to begin the line with."""
+LAUNCHERS = (
+    "python",
+    "python3",
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+    "srun",
+    "nohup",
+    "bash",
+    "sh",
+)
+ENVIRONMENTS = ("uv", "poetry", "pdm", "pipenv", "pixi", "hatch", "conda")
+"""Programs that run the rest of the line in an environment."""
 SHELL_ENDINGS = (".sh", ".bash", ".zsh")
 NOTEBOOK_ENDING = ".ipynb"
 
@@ -123,8 +135,11 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
     absolute = without_links_above(Path.cwd() / path)
     if not absolute.exists():
         hint = f" Did you mean {near}?" if (near := _nearest(path, tree)) else ""
-        if str(path) in PROGRAMS:
-            hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script."
+        if str(path) in (*LAUNCHERS, *ENVIRONMENTS):
+            scripts = (at for at, word in enumerate(words) if word.endswith(".py") and Path(word).exists())
+            rest = f": {shlex.join(words[at:])}" if (at := next(scripts, 0)) else "."
+            hint = f" gpuctl starts the ranks itself: leave `{path}` and its options out, and begin with the script"
+            hint += rest
         elif command := _command_of_project(str(path), tree, folder):
             hint = (
                 f" The project's command of that name calls {command}. If the module calls it when it is run, write: "

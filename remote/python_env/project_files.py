@@ -1,6 +1,7 @@
 """Files of a project, read: what can't be read is told with its path."""
 
 import tomllib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +18,13 @@ class BadRequirements(RemoteError):
 
 
 def read_text(path: Path) -> str:
-    """A file's text, with plain line ends. Raises BadRequirements."""
+    """Return a file's text, with plain line ends, from UTF-8 or from UTF-16, as Windows' PowerShell writes it.
+
+    Raises BadRequirements.
+    """
     try:
-        text = deadline.read(path).decode("utf-8")
+        content = deadline.read(path)
+        text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error

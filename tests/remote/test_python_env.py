@@ -234,6 +234,14 @@ def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
     assert found.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-8"])
+def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "requirements.txt").write_bytes("x==1\r\ny==2\r\n".encode(encoding))
+    found = wanted(tmp_path)
+    assert found is not None
+    assert found.files == (("requirements.txt", "x==1\ny==2\n"),)
+
+
 @pytest.mark.parametrize(
     ("files", "options", "said"),
     [

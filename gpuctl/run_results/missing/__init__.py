@@ -1,10 +1,11 @@
-"""What a rank did not find on its node, a file, a module or a repository, and how it gets there."""
+"""Advice on a file, a module, a repository or a setting that a rank did not find on its node."""
 
 from pathlib import Path
 
 from gpuctl.run_results.missing.files import how_to_send
 from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_package
 from gpuctl.run_results.missing.repository import how_to_know_commit
+from gpuctl.run_results.missing.settings import how_to_set
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
@@ -18,6 +19,8 @@ def how_to_bring(result: Result) -> str:
     if error is not None and (sentence := how_to_know_commit(error, result.commit)):
         return sentence
     if error is not None and (sentence := how_to_run_in_package(error, result.script)):
+        return sentence
+    if error is not None and (sentence := how_to_set(error)):
         return sentence
     if error is None or error.reason not in (Reason.FILE_NOT_FOUND, Reason.MODULE_NOT_FOUND):
         return ""

@@ -150,3 +150,58 @@ def test_other_failed_commands_have_nothing_to_do_with_git() -> None:
     said = "subprocess.CalledProcessError: Command '['make', 'digits']' returned non-zero exit status 2."
     error = FirstError(rank=0, node="gpu-0", message=said, reason=Reason.EXIT_CODE, detail=said)
     assert advice_on(a_result(status="failed", first_error=error)) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "advised"),
+    [
+        (
+            "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+            "--env WANDB_API_KEY",
+        ),
+        (
+            "wandb.errors.errors.UsageError: No API key configured. Use `wandb login` to log in.",
+            "--env WANDB_API_KEY",
+        ),
+        (
+            "OSError: You are trying to access a gated repo. Make sure to have access to it.",
+            "--env HF_TOKEN",
+        ),
+        (
+            "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/x",
+            "--env HF_TOKEN",
+        ),
+        (
+            "botocore.exceptions.NoCredentialsError: Unable to locate credentials",
+            "--env AWS_ACCESS_KEY_ID --env AWS_SECRET_ACCESS_KEY",
+        ),
+        ("KeyError: 'DATA_ROOT'", "add --env DATA_ROOT"),
+        ("KeyError: 'SLURM_PROCID'", "The same number is in RANK"),
+        ("EOFError: EOF when reading a line", "ranks have no keyboard"),
+        ("t.py: error: the following arguments are required: --local_rank", 'os.environ["LOCAL_RANK"]'),
+        (
+            "ValueError: Default process group has not been initialized, please make sure to call "
+            "init_process_group.",
+            "did not call torch.distributed.init_process_group",
+        ),
+        (
+            "ValueError: When connecting to an existing cluster, num_cpus and num_gpus must not be provided.",
+            "leave num_cpus and num_gpus out of ray.init()",
+        ),
+        ("KeyError: 'LABELS_OF_NOBODY'", ""),
+        ("KeyError: 'lr'", ""),
+        ("EOFError: Ran out of input", ""),
+        ("t.py: error: the following arguments are required: --lr", ""),
+        ("AttributeError: module 'wandb' has no attribute 'init'", ""),
+        ("requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://example.org", ""),
+    ],
+)
+def test_missing_setting_comes_with_the_way_to_give_it(
+    said: str, advised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    cause = Cause.ARGUMENTS if "error: the" in said else None
+    error = FirstError(rank=0, node="n-0", message=said, reason=Reason.EXIT_CODE, cause=cause, detail=said)
+    found = advice_on(a_result(status="failed", first_error=error))
+    assert advised in found
+    assert bool(advised) == bool(found)

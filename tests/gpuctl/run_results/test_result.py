@@ -64,9 +64,17 @@ def result(
     metrics: dict[int, list[dict[str, Any]]] | None = None,
     seconds: Seconds | None = None,
     run: Run = RUN,
+    log_tails: dict[int, str] | None = None,
 ) -> Result:
     return summarise(
-        run, rank_records, node_records, metrics or {}, {}, seconds or Seconds(), ENDED_AT, Path("/here")
+        run,
+        rank_records,
+        node_records,
+        metrics or {},
+        log_tails or {},
+        seconds or Seconds(),
+        ENDED_AT,
+        Path("/here"),
     )
 
 
@@ -87,6 +95,35 @@ def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
     ]
     assert found.ended_at == ENDED_AT
     assert found.dir == "/here"
+
+
+CAUGHT = (
+    "ERROR:root:failed\nTraceback (most recent call last):\n"
+    '  File "/x/t.py", line 6, in main\n    d["lr"]\nKeyError: \'lr\'\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("tails", "codes", "logged"),
+    [
+        (
+            {1: CAUGHT},
+            (0, 0, 0),
+            "rank 1 on node-0 has exit status 0, and its log ends with an exception: KeyError: 'lr'",
+        ),
+        ({1: f"{CAUGHT}\n\n"}, (0, 0, 0), "KeyError: 'lr'"),
+        ({1: f"{CAUGHT}\ntrained all the same\n"}, (0, 0, 0), None),
+        ({1: "done\n"}, (0, 0, 0), None),
+        ({1: CAUGHT}, (0, 0, 1), None),
+    ],
+)
+def test_summarise_names_an_exception_that_a_script_only_logged(
+    tails: dict[int, str], codes: tuple[int, ...], logged: str | None
+) -> None:
+    found = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
+    assert found.status == ("failed" if any(codes) else "succeeded")
+    assert (found.logged_error is None) == (logged is None)
+    assert found.logged_error is None or (logged or "") in found.logged_error.message
 
 
 def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:

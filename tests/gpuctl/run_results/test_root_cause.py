@@ -399,3 +399,26 @@ def test_loguru_traceback_is_read() -> None:
         f'  File "{code}", line 6, in main\n    raise ValueError("bad batch")\n\nValueError: bad batch\n'
     )
     assert (read(log).words, read(log).place) == ("ValueError: bad batch", "train.py:6")
+
+
+def test_line_that_rich_filled_exactly_keeps_its_space() -> None:
+    full = "RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0"
+    box = "╭─── Traceback (most recent call last) ".ljust(79, "─") + "╮"
+    assert len(full) == len(box)
+    log = "\n".join([box, "│ /x/t.py:8 in f │", "╰".ljust(79, "─") + "╯", full, "and [4] at entry 1"])
+    assert read(log).words == f"{full} and [4] at entry 1"
+    word = "ValueError:\n" + "a" * 80 + "\nbc"
+    assert read("\n".join([box, "│ /x/t.py:8 in f │", "╰".ljust(79, "─") + "╯", word])).words.endswith("abc")
+
+
+def test_actor_of_ray_that_died_is_named_with_the_reason() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/x/t.py", line 9, in <module>\n    ray.get(ref)\n'
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n\tclass_name: Env\n"
+        f"\tactor_id: {'d2' * 16}\n\tpid: 24029\n\tnamespace: b958aa5c-cc83-416d-a0e4-029b9cdc5c86\n"
+        "\tip: 10.0.0.2\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR\n"
+    )
+    assert read(log, code=1).words == (
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task. class_name: Env "
+        "pid: 24029 ip: 10.0.0.2 The actor is dead because its worker process has died"
+    )

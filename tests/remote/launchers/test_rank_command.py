@@ -64,6 +64,26 @@ def test_user_script_suggests_the_path_of_a_file_that_is_sent(
         user_script((typed,), None, tree_of(tmp_path, "**/*.py"))
 
 
+@pytest.mark.parametrize(
+    ("typed", "rest"),
+    [
+        ("torchrun --nproc_per_node 2 main.py --lr 0.1", ": main.py --lr 0.1"),
+        ("uv run main.py", ": main.py"),
+        ("srun python main.py", ": main.py"),
+        ("accelerate launch -m pkg.train", "."),
+        ("bash run.sh", "."),
+    ],
+)
+def test_user_script_names_what_is_left_without_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, rest: str
+) -> None:
+    (tmp_path / "main.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScriptNotFound) as told:
+        user_script(tuple(typed.split()), None, tree_of(tmp_path, "*.py"))
+    assert str(told.value).endswith(f"and begin with the script{rest}")
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with scripts of all kinds, which is the current one."""
