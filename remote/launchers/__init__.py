@@ -9,7 +9,6 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from inventories.run import STOP_GRACE_S
 from remote.errors import UnknownLauncher
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def launch_spec(
     argv: Sequence[str],
     environment: Mapping[str, str],
     *,
-    grace_s: float = STOP_GRACE_S,
+    grace_s: float,
 ) -> dict[str, Any]:
     """Return what a node's supervisor is given. `grace_s`: how long a run that is told to stop may take to end."""
     return {

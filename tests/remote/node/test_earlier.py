@@ -224,7 +224,8 @@ def test_names_that_are_no_text_are_kept(project: Project) -> None:
 
 
 def test_times_and_sizes_of_a_node_are_such_as_files_can_have(tmp_path: Path) -> None:
-    body = json.dumps({"listed": [["a", 10**30, 10**30], ["b", 1, -(10**30)]], "whole": True}).encode()
+    listed = [["a", 10**30, 10**30, "r"], ["b", 1, -(10**30), "r"]]
+    body = json.dumps({"listed": listed, "parts": {}, "whole": True}).encode()
     told = earlier_files("n", {"aside": 0, "names": []}, body)
     assert told.files["a"][0] == 2**63 - 1
     for name, (_, at) in told.files.items():

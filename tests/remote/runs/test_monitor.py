@@ -19,7 +19,7 @@ from remote.errors import ConnectionLost, Unreachable
 from remote.runs.monitor import RunMonitor
 from remote.runs.observer import Observer
 from remote.sessions.connect import connect
-from remote.shared import frames
+from remote.shared import frames, greeting
 from remote.transport import LOOPBACK, TRANSPORTS
 
 
@@ -41,7 +41,7 @@ class Following:
     def __init__(self, transport: "Way") -> None:
         self._transport = transport
         self._closed = Event()
-        self._said = [frames.encode({"t": frames.BEAT}), *reversed(transport.says)]
+        self._said = [frames.encode({"t": frames.BEAT}), *reversed(transport.says), greeting.READY + b"0\n"]
 
     def send(self, data: bytes) -> int:
         return len(data)
