@@ -364,6 +364,21 @@ def test_why_says_what_is_not_known_of_a_script_that_drives_ray(hosts: Gpuctl) -
     assert "of the script itself, on default-0, it is in waits.py:12" in why["sentence"]
 
 
+def test_why_names_a_request_that_ray_cannot_serve(hosts: Gpuctl) -> None:
+    source = WAITS.replace("log_to_driver=False", "").replace("@ray.remote", "@ray.remote(num_gpus=1)")
+    hosts.script("asks.py", source)
+    run = train(hosts, "--detach", "asks.py").json["run"]
+    refused = "No available node types"
+    wait_for(lambda: refused in hosts.ok("logs", run).out, what="Ray's word on the request", deadline_s=120)
+    why = hosts.run("why", "--json", run)
+    hosts.ok("stop", run)
+    assert (why.status, why.json["verdict"]) == (4, "hung")
+    assert (
+        "no machine of the cluster has what the script asks Ray for, {'GPU': 1.0, 'CPU': 1.0}"
+        in why.json["sentence"]
+    )
+
+
 def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:
     done = train(hosts, "--", "--batch-size", "1000000")
     assert done.status == 2

@@ -29,7 +29,7 @@ def how_to_bring(result: Result) -> str:
         if run.options is None or run.options.project is None:
             return ""
         if error.reason is Reason.FILE_NOT_FOUND:
-            return how_to_send(error.detail, run.options)
+            return how_to_send(error.detail, run.options, mode=run.mode)
         own_python, local = _own_python(result)
         return how_to_install(error.detail, run, own_python=own_python, local=local)
     except (InventoryError, RemoteError, OSError):  # the name may be one that no file can have

@@ -15,7 +15,7 @@ _OF_NODE = re.compile(rf".*/{re.escape(NODE_FOLDER)}/{CODE}/[^/]+/(?P<rest>.+)")
 _SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib\w*|opt|proc|run|sbin|sys|usr|var)/")
 
 
-def how_to_send(words: str, options: RunOptions) -> str:
+def how_to_send(words: str, options: RunOptions, *, mode: str = "torchrun") -> str:
     """The sentence on the file that a rank's words name, if it is here; else empty. Raises SyncRefused, OSError."""
     name = path_not_found(words)
     assert options.project is not None
@@ -40,7 +40,13 @@ def how_to_send(words: str, options: RunOptions) -> str:
     tree = read_tree(root, include=map(Path, options.include), allow_large=True)
     inner = path.relative_to(root)
     if is_sent(inner, tree):
-        return ""
+        in_task = mode == "ray" and not name.startswith("/") and not written
+        return (
+            f"{name} was sent, but Ray's tasks and actors begin in another folder. Give them its absolute path: "
+            f"os.path.abspath({name!r}) in the script, outside them"
+            if in_task
+            else ""
+        )
     name = inner.as_posix() if of_node else name
     if why := tree.why_skipped(inner.as_posix()):
         return f"{name} is on this computer and was not sent: {why}"

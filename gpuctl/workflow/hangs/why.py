@@ -1,5 +1,8 @@
 """`why`: what the ranks of a run are doing, asked of its nodes and compared."""
 
+from dataclasses import replace
+
+from gpuctl.hangs.ray_requests import sentence_on, unserved_request
 from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.hangs.watch import ask, keep, kept
@@ -15,10 +18,17 @@ def why(app: App, named: str | None) -> Hang:
     over = final_result(folder)
     if over is not None:
         return kept(folder) or _of_the_past(over)
+    from remote.launchers import drives_itself
+    from remote.runs.run_files import tail
+
     run = folder.load_run()
     with open_view(app.output, logs=False) as view:
         view.phase("why", f"asking the ranks of run {folder.id}")
         hang = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster)).hang
+    if drives_itself(run.mode, built_in=run.built_in) and hang.ranks:
+        driver = hang.ranks[0]
+        if request := unserved_request(tail(folder, driver.rank)):
+            hang = replace(hang, verdict="hung", sentence=f"{sentence_on(request, driver.node, driver.at)}.")
     keep(folder, hang)
     return hang
 

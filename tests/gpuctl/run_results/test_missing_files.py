@@ -30,6 +30,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def test_how_to_send_explains_the_folder_of_tasks_of_ray(project: Path) -> None:
+    (project / "a.yaml").touch()
+    options = RunOptions(project=str(project), root=str(project))
+    sentence = how_to_send(LACKS.format("a.yaml"), options, mode="ray")
+    assert sentence.endswith("os.path.abspath('a.yaml') in the script, outside them")
+    assert how_to_send(LACKS.format("a.yaml"), options) == ""
+    assert how_to_send(LACKS.format("data/train.bin"), options, mode="ray").endswith("--include data")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
