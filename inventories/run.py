@@ -85,6 +85,8 @@ class Checkpoints:
     """When that was written, by its machine's clock; unix time in ns. A copy on the same machine keeps it."""
     lacks: tuple[str, ...] = ()
     """Files of the newest that are not there: the ranks of other nodes wrote them. Empty: it is whole."""
+    torn: tuple[str, ...] = ()
+    """Files of a script that are left out, as they are only half written: the run was killed while it saved."""
 
     @property
     def in_parts(self) -> bool:

@@ -16,7 +16,7 @@ from remote.files.tree import tree_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking
+from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking, torn_in
 from remote.shared.checkpoint_sets import ranks_of
 from remote.shared.constants import PARTS, PLACED_CHECKPOINTS
 from remote.shared.files import read_json
@@ -88,6 +88,7 @@ def in_folder(folder: Path, run: Run) -> Checkpoints | None:
         found = describe_script(files, written, run.world_size)
         if found is not None:
             found["lacks"] = sorted(written.difference(files).union(found["lacks"]))
+            found["torn"] = torn_in(folder)
     return None if found is None else told(found)
 
 
@@ -252,4 +253,5 @@ def told(found: Mapping[str, Any]) -> Checkpoints:
         newest=str(found["newest"]),
         written_ns=int(found["written_ns"]),
         lacks=tuple(map(str, found["lacks"])),
+        torn=tuple(map(str, found.get("torn", ()))),
     )

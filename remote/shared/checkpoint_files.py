@@ -2,7 +2,8 @@
 
 Of the built-in job one counts once its `step-N.json` is there, which is written last and tells the size of its file,
 or of the files in its folder, `step-N`. Of those, other nodes may have some: each has what its ranks wrote.
-Of a user's script every file of the folder counts; a link within the folder is the file that it leads to.
+Of a user's script every file of the folder counts, but for torn ones; a link within the folder is the file that it
+leads to.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tup
 
 from remote.shared.checkpoint_sets import POINTERS, missing_parts, sets_in
 from remote.shared.files import is_regular, read_json, walk_files
+from remote.shared.torn_files import is_torn
 
 
 def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str, int]]:
@@ -23,20 +25,29 @@ def files_in(folder: Path, whole: bool, newest: bool = False) -> List[Tuple[str,
     a script's all, as nobody else knows which belong together.
     """
     if not whole:
-        plain = [
-            (status, name)
-            for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
-            if is_regular(status)
-        ]
-        return [
-            (name, status.st_size)
-            for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
-        ]
+        return [(name, size) for name, size in _plain_files(folder) if not is_torn(folder / name, size)]
     counting = _counting(folder)[-1:] if newest else _counting(folder)
     return [
         (name, size)
         for document, files in counting
         for name, size in [*((name, size) for name, size in files if _size(folder / name) >= 0), document]
+    ]
+
+
+def torn_in(folder: Path) -> List[str]:
+    """Return the files of a script that are left out as they are torn, by name."""
+    return sorted(name for name, size in _plain_files(folder) if is_torn(folder / name, size))
+
+
+def _plain_files(folder: Path) -> List[Tuple[str, int]]:
+    """Return all plain files in a folder and below it, with their bytes; the newest last."""
+    plain = [
+        (status, name)
+        for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
+        if is_regular(status)
+    ]
+    return [
+        (name, status.st_size) for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
     ]
 
 

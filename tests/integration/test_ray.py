@@ -370,13 +370,12 @@ def test_why_names_a_request_that_ray_cannot_serve(hosts: Gpuctl) -> None:
     run = train(hosts, "--detach", "asks.py").json["run"]
     refused = "No available node types"
     wait_for(lambda: refused in hosts.ok("logs", run).out, what="Ray's word on the request", deadline_s=120)
-    why = hosts.run("why", "--json", run)
+    why = hosts("why", "--json", run)
     hosts.ok("stop", run)
     assert (why.status, why.json["verdict"]) == (4, "hung")
-    assert (
-        "no machine of the cluster has what the script asks Ray for, {'GPU': 1.0, 'CPU': 1.0}"
-        in why.json["sentence"]
-    )
+    sentence = why.json["sentence"]
+    assert "no machine of the cluster has what the script asks Ray for, {" in sentence
+    assert "'GPU': 1.0" in sentence
 
 
 def test_ray_run_exits_2_when_a_rank_rejects_an_option(hosts: Gpuctl) -> None:

@@ -303,6 +303,35 @@ kept.write_text(left + "," + os.environ["RANK"])
 """
 
 
+KILLED_AT_SAVE = """
+import os
+from pathlib import Path
+
+import torch
+
+folder = Path(os.environ["GPUCTL_RUN_DIR"], "checkpoints")
+folder.mkdir(exist_ok=True)
+files = sorted(folder.glob("*.pt"))
+print("finds", [path.name for path in files], torch.load(files[-1])["step"] if files else 0, flush=True)
+if not files and os.environ["RANK"] == "0":
+    torch.save({"step": 3}, folder / "step-3.pt")
+    content = (folder / "step-3.pt").read_bytes()
+    (folder / "step-4.pt").write_bytes(content[: len(content) // 2])
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_restart_leaves_out_a_checkpoint_that_was_half_written(two_hosts: Gpuctl) -> None:
+    script = two_hosts.script("killed.py", KILLED_AT_SAVE).name
+    done = two_hosts.ok("train", "--json", "--max-restarts", "1", script)
+    assert "resumes from step-3.pt" in done.err
+    assert "; step-4.pt is only half written, and left out" in done.err
+    assert (
+        "finds ['step-3.pt'] 3"
+        in (two_hosts.run_folder(done.json["run"]) / "logs" / "rank-0.log").read_text()
+    )
+
+
 IN_PARTS = """
 import os, sys, time
 from pathlib import Path

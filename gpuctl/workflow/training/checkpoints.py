@@ -284,6 +284,9 @@ def resume_line(point: ResumePoint, run: Run) -> str:
         line += f", brought from {', '.join(there.machine.name for there in point.locations)}"
     elif not has_them(point, run, run.nodes[0].name):
         line += f", brought from {point.locations[0].machine.name}"
+    if torn := point.found.torn:
+        names = ", ".join(torn[:3])
+        line += f"; {names} {'is' if len(torn) == 1 else 'are'} only half written, and left out"
     return line + _unknown(point, "newer ones")
 
 

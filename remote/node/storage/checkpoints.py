@@ -19,7 +19,7 @@ from remote.node.home_folder import NODE_HOME
 from remote.node.runs.supervisor import placed_for
 from remote.node.storage.sending import send_files
 from remote.shared import frames
-from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking, parts_in
+from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking, parts_in, torn_in
 from remote.shared.constants import CHECKPOINTS, CODE_RECORD, RUNS
 
 BEAT_S = 5.0
@@ -88,7 +88,8 @@ def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Opt
     """Describe what this machine has of a run of so many ranks. `folder`: that of its first node. None: nothing."""
     if whole:
         return describe(folder, newest)
-    return describe_script(_of_script(folder), _written(folder), ranks)
+    found = describe_script(_of_script(folder), _written(folder), ranks)
+    return found and dict(found, torn=torn_in(folder))
 
 
 def is_to_be_told(
