@@ -11,8 +11,8 @@ _UNSERVED = re.compile(
 def unserved_request(log: str) -> str:
     """Return the resources that no node has, of a log that ends with Ray's word on them; empty: it ends otherwise."""
     lines = log.rstrip().splitlines()
-    found = _UNSERVED.search(lines[-1]) if lines else None
-    return found["request"] if found else ""
+    match = _UNSERVED.search(lines[-1]) if lines else None
+    return match["request"] if match else ""
 
 
 def sentence_on(request: str, node: str, at: str | None) -> str:

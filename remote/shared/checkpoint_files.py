@@ -41,13 +41,11 @@ def torn_in(folder: Path) -> List[str]:
 
 def _plain_files(folder: Path) -> List[Tuple[str, int]]:
     """Return all plain files in a folder and below it, with their bytes; the newest last."""
-    plain = [
-        (status, name)
-        for name, status in ((name, _behind(folder, name, own)) for name, own in walk_files(folder))
-        if is_regular(status)
-    ]
+    statuses = {name: _behind(folder, name, status) for name, status in walk_files(folder)}
+    plain = {name: status for name, status in statuses.items() if is_regular(status)}
     return [
-        (name, status.st_size) for status, name in sorted(plain, key=lambda one: (one[0].st_mtime_ns, one[1]))
+        (name, plain[name].st_size)
+        for name in sorted(plain, key=lambda name: (plain[name].st_mtime_ns, name))
     ]
 
 

@@ -88,8 +88,8 @@ def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Opt
     """Describe what this machine has of a run of so many ranks. `folder`: that of its first node. None: nothing."""
     if whole:
         return describe(folder, newest)
-    found = describe_script(_of_script(folder), _written(folder), ranks)
-    return found and dict(found, torn=torn_in(folder))
+    checkpoints = describe_script(_of_script(folder), _written(folder), ranks)
+    return checkpoints and dict(checkpoints, torn=torn_in(folder))
 
 
 def is_to_be_told(
