@@ -1,5 +1,6 @@
 """Resolve the names of clouds' servers within a deadline, which the system's resolver does not have."""
 
+import os
 import re
 import socket
 from urllib.parse import urlsplit
@@ -9,6 +10,8 @@ from inventories.deadline import within
 from provision.errors import NoAnswer, Unclear
 
 RESOLVE_S = 4.0
+BUNDLES = {"AWS": "AWS_CA_BUNDLE"}
+"""Variable with which a service's SDK looks for CA certificates first. Others: REQUESTS_CA_BUNDLE."""
 
 
 def resolve(url: str, service: str) -> None:
@@ -36,9 +39,16 @@ def no_answer(service: str, reason: str, operation: str = "", *, reached: bool =
     `operation`: the call, as the service names it. `reached`: the connection was there, and was lost.
     """
     call = f" ({operation})" if operation else ""
-    files = ", AWS_CA_BUNDLE and REQUESTS_CA_BUNDLE" if "certificate" in reason.lower() else ""
+    problem = "does not answer"
+    advice = "this computer's network, and HTTPS_PROXY if it needs a proxy, and run the command again."
+    if "certificate" in reason.lower() or "SSL" in reason:
+        problem, bundle = "can't be reached safely", BUNDLES.get(service, "REQUESTS_CA_BUNDLE")
+        current = f" It is '{os.environ[bundle]}' now." if os.environ.get(bundle) else ""
+        advice = (
+            "this computer's clock. If a proxy or firewall of your network reads TLS, name a file with its CA "
+            f"certificate: export {bundle}=FILE.{current}"
+        )
     return (Unclear if reached else NoAnswer)(
-        f"{service} does not answer{call}: {reason.rstrip('.')}. Check this computer's network, and "
-        f"HTTPS_PROXY{files} if it needs a proxy, and run the command again.",
+        f"{service} {problem}{call}: {reason.rstrip('.')}. Check {advice}",
         operation=operation,
     )

@@ -58,7 +58,9 @@ FILTER_IN_SINGULAR = frozenset({"describe_nat_gateways"})
 SETTLE_S = 30.0
 """How long something just made may be unknown to the next call."""
 
-_NEVER_SENT = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
+_NEVER_SENT = (
+    sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError, sdk.SSLError
+)  # fmt: skip
 _NOT_REACHED = (*_NEVER_SENT, sdk.ReadTimeoutError)
 _LOST = (*NO_CONNECTION, sdk.IncompleteReadError, ResponseParserError)
 _OUR_MISTAKES = (

@@ -1,5 +1,6 @@
 """Who calls: found where the `aws` command line looks, by boto3 itself. Nothing is written, nothing is shown."""
 
+import configparser
 import json
 import shlex
 import sys
@@ -16,6 +17,7 @@ from inventories.deadline import within
 from inventories.errors import InvalidInput
 from provision.aws.errors import HINTS, translate
 from provision.errors import BadCredentials, CloudError, UnknownProfile
+from provision.ini_files import no_ini
 from provision.reachable import no_answer
 from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S
 
@@ -54,8 +56,13 @@ def new_session(profile: str | None, region: str | None) -> boto3.Session:
         return boto3.Session(botocore_session=core, region_name=region)
     except sdk.ProfileNotFound as error:
         kind = UnknownProfile if profile else BadCredentials
+        if not (name := profile or error.kwargs.get("profile")):
+            raise BadCredentials(
+                "AWS_PROFILE or AWS_DEFAULT_PROFILE is set and empty, which names no profile. Type: "
+                "unset AWS_PROFILE AWS_DEFAULT_PROFILE"
+            ) from error
         raise kind(
-            f"AWS's configuration has no profile '{profile or error.kwargs.get('profile')}'. "
+            f"AWS's configuration has no profile '{name}'. "
             "`aws configure list-profiles` shows those that there are; --profile chooses one."
         ) from error
     except (sdk.BotoCoreError, ValueError) as error:
@@ -133,6 +140,8 @@ def _sentence(error: Exception) -> str:
     """Return the fault of the configuration, without a full stop."""
     if isinstance(error, OSError) and error.filename:
         return f"'{error.filename}': {error.strerror}"
+    if isinstance(error, sdk.ConfigParseError) and isinstance(error.__context__, configparser.Error):
+        return f"'{error.kwargs.get('path')}': {no_ini(error.__context__)}"
     # The program's output is not shown: it may be a secret.
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | AttributeError | TypeError | KeyError):
         return (

@@ -123,6 +123,14 @@ CODE_HINTS: Mapping[str, str] = {
     "under Service Quotas, or give --subnet-id.",
 }
 """Where more can be said than `HINTS` does."""
+EXPLICIT_DENY = (
+    "A policy denies {action}, whatever you are allowed. Ask whoever runs the account, or its organization, to "
+    "except you."
+)
+PROTECTED = (
+    "Lift the protection, and run the command again: aws ec2 modify-instance-attribute{region} "
+    "--instance-id {instance} --no-disable-api-termination"
+)
 
 KEY_REFUSED = "Client.InternalError"
 """Code with which AWS ends a machine at its start, mostly as the key of its disk may not be used."""
@@ -160,7 +168,10 @@ def translate(
     named: Sequence[str] = _INSTANCES.findall(_told(told))
     if kind is Denied and code not in CODE_HINTS:
         named = _ACTION.findall(str(told.get("Message")))[:1]
+        hint = EXPLICIT_DENY if "explicit deny" in _told(told) else hint
         hint = hint.format(action=named[0] if named else _needed(service, operation))
+    if operation == "TerminateInstances" and code == "OperationNotPermitted" and named:
+        hint = PROTECTED.format(region=f" --region {region}" if region else "", instance=named[0])
     if kind is Unclear and reads:
         hint = "Run the command again in a minute."
     return kind(f"{text} {hint}".rstrip(), operation=operation, code=code, named=named)

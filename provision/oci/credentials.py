@@ -19,6 +19,7 @@ from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from provision.cloud.records import Target
 from provision.errors import BadCredentials, UnknownProfile
+from provision.ini_files import no_ini
 
 PRINCIPAL_S = 8.0
 KINDS = ("api_key", "security_token", "instance_principal", "resource_principal")
@@ -272,7 +273,7 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is no text."
     if isinstance(error, configparser.Error):
-        return f"{error.message.splitlines()[0].rstrip('.')}."  # the next lines quote the file
+        return f"{no_ini(error)}."
     if isinstance(error, oci.exceptions.ServiceError):
         return f"{error.message}."
     if isinstance(error, OSError) and error.filename:

@@ -188,6 +188,7 @@ def _ask(machine: Machine) -> str:
     """The key that the host shows now."""
     import paramiko
 
+    from remote.transport.paramiko_errors import incompatible
     from remote.transport.proxy_command import failure_of
     from remote.transport.tcp import open_tcp
     from remote.transport.tunnel import open_tunnel
@@ -204,10 +205,11 @@ def _ask(machine: Machine) -> str:
         finally:
             transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise failure_of(stream) or Unreachable(
-            f"{machine.name}: {machine.host}:{machine.port} showed no host key: {error}. "
+        reason = incompatible(error) or (
+            f"{machine.host}:{machine.port} showed no host key: {error}. "
             "Check that the machine is up and that its SSH port is open to this computer."
-        ) from error
+        )
+        raise failure_of(stream) or Unreachable(f"{machine.name}: {reason}") from error
     finally:
         if stream is not None:
             stream.close()

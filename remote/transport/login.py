@@ -1,6 +1,5 @@
 """Logging in to a machine over an open stream: a pinned host key, and one key of ours or the user's own."""
 
-import logging
 import shlex
 import socket
 from pathlib import Path
@@ -15,7 +14,7 @@ from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
 from remote.transport.host_keys import find_keys, host_pattern
 from remote.transport.keys import KeyLogin, NoKey, Offer, SecondFactor, TooManyKeys, offer_of, unlock
-from remote.transport.paramiko_errors import hung_up, no_pinned_key
+from remote.transport.paramiko_errors import hung_up, incompatible, no_pinned_key
 from remote.transport.retry import HungUp
 from remote.transport.ssh_agent import complaint
 
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from remote.transport.proxy_command import WatchedStream
 
 KEEPALIVE_S = 10
-
-# paramiko's threads print tracebacks of their own; what matters reaches us as an exception.
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 def offer_for(machine: Machine) -> Offer:
@@ -118,15 +114,13 @@ def _connect(
             ) from error
         if hung_up(error):
             raise HungUp(f"{where}: the port answers, but the server hung up before its banner.") from error
+        if sentence := incompatible(error):
+            raise Unreachable(f"{where}: {sentence}") from error
         # Both stages are given up after the same time, and paramiko's words tell which only by chance.
         transport = client.get_transport()
         stage = "key exchange" if transport is not None and transport.remote_version else "banner"
-        old = isinstance(error, paramiko.ssh_exception.IncompatiblePeer)
-        advice = (
-            " It offers only algorithms that are not safe any more: update its SSH server." if old else ""
-        )
         raise Unreachable(
-            f"{where}: the port answers, but SSH failed in its {stage}: {str(error).rstrip('.')}.{advice}"
+            f"{where}: the port answers, but SSH failed in its {stage}: {str(error).rstrip('.')}."
         ) from error
 
 

@@ -17,6 +17,7 @@ from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, Unreachable
 from remote.sessions.connect import connect
 from remote.transport import host_keys, ssh_config
+from remote.transport.paramiko_errors import ALGORITHMS
 
 pytestmark = [pytest.mark.slow, needs_sshd]
 
@@ -159,12 +160,34 @@ def test_server_that_takes_more_than_a_key_is_named(
         assert said.endswith(f"ssh-copy-id -p {server.port} {machine.user}@127.0.0.1")
 
 
-def test_server_with_old_algorithms_is_named(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "keyword"),
+    [
+        (["KexAlgorithms diffie-hellman-group1-sha1"], "KexAlgorithms"),
+        (["KexAlgorithms sntrup761x25519-sha512@openssh.com"], "KexAlgorithms"),
+        (["Ciphers chacha20-poly1305@openssh.com"], "Ciphers"),
+        (["Ciphers aes128-ctr", "MACs umac-128-etm@openssh.com"], "MACs"),
+    ],
+)
+def test_server_without_a_common_algorithm_is_told_which_to_add(
+    tmp_path: Path, home: Path, settings: list[str], keyword: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     key = new_key(tmp_path / "id")
-    old = "KexAlgorithms diffie-hellman-group1-sha1"
-    named = pytest.raises(Unreachable, match=r"no acceptable kex algorithm.*update its SSH server\.$")
-    with sshd(tmp_path / "sshd", old) as server, named:
-        greeting(server, server.machine(key_file=key))
+    with sshd(tmp_path / "sshd", *settings) as server:
+        machine = server.machine(key_file=key)
+        for attempt in (
+            lambda: greeting(server, machine),
+            lambda: host_keys.pin(machine, [], accept_new=True),
+        ):
+            with pytest.raises(Unreachable) as caught:
+                attempt()
+            assert f"to the line {keyword} of its /etc/ssh/sshd_config" in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err
+    added = f"{keyword} {ALGORITHMS[{'KexAlgorithms': 'kex algorithm'}.get(keyword, keyword.lower())][1]}"
+    other = [line for line in settings if not line.startswith(keyword)]
+    with sshd(tmp_path / "mended", added, *other) as server:
+        server.authorize(key)
+        assert greeting(server, server.machine(key_file=key)) == b"hello\n"
 
 
 def test_certificate_of_the_configuration_logs_in(server: Server, home: Path, tmp_path: Path) -> None:

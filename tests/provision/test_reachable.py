@@ -1,9 +1,13 @@
 """A service that does not answer: said soon, and not as if something had been done."""
 
 import socket
+import ssl
+import subprocess
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from clocks import StepClock
@@ -92,6 +96,89 @@ def test_both_clouds_say_within_ten_seconds_that_they_do_not_answer(
         assert time.monotonic() - began < 10
         assert "does not answer" in str(caught.value)
         assert "It is not known" not in str(caught.value)
+
+
+def test_certificate_that_is_not_trusted_is_no_reason_to_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = ["-keyout", str(tmp_path / "tls.key"), "-out", str(tmp_path / "tls.crt")]
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=proxy",
+            *files,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"https://127.0.0.1:{server.server_address[1]}"
+    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (
+        ("AWS_ENDPOINT_URL", url),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+    ):
+        monkeypatch.setenv(name, value)
+    oci = OciApi(credentials(tmp_path), SystemClock(), endpoint=url)
+    began = time.monotonic()
+    try:
+        with pytest.raises(NoAnswer, match=r"CERTIFICATE_VERIFY_FAILED.*: export AWS_CA_BUNDLE=FILE\.$"):
+            AwsApi(region="us-east-1", profile=None, clock=SystemClock()).account()
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nosuch.pem")
+        with pytest.raises(NoAnswer, match=r": export REQUESTS_CA_BUNDLE=FILE\. It is '/nosuch\.pem' now\.$"):
+            oci.call("compute.list_instances", oci.tenancy)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[default]\nregion=a\n[default]\nregion=b\n", "line 3: section 'default' already exists"),
+        ("[default]\nregion=a\nregion=b\n", "line 3: option 'region' in section 'default' already exists"),
+        ("aws_secret_access_key=hush\n", "line 1 is in no section"),
+        ("\ufeff[default]\r\nregion=a\r\n", "it begins with a byte order mark"),
+    ],
+)
+def test_file_of_settings_that_is_no_ini_is_told_with_its_line(
+    text: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "the config"
+    file.write_text(text, newline="")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    with pytest.raises(BadCredentials) as aws:
+        AwsApi(region="us-east-1", profile=None, clock=StepClock())
+    with pytest.raises(BadCredentials) as oci:
+        find(Target(provider="oci"), {"OCI_CLI_CONFIG_FILE": str(file)})
+    for error in map(str, (aws.value, oci.value)):
+        assert said in error
+        assert "hush" not in error
+        if "byte order mark" in said:
+            subprocess.run(error.partition("Remove that: ")[2].removesuffix("."), shell=True, check=True)
+            assert file.read_bytes().startswith(b"[default]")
+
+
+def test_empty_profile_variable_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_PROFILE", "")
+    with pytest.raises(BadCredentials, match=r"unset AWS_PROFILE AWS_DEFAULT_PROFILE$"):
+        AwsApi(region="us-east-1", profile=None, clock=StepClock())
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,27 @@ def test_refusal_names_the_action_that_was_refused() -> None:
     assert error.named == ("ec2:CreateTags",)
 
 
+def test_explicit_deny_is_not_mended_by_a_permission() -> None:
+    message = (
+        "User: arn:aws:iam::1:user/me is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:x with "
+        "an explicit deny in a service control policy"
+    )
+    error = told("UnauthorizedOperation", message, 403)
+    assert type(error) is errors.Denied
+    assert "A policy denies ec2:RunInstances, whatever you are allowed." in str(error)
+    assert "to allow" not in str(error)
+
+
+def test_protected_machine_comes_with_the_command_that_lifts_the_protection() -> None:
+    message = "The instance 'i-0123456789abcdef0' may not be terminated. Modify its 'disableApiTermination' attribute"
+    response = {"Error": {"Code": "OperationNotPermitted", "Message": message}}
+    error = translate(response, service="ec2", operation="TerminateInstances", region="us-east-1")
+    assert str(error).endswith(
+        "aws ec2 modify-instance-attribute --region us-east-1 --instance-id i-0123456789abcdef0 "
+        "--no-disable-api-termination"
+    )
+
+
 @pytest.mark.parametrize(
     "code", ["OptInRequired", "PendingVerification", "Blocked", "SubscriptionRequiredException"]
 )
