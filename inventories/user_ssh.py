@@ -37,6 +37,8 @@ class SshSettings:
     """Existing ones, in their order."""
     names_keys: bool
     """Whether the configuration names keys. False: `key_files` are the usual ones."""
+    missing_keys: tuple[Path, ...] = ()
+    """Key files that the configuration names and that do not exist."""
     only_these_keys: bool
     """IdentitiesOnly: of the agent's keys, only those of `key_files`."""
     agent: str
@@ -77,6 +79,7 @@ def read_settings(host: str, *, user: str | None = None, port: int | None = None
         known_hosts=_known_hosts(values.get("userknownhostsfile", [""])[0], tokens),
         key_files=tuple(filter(os.path.isfile, paths if "identityfile" in values else usual)),
         names_keys=names_keys,
+        missing_keys=tuple(path for path in paths if names_keys and not path.is_file()),
         only_these_keys=values.get("identitiesonly") == ["yes"],
         agent=_agent(values.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
         certificates=tuple(_path(text, tokens) for text in values.get("certificatefile", [])),

@@ -5,6 +5,7 @@ groups of the same depth the higher `ansible_group_priority` wins, then the late
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,10 @@ class _Group:
 
 def read_hosts(source: Source, problems: Problems) -> list[Host]:
     """The hosts of an inventory, in the file's order. What is wrong is added to `problems`."""
+    if isinstance(source.data, str) and source.data.startswith("$ANSIBLE_VAULT"):
+        view = f"ansible-vault view {shlex.quote(str(source.path))} > hosts.yaml"
+        problems.add(1, f"the inventory is encrypted, and gpuctl decrypts none. Give a plain copy: {view}")
+        return []
     if not isinstance(source.data, dict):
         found = "is empty" if source.data is None else f"holds {shown(source.data)}"
         problems.add(1, f"the inventory {found}; it should begin with `all:` and list its `hosts:`.")

@@ -24,7 +24,7 @@ from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
 from inventories.user_ssh import read_settings
-from inventories.yaml_source import Problems, shown
+from inventories.yaml_source import Foreign, Problems, shown
 
 _KEY_FILE = "ansible_ssh_private_key_file"
 _ARGS = ("ansible_ssh_common_args", "ansible_ssh_args", "ansible_ssh_extra_args")
@@ -224,7 +224,10 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
             value = var.value if key in _ARGS else _no_template(var.value)
             found[key] = None if value is None else _CHECKS[key](value)
         except _Wrong as error:
-            problems.add(var.line, f"{written} should be {error}, but is {shown(var.value)}.")
+            fault = f"should be {error}, but is {shown(var.value)}."
+            if isinstance(var.value, Foreign):
+                fault = f"has the tag {var.value.tag}, which gpuctl can't evaluate. Write the plain value."
+            problems.add(var.line, f"{written} {fault}")
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -61,6 +61,8 @@ class Offer:
     named: bool
     """Whether the user named the files. False: the usual ones, of which some may be unusable."""
     certificates: tuple[Path, ...] = ()
+    missing: tuple[Path, ...] = ()
+    """Key files that the user's configuration names and that do not exist."""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.files)) if self.named else "the keys of your agent and of ~/.ssh"
@@ -81,6 +83,7 @@ def offer_of(key_file: Path | None, settings: Callable[[], SshSettings]) -> Offe
         agent=values.agent,
         named=values.names_keys and bool(values.key_files),
         certificates=values.certificates,
+        missing=values.missing_keys,
     )
 
 

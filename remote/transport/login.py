@@ -127,6 +127,12 @@ def _connect(
 def refusal(error: Exception, offer: Offer, machine: Machine) -> str:
     """Return the sentence on a login that the server refused, or for which no key exists."""
     name_it = "with ansible_ssh_private_key_file in the inventory"
+    if isinstance(error, NoKey) and offer.missing:
+        names = ", ".join(map(str, offer.missing))
+        return (
+            f"no key can be offered: your SSH configuration names {names} as IdentityFile, and no such file exists. "
+            f"Correct that, or name the key {name_it}."
+        )
     if isinstance(error, NoKey):
         return f"there is no key to offer: your agent has none, and ~/.ssh neither. Name one {name_it}."
     if isinstance(error, TooManyKeys):

@@ -160,6 +160,40 @@ def test_server_that_takes_more_than_a_key_is_named(
         assert said.endswith(f"ssh-copy-id -p {server.port} {machine.user}@127.0.0.1")
 
 
+def test_key_file_of_the_configuration_that_does_not_exist_is_named(server: Server, home: Path) -> None:
+    server.authorize(new_key(home / "id_ed25519"))
+    (home / "config").write_text("Host 127.*\n  IdentityFile ~/.ssh/id_misspelt\n")
+    sentence = refusal(server, server.machine())
+    assert f"names {home}/id_misspelt as IdentityFile, and no such file exists" in sentence
+
+
+@pytest.mark.parametrize("fault", ["mode", "line ends"])
+def test_key_that_openssh_refuses_is_mended_as_advised(
+    server: Server, home: Path, tmp_path: Path, fault: str
+) -> None:
+    key = new_key(tmp_path / "a key")
+    server.authorize(key)
+    if fault == "mode":
+        key.chmod(0o644)
+    else:
+        key.write_bytes(key.read_bytes().replace(b"\n", b"\r\n"))
+    host = f"    box:\n      ansible_host: 127.0.0.1\n      ansible_port: {server.port}\n"
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(f"all:\n  hosts:\n{host}      ansible_ssh_private_key_file: {key}\n")
+    env = os.environ | {"GPUCTL_HOME": str(tmp_path / "gpuctl")}
+
+    def gpuctl(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([BIN / "gpuctl", *words], env=env, capture_output=True, text=True, timeout=60)
+
+    up = gpuctl("up", "--hosts", str(hosts), "--accept-new-host-keys", "--yes", "--no-wait")
+    assert up.returncode == 0, up.stderr
+    refused = gpuctl("ssh", "0", "--", "echo", "hello")
+    assert refused.returncode == 2
+    advice = refused.stderr.partition("Type: ")[2]
+    subprocess.run(advice, shell=True, check=True)
+    assert gpuctl("ssh", "0", "--", "echo", "hello").stdout == "hello\n"
+
+
 @pytest.mark.parametrize(
     ("settings", "keyword"),
     [

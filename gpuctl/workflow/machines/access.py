@@ -1,6 +1,7 @@
 """`exec`, `ssh`, `push` and `pull`: the machines themselves."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -130,10 +131,28 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     words = words[1:] if words[:1] == ("--",) else words
     told = shell_command(tuple(words)) if words else ""
     if machine.transport != "pod":
+        _refuse_key_of(machine)
         _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([told] if told else [])])
     from remote.transport import pod_shell
 
     return pod_shell.run(machine, folder, told)
+
+
+def _refuse_key_of(machine: Machine) -> None:
+    """Raise Usage for a key that gpuctl can read and OpenSSH's client refuses."""
+    path = machine.key_file
+    if path is None or not path.is_file():
+        return
+    status, quoted = path.stat(), shlex.quote(str(path))
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise Usage(
+            f"ssh refuses the key {path}, as other accounts may read it (on a disk of Windows, copy it to ~/.ssh and "
+            f"name the copy). Type: chmod 600 {quoted}"
+        )
+    if b"BEGIN OPENSSH" in (data := path.read_bytes()) and b"\r\n" in data:
+        raise Usage(
+            f"ssh can't read the key {path}, as its lines end as on Windows. Type: sed -i 's/\\r$//' {quoted}"
+        )
 
 
 def _become_ssh(command: list[str]) -> NoReturn:

@@ -419,7 +419,14 @@ def test_read_hosts_file_ignores_other_ansible_variables(write):
         ),
         (
             "all:\n  hosts:\n    a:\n      ansible_user: !vault |\n        x\n",
-            ["4: ansible_user should be text (put it in quotes if it is), but is a value with the tag !vault."],
+            ["4: ansible_user has the tag !vault, which gpuctl can't evaluate. Write the plain value."],
+        ),
+        (
+            "$ANSIBLE_VAULT;1.1;AES256\n6162\n6364\n",
+            [
+                "1: the inventory is encrypted, and gpuctl decrypts none. Give a plain copy: "
+                "ansible-vault view FILE > hosts.yaml"
+            ],
         ),
         (
             "all:\n  hosts:\n    a: {ansible_ssh_private_key_file: /nowhere/id}\n",
