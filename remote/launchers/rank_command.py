@@ -143,7 +143,7 @@ def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: 
         elif command := _command_of_project(str(path), tree, folder):
             hint = (
                 f" The project's command of that name calls {command}. If the module calls it when it is run, write: "
-                f"gpuctl train -m {command.partition(':')[0]}"
+                f"gpuctl train -m {shlex.quote(command.partition(':')[0].strip())}"
             )
         raise ScriptNotFound(f"There is no script {path}.{hint}")
     if absolute.is_dir() and not (absolute / "__main__.py").exists():

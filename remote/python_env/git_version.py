@@ -37,9 +37,8 @@ def is_of_git(texts: Iterable[str]) -> bool:
 
 
 def variables(version: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the variables that give a version to the build of projects of these names."""
-    of_projects = (OF_PROJECT.format(re.sub(r"[-_.]+", "_", name).upper()) for name in names)
-    return dict.fromkeys((*VARIABLES, *of_projects), version)
+    """Return the variables that give a version to the build of projects of these names, and to no other."""
+    return {OF_PROJECT.format(re.sub(r"[-_.]+", "_", name).upper()): version for name in names}
 
 
 def version_of(commit: Commit, described: Described, today: date) -> str:

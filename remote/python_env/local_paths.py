@@ -1,5 +1,6 @@
 """Lines of a requirements file that name a folder or a file, not a package of an index."""
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,7 @@ def project_of_line(line: str, folder: Path, where: str) -> NamedProject | None:
     if named is None:
         return None
     place, extras = named
-    path = (folder / Path(place).expanduser()).resolve()
+    path = (folder / os.path.expanduser(place)).resolve()  # noqa: PTH111 - a Path raises for an unknown user
     if path.is_dir() and any((path / file).is_file() for file in BUILD_FILES):
         return NamedProject(path, extras)
     shown = f"{where}: `{without_logins(line.strip())}`"

@@ -97,7 +97,7 @@ class LocalProject:
 
     @property
     def version_variables(self) -> dict[str, str]:
-        """Variables that give the version to what would ask git for it."""
+        """Variables that give the version to this project and to those beside it, and to no other build."""
         toml = "pyproject.toml"
         beside = (_name_of(parse_toml(dict(files).get(toml, "")), one) for one, files in self.beside.items())
         return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *beside))
@@ -260,7 +260,10 @@ def request(
         "backend_path": list(project.backend_path),
         "build_requires": list(project.build_requires),
         "version": project.version,
-        "variables": project.version_variables,
+        "variables": {
+            **dict.fromkeys(git_version.VARIABLES, project.version or git_version.UNKNOWN),
+            **project.version_variables,
+        },
         "dependencies": dependencies,
         "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,

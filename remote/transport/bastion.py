@@ -117,7 +117,7 @@ def _log_in(
         name = host_keys.known_name(way)
         raise HostKeyRejected(
             f"{where}: its host key has changed: expected {error.expected_key.fingerprint}, got "
-            f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R '{name}'` "
+            f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R {shlex.quote(name)}` "
             "removes the old key from your known_hosts; if not, somebody else may be answering."
         ) from error
     except (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor) as error:

@@ -110,6 +110,7 @@ def test_project_has_its_version_where_the_build_system_takes_it_from_git(
     found = with_version(project, commit_of(repository), repository)
     assert found.version == ("3.1" if of_git else None)
     assert set(found.version_variables.values()) == {found.version or "0"}
+    assert all("_PRETEND_VERSION_FOR_" in variable for variable in found.version_variables)
     if name == "pyproject.toml":
-        assert "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_PKG" in found.version_variables
+        assert list(found.version_variables) == ["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_PKG"]
     assert with_version(project, None, repository) == project

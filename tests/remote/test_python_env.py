@@ -157,6 +157,7 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
         ("file:///opt/x.whl", "names /opt/x.whl, which is not"),
         ("numpy @ file:///croot/numpy_1/work", r"pip list --format=freeze"),
         ("../up", "which is not on this computer"),
+        ("~no-such-user/x", "names .*/~no-such-user/x, which is not on this computer"),
         ("./x.whl", "is a file of this computer"),
         ("x.whl", "is a file of this computer"),
     ],

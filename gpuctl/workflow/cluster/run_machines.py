@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
-from gpuctl.run_results.outputs import path_on_node
+from gpuctl.run_results.outputs import path_on_node, pull_command
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared_machines import SETTLED
 from gpuctl.workflow.cluster.up import HostKeys, up
@@ -217,7 +217,7 @@ def _why_they_stay(app: App, folder: ClusterFolder) -> str:
     runs = [(app.store.run(result.run).load_run(), result) for result in results]
     left = [(run, result) for run, result in runs if run.started_at > ended]
     for run, result in left:
-        if why := _outputs_only_there(run, result):
+        if why := outputs_only_there(run, result):
             return why
     return _checkpoints_only_there(app, folder, [run for run, _ in left]) if left else ""
 
@@ -244,8 +244,8 @@ def _is_gone(folder: ClusterFolder, name: str) -> bool:
         return False  # not known
 
 
-def _outputs_only_there(run: Run, result: Result) -> str:
-    """Which outputs of a run its machines alone have, with how to bring them here. Pure."""
+def outputs_only_there(run: Run, result: Result) -> str:
+    """Return the sentence on outputs of a run that only its machines have, with the command that copies them."""
     away = [file for file in result.outputs if not file.brought]
     if not away or (run.options is not None and run.options.bring == ("none",)):
         return ""
@@ -255,7 +255,7 @@ def _outputs_only_there(run: Run, result: Result) -> str:
     folder = path_on_node(run.run, total, f"{first}/{inner.partition('/')[0]}") if outside else total.folder
     return (
         f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
-        f"`gpuctl pull --rank {total.node} {folder} kept` copies that folder; then"
+        f"`{pull_command(run.cluster, total.node, folder, 'kept')}` copies that folder; then"
     )
 
 
@@ -274,8 +274,9 @@ def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]
             if found is not None and (here is None or here.lacks or here.newest != found.newest):
                 node = survey.locations[key].machine.name
                 path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
+                copy = pull_command(run.cluster, node, path, "kept")
                 return (
                     f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
-                    f"--resume` continues with them, `gpuctl pull --rank {node} {path} kept` copies them; then"
+                    f"--resume` continues with them, `{copy}` copies them; then"
                 )
     return ""

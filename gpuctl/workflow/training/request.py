@@ -260,7 +260,7 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
         mode=request.mode,
         most_nodes=request.most_nodes,
         on_cpu=request.on_cpu,
-        # A script may ask for the version, too.
+        # A script may ask for the version, too. Its own builds of other projects must not get that version.
         rank_env={**of_git, **request.rank_env},
         commit=commit,
     )

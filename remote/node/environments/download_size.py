@@ -24,6 +24,14 @@ def download_size(
     words = resolving(install, folder)
     if words is None or build_lock.run([uv, *words], folder, environment, caller, quiet=True)[0] != 0:
         return 0  # why it can't be resolved, the installation says
+    try:
+        return _missing_bytes(folder, environment)
+    except (OSError, ValueError):
+        return 0  # an installation does not fail for want of its size
+
+
+def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
+    """Return the bytes of what is resolved and uv's cache lacks. Raises OSError and ValueError for unusable files."""
     cached = wheels_in(Path(environment.get("UV_CACHE_DIR") or os.path.expanduser("~/.cache/uv")))
     total, asked = 0, 0
     version = re.search(

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from support import a_result, drawn
+import pytest
+from support import a_result, a_run, drawn
 
 from gpuctl.run_results.outputs import kind_of
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
+from gpuctl.workflow.cluster.run_machines import outputs_only_there
 from inventories.outputs import OutputFile, OutputTotal
 
 FOLDER = ".gpuctl-node/code/my-01"
@@ -55,6 +57,14 @@ def test_outputs_outside_the_project_are_pulled_from_where_they_are() -> None:
         f"  {mine} 10 B",
         f"    on the node: gpuctl pull --rank node-0 .gpuctl-node/runs/{RESULT.run}/node-0/mine/a.pt",
     ]
+
+
+@pytest.mark.parametrize("name", ["x; reboot #", "a b", "$(reboot)"])
+def test_machines_that_stay_for_outputs_come_with_a_command_that_is_safe_to_type(name: str) -> None:
+    result = replace(RESULT, outputs=(output(f"GPUCTL_RUN_DIR/{name}/a.pt", 10, brought=False),))
+    folder = f".gpuctl-node/runs/{RESULT.run}/node-0/{name}"
+    said = outputs_only_there(a_run(run=RESULT.run, cluster="four"), result)
+    assert f"`gpuctl pull --cluster four --rank node-0 '{folder}' kept` copies that folder" in said
 
 
 def test_many_outputs_that_are_not_here_are_brought_by_one_command() -> None:

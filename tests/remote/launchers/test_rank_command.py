@@ -129,6 +129,8 @@ def test_user_script_refuses_what_python_does_not_run(
 
 
 def test_command_of_the_project_comes_with_the_module_that_it_calls(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[project.scripts]\npx-train = "px.cli:main"\n')
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\npx-train = "px.cli:main"\nx = "a; b"\n')
     with pytest.raises(ScriptNotFound, match=r"calls px\.cli:main\. .* write: gpuctl train -m px\.cli$"):
         user_script(("px-train",), None, tree_of(tmp_path, "*"), tmp_path)
+    with pytest.raises(ScriptNotFound, match=r"write: gpuctl train -m 'a; b'$"):
+        user_script(("x",), None, tree_of(tmp_path, "*"), tmp_path)

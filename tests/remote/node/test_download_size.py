@@ -100,5 +100,9 @@ def test_size_is_what_the_cache_lacks_and_zero_where_nothing_can_be_resolved(
     assert size() == 900 + 3, "of torch only its metadata is there"
     (cache / "wheels-v8/index/ab/torch/2.9.0+cu130-cp311.http").touch()
     assert size() == 3
+    (tmp_path / "venv" / "pyvenv.cfg").write_bytes(b"\xff")
+    assert size() == 0, "the file can't be read"
+    (tmp_path / "venv" / "pyvenv.cfg").unlink()
+    assert size() == 0, "there is no such file"
     (folder / "fails").touch()
     assert size() == 0
