@@ -25,7 +25,7 @@ def clusters_table(
         "region": lambda one: one.region or text.UNKNOWN,
         "state": lambda one: Text(one.state, STYLES[one.state]),
         "machines": _machines,
-        "an hour": lambda one: text.UNKNOWN if _ended(one) else text.dollars(one.hourly_usd),
+        "an hour": _hourly,
         "so far": _so_far,
         "age": lambda one: text.duration(one.age_s),
         "ends": lambda one: _ends(one, now),
@@ -49,6 +49,12 @@ def _machines(cluster: ClusterSummary) -> str:
     states = [machine.state for machine in cluster.machines]
     running = f"{states.count('running')} of " if cluster.state == "partial" else ""
     return f"{running}{len(states)}{shape}"
+
+
+def _hourly(cluster: ClusterSummary) -> str:
+    if _ended(cluster):
+        return text.UNKNOWN
+    return "disks" if cluster.billed and cluster.hourly_usd == 0 else text.dollars(cluster.hourly_usd)
 
 
 def _so_far(cluster: ClusterSummary) -> str:

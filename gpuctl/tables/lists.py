@@ -193,6 +193,8 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
         if ended
         else "price not known"
         if price == text.UNKNOWN
+        else "disks alone are billed"
+        if price == "free" and any(machine.state == "stopped" for machine in machines)
         else price
         if price == "free"
         else f"{price} an hour",

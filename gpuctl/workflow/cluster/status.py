@@ -69,11 +69,23 @@ def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> floa
 
 
 def hourly_of(inventory: Inventory) -> float | None:
-    """What the machines cost an hour that are not gone, USD. None: not known."""
-    there = sum(machine.state != "gone" for machine in inventory.machines)
-    if not inventory.hourly_usd or there == len(inventory.machines):
+    """Return the price of an hour, USD, without machines that are gone or stopped without a bill. None: not known."""
+    billed = sum(machine.state != "gone" for machine in inventory.machines) - len(
+        stopped_without_bill(inventory)
+    )
+    if not inventory.hourly_usd or billed == len(inventory.machines):
         return inventory.hourly_usd
-    return round(inventory.hourly_usd * there / len(inventory.machines), 6)
+    return round(inventory.hourly_usd * billed / len(inventory.machines), 6)
+
+
+def stopped_without_bill(inventory: Inventory) -> tuple[Machine, ...]:
+    """Return the machines that are stopped, and of which the cloud bills the disk alone."""
+    if inventory.provider not in RENTED:
+        return ()
+    bills = describe_cloud(inventory.provider).bills_stopped
+    return tuple(
+        m for m in inventory.machines if m.state == "stopped" and not bills(m.shape or inventory.shape or "")
+    )
 
 
 def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
@@ -81,6 +93,11 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
     inventory = inventory_now(folder, app.output.say)
     if left := start_cut_off(folder):
         app.output.say(left)
+    if stopped := stopped_without_bill(inventory):
+        names = ", ".join(machine.name for machine in stopped)
+        app.output.say(
+            f"{names}: stopped, so the disk alone is billed, until `gpuctl down --cluster {folder.name}` removes it"
+        )
     guards = guards_of(folder, inventory, app.output.say)
     return describe(folder, inventory, open_runs(app, folder.name), datetime.now(UTC), guards)
 

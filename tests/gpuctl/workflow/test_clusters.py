@@ -241,6 +241,17 @@ def test_clusters_table_bills_no_hourly_cost_for_gone_machines(monkeypatch: pyte
     assert "over: nothing ends it" not in table
 
 
+def test_clusters_table_names_the_disks_of_stopped_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = summary("idle", state="stopped", machines=shown("stopped", "stopped"), hourly_usd=0.0)
+    row = next(
+        line
+        for line in drawn(stopped, width=110, monkeypatch=monkeypatch).splitlines()
+        if line.startswith("idle")
+    )
+    assert "disks" in row.split()
+    assert "free" not in row
+
+
 def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) -> None:
     folder = Store(tmp_path).cluster("lost")
     ending = "2026-11-22T13:30:00+00:00"

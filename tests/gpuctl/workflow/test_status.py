@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
+
 from gpuctl.workflow.cluster.status import cost_of, hourly_of, with_found
 from inventories.machine import Inventory, Machine
 
@@ -53,3 +55,26 @@ def test_cost_of_gone_machines_stops_at_their_end() -> None:
     ended = replace(both, machines=(gone, gone))
     assert (hourly_of(ended), cost_of(ended, "2026-11-21T07:00:00+00:00", now)) == (0.0, 8.0)
     assert hourly_of(replace(both, hourly_usd=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "shape", "hourly_usd"),
+    [
+        ("aws", "g5.xlarge", 4.0),
+        ("oci", "VM.GPU.A10.1", 4.0),
+        ("oci", "BM.GPU.A10.4", 8.0),
+        ("local", "local", 8.0),
+    ],
+)
+def test_stopped_machine_has_a_price_only_where_the_cloud_bills_it(
+    provider: str, shape: str, hourly_usd: float
+) -> None:
+    machines = tuple(replace(KNOWN, shape=shape, state=state) for state in ("running", "stopped"))
+    cluster = Inventory(
+        cluster="c",
+        provider=provider,
+        created_at="2026-11-21T06:00:00+00:00",
+        machines=machines,
+        hourly_usd=8.0,
+    )
+    assert hourly_of(cluster) == hourly_usd
