@@ -17,6 +17,7 @@ _ALL_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 TICK_S = 1.0
 AWAY_S = 5.0
 """So long without a tick: the process was stopped, or the computer suspended."""
+MAX_RETRIES = 3
 JUMP_S = 1.0
 """The calendar clock was set where it went so much further than the time."""
 
@@ -60,13 +61,6 @@ class AwakeClock:
             self._seen_s = now
             return Ticked(awake_s=now - self._away_s, away_s=self._away_s, back_for_s=now - self._back_at)
 
-    def leave_out(self, since_s: float) -> None:
-        """Leave out the time since a moment of the clock `passed`, as far as it is not left out yet."""
-        with self._lock:
-            self.tick()
-            self._away_s += max(0.0, self._seen_s - max(since_s, self._back_at))
-            self._back_at = self._seen_s
-
 
 class _Ticking:
     """The clock of this process. A thread ticks from its first use on."""
@@ -81,11 +75,6 @@ class _Ticking:
                 self._clock = AwakeClock()
                 threading.Thread(target=self._run, args=(self._clock,), daemon=True, name="clock").start()
             return self._clock.tick()
-
-    def leave_out(self, since_s: float) -> None:
-        self.tick()
-        assert self._clock is not None
-        self._clock.leave_out(since_s)
 
     def _run(self, clock: AwakeClock) -> None:
         while True:
@@ -114,11 +103,6 @@ def back_for_s() -> float:
     return _ticking.tick().back_for_s
 
 
-def leave_out(since_s: float) -> None:
-    """Take the time since `passed_s()` was `since_s` for one in which this computer could hear nobody."""
-    _ticking.leave_out(since_s)
-
-
 class Watch:
     """Knows whether this process saw all the time since the watch was made, and whether no clock was set."""
 
@@ -131,14 +115,15 @@ class Watch:
 
 
 def retry_if_away(work: Callable[[], Value], errors: type[Exception] | tuple[type[Exception], ...]) -> Value:
-    """Return what `work` returns. It is called again where it raised one of `errors` and this process was away."""
-    while True:
+    """Return what `work` returns. It is called again, a few times at most, if it fails and this process was away."""
+    for _ in range(MAX_RETRIES):
         watch = Watch()
         try:
             return work()
         except errors:
             if not watch.was_away():
                 raise
+    return work()
 
 
 def wait_awake(wait: Callable[[float], Value | None], seconds: float) -> Value | None:

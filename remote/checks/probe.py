@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
-from inventories.clocks import Watch, awake_s, wait_awake
+from inventories.clocks import MAX_RETRIES, Watch, awake_s, wait_awake
 from remote.errors import BadAnswer, NodeFailed
 from remote.sessions.fanout import fan_out
 from remote.sessions.limits import Bounds
@@ -100,11 +100,12 @@ def probe(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None
     Never raises for a node: what went wrong with it is its answer's `failure`. The nodes give up after a while
     without a word from here, so they are asked again where this process was away.
     """
-    while True:
+    for _ in range(MAX_RETRIES):
         watch = Watch()
         answers = _ask(nodes, master=master, rendezvous_port=rendezvous_port)
         if not watch.was_away():
-            return answers
+            break
+    return answers
 
 
 def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None) -> dict[str, ProbeAnswer]:

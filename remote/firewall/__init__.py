@@ -8,6 +8,7 @@ could not be opened is fatal: the ports may be reachable all the same.
 import hashlib
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -128,7 +129,10 @@ def _without(places: set[tuple[str, str, str]], bases: Iterable[nftables.Base]) 
 
 def may_drop_outgoing(facts: FirewallFacts, peers: Iterable[str]) -> bool:
     """Return whether the host's own rules may keep connections to these addresses from going out."""
-    addresses = [ipaddress.ip_address(peer) for peer in peers]
+    addresses = []
+    for peer in peers:
+        with suppress(ValueError):  # the node's own word
+            addresses.append(ipaddress.ip_address(peer))
     return any(filter_.first_block(addresses) is not None for filter_ in facts.outgoing)
 
 

@@ -414,7 +414,7 @@ class RunMonitor:
             raise _Lost(Ended(reason=Reason.NODE_SILENT, seconds=silent_s)) from why
 
     def _reconnect(self, name: str, why: ConnectionLost) -> None:
-        tried_s = _reconnect_s()
+        tried_s, began = _reconnect_s(), awake_s()
         with self._locks[name]:
             with self._changing:
                 self._go_on(name)
@@ -435,6 +435,8 @@ class RunMonitor:
                 detail = str(error) if gone else f"{_said(name, why)}; {error}"
                 seconds = None if gone else tried_s
                 raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=seconds, detail=detail)) from error
+            if awake_s() - began > tried_s:  # this computer had no network: nobody could be heard
+                self._heard_s[name] = awake_s()
             self._keep(name, node)
 
     def _follow_once(self, name: str, launch: dict[str, Any] | None, wait: bool) -> None:

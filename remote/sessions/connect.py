@@ -1,17 +1,16 @@
 """Connecting to a machine, whatever its transport."""
 
-import errno
-import socket
 import time
 from collections.abc import Callable, Iterable
 
-from inventories.clocks import awake_s, leave_out, passed_s, retry_if_away
+from inventories.clocks import awake_s, retry_if_away
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import MachineGone, Unreachable
 from remote.sessions.fanout import Outcome, fan_out
 from remote.sessions.session import Node
 from remote.transport import open_transport
+from remote.transport.tcp import has_route
 
 CONNECT_TIMEOUT_S = 15.0
 MAX_OFFLINE_S = 3600.0
@@ -44,28 +43,24 @@ def reconnect(
     """Connect again to a machine that was reachable a moment ago, with a growing pause between attempts.
 
     A wrong host key, a refused login or a machine that is gone ends it at once. Raises the last Unreachable after
-    the deadline, or where it is not `wanted` any more. The time in which this computer has no network does not count,
-    up to MAX_OFFLINE_S.
+    the deadline, or where it is not `wanted` any more. The deadline begins again while this computer has no route to
+    the machine, for at most MAX_OFFLINE_S.
     """
     limit, pause_s = awake_s() + deadline_s, 0.5
-    online_limit = passed_s() + MAX_OFFLINE_S
-    began = passed_s()
+    offline_limit = awake_s() + MAX_OFFLINE_S
     while True:
         try:
             return connect(machine, cluster, timeout_s=min(10.0, max(1.0, limit - awake_s())))
         except MachineGone:
             raise
-        except Unreachable as error:
-            if _has_no_network(error) and passed_s() < online_limit:
-                leave_out(began)
+        except Unreachable:
+            if (
+                awake_s() < offline_limit
+                and machine.first_hop is not None
+                and not has_route(machine.first_hop)
+            ):
+                limit = awake_s() + deadline_s
             if awake_s() + pause_s > limit or not wanted():
                 raise
-        began = passed_s()
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, 5.0)
-
-
-def _has_no_network(error: Unreachable) -> bool:
-    """Return whether this computer itself has no way to any machine, as without its Wi-Fi."""
-    cause = error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.ENETUNREACH, errno.ENETDOWN, socket.EAI_AGAIN)

@@ -1,5 +1,6 @@
 """Sockets as SSH wants them."""
 
+import errno
 import socket
 from typing import Self
 
@@ -11,6 +12,9 @@ DEAD_PEER_OPTIONS = (
     else ()
 )
 READ_BYTES = 64 * 1024
+NO_ROUTE = (errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
+ANY_HOST = "192.0.2.1"
+"""An address of documentation (RFC 5737), to which nothing is sent."""
 
 
 class PromptSocket(socket.socket):
@@ -41,6 +45,27 @@ class PromptSocket(socket.socket):
         data = self._read[self._taken : self._taken + size]
         self._taken += len(data)
         return data
+
+
+def has_route(host: str) -> bool:
+    """Return whether this computer's routing table has a way to a host. No packet is sent to it.
+
+    Without an address for the name, the table is asked for any other host.
+    """
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        found = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (ANY_HOST, 9))]
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+        except OSError as error:
+            if error.errno not in NO_ROUTE:
+                return True
+        else:
+            return True
+    return False
 
 
 def open_tcp(host: str, port: int, timeout_s: float) -> socket.socket:

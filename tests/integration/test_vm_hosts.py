@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -219,14 +220,13 @@ def test_run_goes_on_while_this_computer_has_no_network(gpuctl: Gpuctl, tmp_path
         process, _ = begin(gpuctl, net.hosts, "steps.py", str(offline_s + 15))
         shown = ip("-oneline", "-4", "address", "show", "to", f"{net.laptop}/32").split()
         device, address = shown[1], shown[3]
-        ip("address", "del", address, "dev", device)
-        # The system then says "Network is unreachable", whatever other way it has.
-        ip("route", "add", "throw", net.subnet)
-        try:
+        with ExitStack() as undone:
+            undone.callback(ip, "address", "add", address, "dev", device)
+            ip("address", "del", address, "dev", device)
+            # The system then says "Network is unreachable", whatever other way it has.
+            undone.callback(ip, "route", "del", "throw", net.subnet)
+            ip("route", "add", "throw", net.subnet)
             time.sleep(offline_s)
-        finally:
-            ip("route", "del", "throw", net.subnet)
-            ip("address", "add", address, "dev", device)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert err.count("connection lost, reconnecting") == 2

@@ -42,20 +42,6 @@ def test_awake_clock_leaves_out_what_lies_between_two_late_ticks() -> None:
     assert clock.tick().awake_s > back.awake_s
 
 
-def test_awake_clock_leaves_out_the_time_without_a_network_once() -> None:
-    passed = Time()
-    clock = AwakeClock(passed)
-    began = clock.tick().awake_s
-    for waited_s in (2.0, 3.0):
-        since = passed.now_s
-        passed.now_s += waited_s
-        clock.leave_out(since)  # one connection
-        clock.leave_out(since - 1.0)  # another one, which waited from earlier on
-    assert clock.tick().awake_s - began == 0.0
-    passed.now_s += 4.0
-    assert (clock.tick().awake_s - began, clock.tick().back_for_s) == (4.0, 4.0)
-
-
 def test_watch_and_retry_tell_nothing_of_a_process_that_always_ran() -> None:
     watch, calls = Watch(), list[int]()
 

@@ -53,7 +53,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "boot_id": process.boot_id(),
-        "machine": machine(),
+        "machine": machine_identity(),
         "addresses": {peer: address_of(peer) for peer in peers},
         "interfaces": {peer: route_interface(peer) for peer in {*peers, private_ip}},
         "free_port": port,
@@ -66,13 +66,17 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
     }
 
 
-def machine() -> str:
-    """Return a text that is the same for all names and addresses of one machine, and for no other machine.
+def machine_identity() -> str:
+    """Return boot id, network namespace and gpuctl's folder: the same for all addresses of one machine.
 
-    Containers and hosts of one kernel differ by gpuctl's folder; machines that share a home folder by the kernel.
+    Containers of one kernel differ by their network, local hosts by the folder, machines with one home by the kernel.
     """
     folder = NODE_HOME.stat()
-    return "{} {} {}".format(process.boot_id(), folder.st_dev, folder.st_ino)
+    try:
+        network = os.stat("/proc/self/ns/net").st_ino
+    except OSError:  # macOS
+        network = 0
+    return "{} {} {} {}".format(process.boot_id(), network, folder.st_dev, folder.st_ino)
 
 
 def timer_state(unit: str) -> Optional[str]:
