@@ -184,7 +184,7 @@ def totals(clusters: Sequence[ClusterSummary]) -> str:
     cost = [cluster.cost_usd for cluster in billed]
     for values, what in ((hourly, "an hour"), (cost, "so far")):
         known = [value for value in values if value is not None]
-        if known:
+        if any(known):
             least = "at least " if len(known) < len(values) else ""
             parts.append(f"{least}{dollars(sum(known))} {what}")
     return ", ".join(parts)

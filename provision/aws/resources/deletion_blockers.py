@@ -55,6 +55,11 @@ def _interface_name(interface: Item) -> str:
     return f"network interface {interface['NetworkInterfaceId']}" + (f" ({owner})" if owner else "")
 
 
+def _group_name(group: Item) -> str:
+    """Return the id and the name, which shows the maker, such as `GuardDutyManagedSecurityGroup-…`."""
+    return f"security group {group['GroupId']} ({group['GroupName']})"
+
+
 def _inside(api: Api, resource: Resource) -> list[str]:
     """What somebody else has put into our VPC, or lets our group in."""
     if resource.kind == "security-group":
@@ -73,7 +78,7 @@ def _inside(api: Api, resource: Resource) -> list[str]:
     endpoints = api.pages("describe_vpc_endpoints", "VpcEndpoints", Filters=here)
     own = [table for table in tables if not any(a.get("Main") for a in table.get("Associations", []))]
     return [
-        *(f"security group {group['GroupId']}" for group in groups if group["GroupName"] != "default"),
+        *(_group_name(group) for group in groups if group["GroupName"] != "default"),
         *(f"subnet {subnet['SubnetId']}" for subnet in subnets),
         *(f"route table {table['RouteTableId']}" for table in own),
         *(f"endpoint {endpoint['VpcEndpointId']}" for endpoint in endpoints),

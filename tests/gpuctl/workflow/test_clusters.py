@@ -250,6 +250,8 @@ def test_clusters_table_names_the_disks_of_stopped_machines(monkeypatch: pytest.
     )
     assert "disks" in row.split()
     assert "free" not in row
+    assert totals([stopped]).count(",") == 2
+    assert "an hour" not in totals([stopped])
 
 
 def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) -> None:

@@ -181,6 +181,9 @@ def test_delete_names_a_foreign_group_that_references_ours(user: User, fake: Fak
     (resource,) = [resource for resource in user.cloud.resources() if resource.kind == "security-group"]
     with pytest.raises(errors.Blocked, match=f"security group {made['GroupId']}"):
         user.cloud.delete(resource)
+    (network,) = [resource for resource in user.cloud.resources() if resource.kind == "vpc"]
+    with pytest.raises(errors.Blocked, match=rf"security group {made['GroupId']} \(theirs\)"):
+        user.cloud.delete(network)
     ec2.delete_security_group(GroupId=made["GroupId"])
     user.remove_all()
     assert not fake.owned()
