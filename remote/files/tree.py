@@ -251,7 +251,7 @@ def _tree(
     total = 0
     links = _Links(root)
     for name in sorted(names):
-        kept_back = _up_to(name, CREDENTIALS if name in named else secret)
+        kept_back = up_to_secret(name, CREDENTIALS if name in named else secret)
         if kept_back:
             if kept_back not in skipped and os.path.lexists(root / kept_back):
                 skipped[kept_back] = PRIVATE
@@ -343,8 +343,8 @@ def _target_inside(root: Path, name: str) -> str:
     return str(target) if inside and not target.is_absolute() else ""
 
 
-def _up_to(name: str, secret: tuple[str, ...]) -> str:
-    """The path up to its first component that is secret; empty where none is."""
+def up_to_secret(name: str, secret: tuple[str, ...] = SECRETS) -> str:
+    """Return the path up to its first component that is secret; empty: no component is."""
     parts = name.split("/")
     if set(parts).isdisjoint(secret) and f"/{DOTENV}." not in f"/{name}":
         return ""

@@ -97,7 +97,7 @@ class LocalProject:
 
     @property
     def version_variables(self) -> dict[str, str]:
-        """Variables that give the version to this project and to those beside it, and to no other build."""
+        """Variables that give the version to the builds of this project and its companions alone."""
         toml = "pyproject.toml"
         beside = (_name_of(parse_toml(dict(files).get(toml, "")), one) for one, files in self.beside.items())
         return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *beside))

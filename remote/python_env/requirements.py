@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from remote.python_env import conda_file
 from remote.python_env.groups import with_groups
+from remote.python_env.includes import with_includes
 from remote.python_env.local_paths import NamedProject, project_of_line
 from remote.python_env.project_files import BadRequirements, parse_toml, read_text, read_toml
 from remote.python_env.workspace import is_frame, workspace_above
@@ -27,7 +28,6 @@ DISTRIBUTION, BUILT_IN_EXTRA = "gpuctl-train", "train"
 
 OWN_BUILD = re.compile(r"download\.pytorch\.org|^\s*torch\s*==\s*[\w.]+\+", re.MULTILINE)
 """Requirements that name a build of torch by themselves."""
-INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
 OF_REPOSITORY = re.compile(r"^\s*(?:-e|--editable)[ =]+(?=(?:git|hg|svn|bzr)\+)")
 COMMENT = re.compile(r"(^|\s)#.*$")
 COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
@@ -130,7 +130,7 @@ def wanted(
     beside, named_by_pip = _without_projects(folder, {"--pip": _lines(pip)})
     pip = [line for line in beside["--pip"].splitlines() if line]
     if requirements is not None:
-        found = _of_file(requirements, pip, member=folder)
+        found = _of_file(requirements, pip, member=folder, root=folder if root is None else root)
         found = found._replace(projects=(*found.projects, *named_by_pip))
         if found.kind == "project":
             always = (*always, *pip)
@@ -208,16 +208,20 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None) -> Found:
-    """What a file names that a person gave; `pip`: what is named beside it; `member`: the folder it is wanted for."""
-    name, folder = path.name, path.parent
+def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -> Found:
+    """Return what a file names.
+
+    `pip`: requirements of the command line; `member`: the folder whose packages they are; `root`: the folder that is
+    sent.
+    """
+    name = path.name
     if conda_file.NAME.fullmatch(name):
         if pip:
             raise BadRequirements(
                 f"{path} says all that is installed: leave out --pip, or list {pip[0]} under `pip:` in it."
             )
-        text, projects = conda_file.read_conda_file(path)
-        return Found(str(path), "conda", {conda_file.PLAIN: text}, projects=projects)
+        files, projects = conda_file.read_conda_file(path, root)
+        return Found(str(path), "conda", files, projects=projects)
     if name == "uv.lock" or PYLOCK.fullmatch(name):
         if pip:
             raise BadRequirements(
@@ -225,17 +229,17 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path | None = None)
                 "again."
             )
         if name == "uv.lock":
-            return _of_lock(path, member or folder)
+            return _of_lock(path, member)
         python = read_toml(path).get("requires-python")
         return Found(str(path), "pylock", {"pylock.toml": read_text(path)}, python)
     if name == "pyproject.toml":
         text = read_text(path)
         return Found(str(path), "project", {name: text}, _python_of(read_toml(path)))
-    root, texts = _with_includes(path)
+    place, texts = with_includes(path, root)
     top = next(iter(texts))
     beside = "named.txt" if top != "named.txt" else "named-too.txt"
     files = {beside: _lines([*pip, f"-r {top}"])} if pip else {}
-    listed, projects = _without_projects(root, texts)
+    listed, projects = _without_projects(place, texts)
     return Found(str(path), "requirements", files | listed, projects=projects)
 
 
@@ -289,31 +293,8 @@ def _of_folder(folder: Path, root: Path) -> Found | None:
     path = next((path for path in candidates if path is not None and path.is_file()), None)
     if path is None:
         return None
-    found = _of_file(path, member=folder)
+    found = _of_file(path, member=folder, root=root)
     return found._replace(python=found.python or _python_of(project))
-
-
-def _with_includes(path: Path) -> tuple[Path, dict[str, str]]:
-    """The folder that holds a requirements file and all that it includes, and these by their paths in it."""
-    texts: dict[Path, str] = {}
-    ahead = [Path(os.path.normpath(Path.cwd() / path))]
-    while ahead:
-        file = ahead.pop(0)
-        if file in texts:
-            continue
-        texts[file] = read_text(file)
-        for line in texts[file].splitlines():
-            include = INCLUDE.match(line)
-            if include is None or "://" in include[1]:
-                continue
-            if Path(include[1]).is_absolute():
-                raise BadRequirements(
-                    f"{file} includes {include[1]}, an absolute path, which no node has. Write the path from the "
-                    f"file's own folder: {os.path.relpath(include[1], file.parent)}"
-                )
-            ahead.append(Path(os.path.normpath(file.parent / include[1])))
-    root = Path(os.path.commonpath([file.parent for file in texts]))
-    return root, {file.relative_to(root).as_posix(): text for file, text in texts.items()}
 
 
 def _without_projects(

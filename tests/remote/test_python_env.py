@@ -1,6 +1,7 @@
 """What is wanted, the key that stands for it, the build of torch, and uv's command lines."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -144,6 +145,57 @@ def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
         ("pins.txt", "numpy<3\n"),
         ("more/y.txt", "einops\n"),
     )
+
+
+@pytest.mark.parametrize("conda", [False, True])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "-r ../../secret.txt",
+            r"/secret\.txt, which is not in .*/repo, and gpuctl sends no file from outside",
+        ),
+        ("--constraint=link.txt", r"/secret\.txt, which is not in"),
+        ("-r /etc/hostname", "an absolute path, which no node has"),
+        ("-r ../.env", r"/\.env, which is not sent to the nodes: it may hold credentials"),
+        ("-c .aws/credentials", "which is not sent to the nodes: it may hold credentials"),
+    ],
+)
+def test_wanted_sends_no_file_from_outside_and_none_with_credentials(
+    tmp_path: Path, line: str, said: str, conda: bool
+) -> None:
+    folder = tmp_path / "repo" / "jobs"
+    write(tmp_path, secret_txt="password\n", repo__jobs___aws__credentials="key\n", repo___env="key\n")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    subprocess.run(["git", "init", "-q", tmp_path / "repo"], check=True)
+    name, text = (
+        ("environment.yml", f"{CONDA}      - {line}\n") if conda else ("requirements.txt", f"{line}\n")
+    )
+    (folder / name).write_text(text)
+    with pytest.raises(BadRequirements, match=said):
+        wanted(folder)
+
+
+def test_wanted_takes_files_of_the_repository_and_of_the_folder_that_is_sent(tmp_path: Path) -> None:
+    write(tmp_path, repo__base_txt="torch\n", repo__jobs__requirements_txt="-r ../base.txt\n")
+    with pytest.raises(BadRequirements, match=r"is not in .*/jobs, and"):
+        wanted(tmp_path / "repo" / "jobs")
+    assert wanted(tmp_path / "repo" / "jobs", root=tmp_path / "repo") is not None
+    subprocess.run(["git", "init", "-q", tmp_path / "repo"], check=True)
+    assert wanted(tmp_path, requirements=tmp_path / "repo" / "jobs" / "requirements.txt") is not None
+
+
+def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        environment_yml=CONDA + "      - -r r.txt\n      - -c pins/a.txt\n",
+        r_txt="-r r.txt\nrich\n",
+    )
+    write(tmp_path, pins__a_txt="numpy<3\n-c b.txt\n", pins__b_txt="-c a.txt\nrich<99\n")
+    found = wanted(tmp_path)
+    assert found is not None
+    assert dict(found.files)["environment.yml"].endswith("- einops\n  - rich\n  - -c constraints.txt\n")
+    assert dict(found.files)["constraints.txt"] == "numpy<3\nrich<99\n"
 
 
 @pytest.mark.parametrize(

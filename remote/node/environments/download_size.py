@@ -31,7 +31,10 @@ def download_size(
 
 
 def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
-    """Return the bytes of what is resolved and uv's cache lacks. Raises OSError and ValueError for unusable files."""
+    """Return the bytes of the resolved wheels that uv's cache lacks..
+
+    Raises OSError and ValueError for unusable files.
+    """
     cached = wheels_in(Path(environment.get("UV_CACHE_DIR") or os.path.expanduser("~/.cache/uv")))
     total, asked = 0, 0
     version = re.search(
