@@ -58,20 +58,23 @@ def mirrored_path(folder: RunFolder) -> Path:
 def keep_checkpoints(folder: RunFolder, brought: Path, *, final: bool) -> list[str]:
     """Put a folder of checkpoints, whole, in place of those that are here; `final`: the run is over.
 
-    Parts that other nodes wrote and have brought stay. Two commands may do so at once: the later one's stay. Returns
-    names under which nodes wrote other content. Raises InventoryError where the folder can't be locked.
+    Parts that other nodes wrote and have brought stay, and so do the lists of nodes that have ended. Two commands may
+    do so at once: the later one's stay. Returns names under which nodes wrote other content. Raises InventoryError
+    where the folder can't be locked.
     """
     old, mark = brought.with_name(".replaced"), mirrored_path(folder)
     shutil.rmtree(old, ignore_errors=True)
     with lock.hold(folder.path / "lock", subject=f"the checkpoints of run {folder.id}", command="gpuctl"):
+        first = folder.load_run().nodes[0].name if folder.run_path.exists() else ""
         if not final:
             mark.touch(mode=0o600)
-            write_parts(folder, {})
+            write_parts(
+                folder, {node: names for node, names in written_parts(folder).items() if node != first}
+            )
         if folder.checkpoints_path.exists():
             folder.checkpoints_path.rename(old)
         brought.rename(folder.checkpoints_path)
         _move(old, folder.checkpoints_path, lacking(folder.checkpoints_path))
-        first = folder.load_run().nodes[0].name if folder.run_path.exists() else ""
         _move(
             old, folder.checkpoints_path, [name for name, node in _writers(folder).items() if node != first]
         )

@@ -24,7 +24,7 @@ from remote.files.receive import FileReceiver
 from remote.node.__main__ import FAILED
 from remote.node.runs import process
 from remote.node.storage.checkpoints import describe, describe_script, files_in, send_if_small
-from remote.runs.run_files import RunFiles, mirrored_path, new_incoming
+from remote.runs.run_files import RunFiles, keep_checkpoints, mirrored_path, new_incoming
 from remote.shared import frames
 from remote.shared.files import write_json
 
@@ -478,3 +478,25 @@ def test_scripts_parts_of_several_nodes_end_up_together_here(tmp_path: Path, ord
     assert found.lacks == ("dcp/__1_0.distcp",)
     with pytest.raises(BadAnswer, match="not a plain relative path"):
         files.wrote_parts(b'["../run.json"]')
+
+
+def test_parts_of_a_node_that_has_ended_outlive_a_mirrored_set(tmp_path: Path) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    run = replace(TWO, run=folder.id)
+    folder.save_run(run)
+    first, second = (RunFiles(folder, node, new_incoming(folder)) for node in run.nodes)
+
+    def brings(files: RunFiles, name: str) -> Path:
+        brought = files.intake.root / "checkpoints"
+        brought.mkdir(parents=True)
+        (brought / name).write_text(name)
+        return brought
+
+    brings(second, "rng_1.bin")
+    second.wrote_parts(b'["rng_1.bin"]')
+    second.keep_checkpoints()
+    keep_checkpoints(folder, brings(first, "rng_0.bin"), final=False)  # of the mirror, which began before
+    brings(first, "rng_0.bin")
+    first.wrote_parts(b'["rng_0.bin"]')
+    assert first.keep_checkpoints() == []
+    assert sorted(path.name for path in folder.checkpoints_path.iterdir()) == ["rng_0.bin", "rng_1.bin"]
