@@ -354,6 +354,7 @@ class LeftProcess:
 
     pid: int
     command: str
+    """Its program, and the script or module that Python or a shell runs; no arguments, which may hold secrets."""
     killed: bool
     """False: it ended by itself."""
 

@@ -6,11 +6,13 @@ follows. `ending.json` in the run's folder shows an end that takes longer than a
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
 
 from remote.node.runs import process
 from remote.shared.constants import ENDING, RANK_RECORD, RANKS, STOP_GRACE
@@ -31,6 +33,10 @@ TORCHRUN_S = 28.0
 KILLED_S = 10.0
 """For processes that were killed to be gone."""
 COMMAND_CHARS = 200
+PYTHON_OR_SHELL = re.compile(r"(pypy|python)[\d.]*$|(ba|da|k|z|)sh$")
+MODULE, CODE = re.compile("-[bBdEhiIOPqsSuvx]*m"), re.compile("-[a-zA-Z]*c")
+TAKE_A_WORD = re.compile("-[a-zA-Z]*[oWX]$|--(rcfile|init-file|check-hash-based-pycs)$")
+"""Options of these that the next word belongs to."""
 ORDERED = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 """Exit statuses of ranks that a signal ended which asks for an end."""
 
@@ -49,6 +55,10 @@ class Ending:
         self._began: Optional[float] = None
         """Monotonic time at which the grace began."""
         self._ranks_ended: Optional[float] = None
+        self._signalled: Set[int] = set()
+        """Processes of ranks that ran when the signal was sent, or that had one of their own later."""
+        self._records: Dict[str, Dict[str, Any]] = {}
+        """File name → a rank's record, as it was last read."""
         self._killed: Set[int] = set()
         self._commands: Set[str] = set()
         """The ranks' command lines, which processes forked from them share."""
@@ -74,8 +84,11 @@ class Ending:
         If a rank has failed, torchrun has sent SIGTERM by itself: a second signal could end a rank that saves.
         """
         if self._began is None:
-            self._began, self._signal = time.monotonic(), number
-            process.signal_group(self._launcher.pid, number)
+            ranks = self._read_records()
+            # A launcher that is not up yet may lose SIGINT, which is for ranks.
+            self._began, self._signal = time.monotonic(), number if ranks else signal.SIGTERM
+            self._signalled.update(record["pid"] for record in ranks)
+            process.signal_group(self._launcher.pid, self._signal)
         idle_since: Optional[float] = None
         while self._launcher.poll() is None:
             active, now = self._step(), time.monotonic()
@@ -90,33 +103,33 @@ class Ending:
 
         Without `wait` they get none. Neither do they after a crash: many of a rank's helpers wait for it forever.
         """
-        crashed, now = _crashed(self._run_dir), time.monotonic()
+        crashed, now = _crashed(self._read_records()), time.monotonic()
         unheard = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
         if self._began is None:
             self._began = now
-        # A rank without its watcher has had no signal where nobody sent one from here.
+        # If torchrun killed a rank's watcher, the rank got no signal.
         wait = wait and self._has_ranks and not crashed and not (unheard and self._active())
         while self._step(left=True) and wait and self._seconds_left() > 0:
             time.sleep(LOOK_S)
         self._kill_ranks()
         for left in self._left.values():
-            left["killed"] = process.alive(left["pid"], left.pop("birth"))
-            forked = left["command"] in self._commands or "multiprocessing" in left["command"]
+            left["killed"] = process.alive(left["pid"], left["birth"])
+            forked = left["line"] in self._commands or "multiprocessing" in left["line"]
             left["told"] = left["told"] or (left["killed"] and not (crashed and forked))
         process.kill_descendants(deadline_s=KILLED_S)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(str(self._run_dir / ENDING))  # a later command would take it for the present
 
     def document(self) -> Optional[Dict[str, Any]]:
         """Return what `exit.json` keeps of it. None: the ranks ended by themselves, and left nothing."""
-        left = [
-            {key: value for key, value in left.items() if key != "told"}
-            for left in self._left.values()
-            if left["told"]
-        ]
+        left = [self._shown(pid) for pid, process_left in self._left.items() if process_left["told"]]
         if not self._has_ranks or (self._signal is None and not self._killed and not left):
             return None
         return dict(self._state(), killed=sorted(self._killed), left=left)
+
+    def _shown(self, pid: int) -> Dict[str, Any]:
+        """Return what records keep of a process that a rank left behind: not its arguments."""
+        return {key: self._left[pid][key] for key in ("pid", "command", "killed")}
 
     def _state(self) -> Dict[str, Any]:
         ended, began = self._ranks_ended, self._began
@@ -130,13 +143,13 @@ class Ending:
         """Return how long the launcher may live on without ranks."""
         if not self._has_ranks:
             return self._grace_s
-        records = _records(self._run_dir)
+        records = self._read_records()
         return LAUNCHER_S if records and all("ended_at" in record for record in records) else RECORD_S
 
     def _read_ranks(self) -> None:
         """Note the ranks' command lines; the grace begins where one has failed, as torchrun then ends the others."""
-        records = _records(self._run_dir)
-        self._commands.update(command_of(record["pid"]) for record in records if _runs(record))
+        records = self._read_records()
+        self._commands.update(" ".join(words_of(record["pid"])) for record in records if _runs(record))
         ends = [record["ended_at"] for record in records if record.get("exit_code") and "ended_at" in record]
         if ends and self._began is None:
             self._began = time.monotonic() - max(0.0, time.time() - min(ends))
@@ -147,8 +160,12 @@ class Ending:
         `left`: also look for orphans of the launcher, once that has ended.
         """
         active = self._active()
-        if not active and self._ranks_ended is None:
+        if active:
+            self._ranks_ended = None
+        elif self._ranks_ended is None:
             self._ranks_ended = time.monotonic()
+        if self._signal is not None:
+            self._end_late_ranks()
         pids = self._left_behind() if left else []
         if active and self._seconds_left() <= 0:
             self._kill_ranks()
@@ -159,7 +176,7 @@ class Ending:
     def _seconds_left(self) -> float:
         """Return the rest of the grace, which an order to stop may have set anew."""
         assert self._began is not None
-        self._grace_s = float(read_json(self._run_dir / STOP_GRACE).get("grace_s", self._grace_s))
+        self._grace_s = grace_of(self._run_dir, {"grace_s": self._grace_s})
         return self._began + self._grace_s - time.monotonic()
 
     def _tell(self, active: List[int], pids: List[int]) -> None:
@@ -169,8 +186,7 @@ class Ending:
             return
         for pid in pids:
             self._left[pid]["told"] = True
-        left = [{"pid": pid, "command": self._left[pid]["command"], "killed": False} for pid in pids]
-        document = dict(self._state(), seconds=None, active=active, left=left)
+        document = dict(self._state(), seconds=None, active=active, left=list(map(self._shown, pids)))
         if document != self._written:
             self._written = document
             with contextlib.suppress(OSError):  # a full disk
@@ -178,11 +194,23 @@ class Ending:
 
     def _active(self) -> List[int]:
         """Return the ranks that run."""
-        return sorted(record["rank"] for record in _records(self._run_dir) if _runs(record))
+        return sorted(record["rank"] for record in self._read_records() if _runs(record))
+
+    def _read_records(self) -> List[Dict[str, Any]]:
+        """Return the records of the ranks that have started."""
+        self._records = read_records(self._run_dir, self._records)
+        return list(self._records.values())
+
+    def _end_late_ranks(self) -> None:
+        """Send SIGTERM to ranks that began after the signal: the launcher may not have passed it on to them."""
+        for record in self._read_records():
+            if record["pid"] not in self._signalled and _runs(record):
+                self._signalled.add(record["pid"])
+                process.signal_group(record["group"], signal.SIGTERM)
 
     def _kill_ranks(self) -> None:
         self._killed.update(self._active())
-        kill_ranks(self._run_dir)
+        kill_ranks(self._read_records())
 
     def _left_behind(self) -> List[int]:
         """Reap orphans of the launcher that have ended; return the pids of the others that are no ranks."""
@@ -191,17 +219,19 @@ class Ending:
             while pid:
                 self._record_end(pid, status)
                 pid, status = os.waitpid(-1, os.WNOHANG)
-        ranks = {record["pid"] for record in _records(self._run_dir) if _runs(record)}
+        ranks = {record["pid"] for record in self._read_records() if _runs(record)}
         pids = [pid for pid in process.children(os.getpid()) if pid not in ranks]
         for pid in pids:
             born = process.birth(pid)
             if born is not None and pid not in self._left:
-                self._left[pid] = {"pid": pid, "command": command_of(pid), "birth": born, "told": False}
+                words = words_of(pid)
+                shown = {"pid": pid, "command": command_of(words), "killed": False}
+                self._left[pid] = dict(shown, line=" ".join(words), birth=born, told=False)
         return [pid for pid in pids if pid in self._left]
 
     def _record_end(self, pid: int, status: int) -> None:
         """Write down the end of a rank that outlived its watcher, which torchrun had killed."""
-        for record in _records(self._run_dir):
+        for record in self._read_records():
             if record["pid"] == pid and "ended_at" not in record:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 path = self._run_dir / RANK_RECORD.format(record["rank"])
@@ -209,9 +239,26 @@ class Ending:
                     write_json(path, dict(record, ended_at=time.time(), exit_code=code))
 
 
+def read_records(run_dir: Path, last: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
+    """Return the records of the node's ranks that have started, by file name.
+
+    `last`: those read before, which stay where the disk fails for a while, as a network's may.
+    """
+    records = dict(last)
+    with contextlib.suppress(OSError):
+        for path in sorted((run_dir / RANKS).glob("rank-*.json")):
+            with contextlib.suppress(OSError):
+                record = read_json(path)
+                records.update({path.name: record} if "pid" in record else {})
+    return records
+
+
 def grace_of(run_dir: Path, launched: Dict[str, Any]) -> float:
     """Return the grace of a run. `launched`: what its supervisor wrote down as it began."""
-    return float(read_json(run_dir / STOP_GRACE).get("grace_s", launched.get("grace_s", GRACE_S)))
+    order: Dict[str, Any] = {}
+    with contextlib.suppress(OSError):
+        order = read_json(run_dir / STOP_GRACE)
+    return float(order.get("grace_s", launched.get("grace_s", GRACE_S)))
 
 
 def set_grace(run_dir: Path, seconds: float) -> None:
@@ -219,31 +266,46 @@ def set_grace(run_dir: Path, seconds: float) -> None:
     write_json(run_dir / STOP_GRACE, {"grace_s": seconds})
 
 
-def kill_ranks(run_dir: Path) -> None:
-    """SIGKILL the process groups of the run's ranks, as their records name them.
+def kill_ranks(records: Iterable[Dict[str, Any]]) -> None:
+    """SIGKILL the process groups of a run's ranks, as their records name them.
 
     A group's id is not given to another process while any of the group lives; where its leader is not the one
     that was recorded, the whole group is gone and the id is somebody else's.
     """
-    for record in _records(run_dir):
+    for record in records:
         if "group" in record and process.birth(record["group"]) in (None, record["birth"]):
             process.signal_group(record["group"], signal.SIGKILL)
 
 
-def command_of(pid: int) -> str:
-    """Return a process's command line, cut if it is long; its name if it has none."""
+def words_of(pid: int) -> List[str]:
+    """Return a process's command line; its name if it has none."""
     try:
         words = Path("/proc/{}/cmdline".format(pid)).read_bytes().split(b"\0")
     except OSError:
         words = []
-    text = " ".join(word.decode(errors="replace") for word in words).strip()
-    return (text or process.name(pid) or "a process")[:COMMAND_CHARS]
+    return [word.decode(errors="replace") for word in words if word] or [process.name(pid) or "a process"]
 
 
-def _records(run_dir: Path) -> List[Dict[str, Any]]:
-    """Return the records of the node's ranks that have started."""
-    found = (read_json(path) for path in sorted((run_dir / RANKS).glob("rank-*.json")))
-    return [record for record in found if "pid" in record]
+def command_of(words: List[str]) -> str:
+    """Return a program's name, and the script or module that Python or a shell runs.
+
+    Without other arguments: these may hold secrets.
+    """
+    program, *options = words
+    # A process that shows a title has all of it in the first word.
+    shown, rest = os.path.basename((program.split() or [program])[0]), iter(options)
+    for word in rest if PYTHON_OR_SHELL.match(shown) else ():
+        if TAKE_A_WORD.match(word):
+            next(rest, None)
+        elif MODULE.match(word) and not shown.endswith("sh"):
+            shown += " -m " + (word.partition("m")[2] or next(rest, ""))
+            break
+        elif CODE.match(word):
+            break
+        elif not word.startswith("-"):
+            shown += " " + word
+            break
+    return shown[:COMMAND_CHARS]
 
 
 def _runs(record: Dict[str, Any]) -> bool:
@@ -252,9 +314,9 @@ def _runs(record: Dict[str, Any]) -> bool:
     return born is not None and process.alive(record["group"], born)
 
 
-def _crashed(run_dir: Path) -> bool:
+def _crashed(records: Iterable[Dict[str, Any]]) -> bool:
     """Return whether a rank ended by a signal that nobody sends to ask for its end, or unseen."""
-    codes = [record.get("exit_code") for record in _records(run_dir) if "ended_at" in record]
+    codes = [record.get("exit_code") for record in records if "ended_at" in record]
     return any(code is None or (code < 0 and code not in ORDERED) for code in codes)
 
 

@@ -1,5 +1,6 @@
 """Processes on a node, known by pid *and* birth, so that a reused pid is never taken for ours."""
 
+import contextlib
 import os
 import resource
 import select
@@ -27,7 +28,8 @@ def allow_open_files(count: int = MAX_OPEN_FILES) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = min(count, OPEN_MAX if hard == resource.RLIM_INFINITY else hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        with contextlib.suppress(OSError, ValueError):  # a hard limit above fs.nr_open can't be set again
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def boot_id() -> str:

@@ -95,11 +95,12 @@ def start(spec: Dict[str, Any], run_dir: Path) -> None:
 def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     """The supervisor itself: start the launcher, wait, clean up, write the exit status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(
+        signal.SIGINT, lambda _number, _frame: None
+    )  # unlike SIG_IGN, the launcher does not inherit it
     # Kept in mind until it is said that the run is under way: who stops it sooner has not made its start fail.
     early: List[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: early.append(number))
-    exit_code, stopped, not_ours = None, False, False
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -119,47 +120,60 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
         os.write(answers, "{} could not be started: {}".format(spec["argv"][0], error).encode())
         return
     end = ending.Ending(run_dir, launcher, ending.grace_of(run_dir, spec))
+    identity = {
+        "pid": os.getpid(),
+        "birth": process.birth(os.getpid()),
+        "boot_id": process.boot_id(),
+        "init_birth": process.birth(1),
+    }
+    launched = {
+        "launcher": launcher.pid,
+        "launcher_birth": process.birth(launcher.pid),
+        "grace_s": ending.grace_of(run_dir, spec),
+        "uses": sorted(folders_used(spec)),
+    }
     try:
-        identity = {
-            "pid": os.getpid(),
-            "birth": process.birth(os.getpid()),
-            "boot_id": process.boot_id(),
-            "init_birth": process.birth(1),
-        }
-        launched = {
-            "launcher": launcher.pid,
-            "launcher_birth": process.birth(launcher.pid),
-            "grace_s": ending.grace_of(run_dir, spec),
-            "uses": sorted(folders_used(spec)),
-        }
+        write_json(run_dir / "runner.json", dict(identity, **launched))
+    except OSError as error:
+        # Nobody could find the run again, so it must not go on.
+        process.signal_group(launcher.pid, signal.SIGKILL)
+        os.write(answers, str(error).encode())
+        return
+    os.write(answers, b"ok")
+    os.close(answers)
+    _end_run(run_dir, end, early)
+
+
+def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
+    """Wait for the launcher's end or an order to stop, end all processes, and write the exit status.
+
+    `early`: not empty if the order has come.
+    """
+    exit_code, stopped, not_ours, told, ended_at = None, False, False, False, None
+    try:
         try:
-            write_json(run_dir / "runner.json", dict(identity, **launched))
-        except OSError as error:
-            # Nobody could find the run again, so it must not go on.
-            process.signal_group(launcher.pid, signal.SIGKILL)
-            os.write(answers, str(error).encode())
-            return
-        os.write(answers, b"ok")
-        os.close(answers)
-        signal.signal(signal.SIGTERM, _raise_stopped)
-        if early or (run_dir / "stop").exists():
-            raise Stopped
-        exit_code = end.watch()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except Stopped:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # Told apart at once: the nodes' failures lead to each other's stop.
-        stopped, not_ours = True, not (run_dir / "stop").exists()
-    if stopped:
-        exit_code = end.stop(_signal_of_stop(run_dir))
-    told = (run_dir / "stop").exists() and not not_ours
-    ended_at = time.time()
-    end.finish(wait=not not_ours)
-    if not not_ours:  # a machine that goes down has no time for it
-        with contextlib.suppress(OSError, RuntimeError):  # how the run ended counts for more, and is told
-            outputs.keep(run_dir)
-    ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else None
-    _write_exit(run_dir, exit_code, told, ended, ended_at, end.document())
+            signal.signal(signal.SIGTERM, _raise_stopped)
+            if early or _is_told(run_dir):
+                raise Stopped
+            exit_code = end.watch()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        except Stopped:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            # Told apart at once: the nodes' failures lead to each other's stop.
+            stopped, not_ours = True, not _is_told(run_dir)
+        if stopped:
+            exit_code = end.stop(_signal_of_stop(run_dir))
+        told = _is_told(run_dir) and not not_ours
+        ended_at = time.time()
+        end.finish(wait=not not_ours)
+        if not not_ours:  # a machine that goes down has no time for it
+            with contextlib.suppress(OSError, RuntimeError):  # how the run ended counts for more, and is told
+                outputs.keep(run_dir)
+    finally:
+        process.kill_descendants(ending.KILLED_S)
+        failed = end_reasons.ended(end_reasons.RUNNER_KILLED) if exit_code is None else None
+        ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else failed
+        _write_exit(run_dir, exit_code, told, ended, ended_at or time.time(), end.document())
 
 
 def forget_place(run_dir: Path) -> None:
@@ -171,6 +185,11 @@ def forget_place(run_dir: Path) -> None:
 def explain(run_dir: Path, ended: Dict[str, Any]) -> None:
     """For a launcher that fails and knows why."""
     write_json(run_dir / REASON, ended)
+
+
+def _is_told(run_dir: Path) -> bool:
+    """Return whether the run was told to stop. False, too, if the disk does not answer."""
+    return os.path.exists(str(run_dir / "stop"))
 
 
 def _told_at(run_dir: Path) -> Optional[float]:
@@ -188,8 +207,10 @@ def _why_stopped(run_dir: Path) -> Dict[str, Any]:
 
 def _signal_of_stop(run_dir: Path) -> signal.Signals:
     """Return the signal that ranks get: SIGINT where a person pressed Ctrl-C, as in a terminal, else SIGTERM."""
-    interrupted = read_json(run_dir / "stop").get("signal") == signal.SIGINT.name
-    return signal.SIGINT if interrupted else signal.SIGTERM
+    with contextlib.suppress(OSError):
+        if read_json(run_dir / "stop").get("signal") == signal.SIGINT.name:
+            return signal.SIGINT
+    return signal.SIGTERM
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -205,19 +226,21 @@ def _write_exit(
     end: Optional[Dict[str, Any]],
 ) -> None:
     """The last act: `exit.json`, on a full disk too; that is the reason where there is no other."""
-    disk = os.statvfs(str(run_dir))
-    free_bytes = disk.f_bavail * disk.f_frsize
-    reserve = run_dir / ".reserve"
-    if reserve.exists():
-        reserve.unlink()
+    free_bytes, told_at = LOW_DISK_BYTES, None
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(str(run_dir))
+        free_bytes = disk.f_bavail * disk.f_frsize
+        os.unlink(str(run_dir / ".reserve"))
     full = (
         end_reasons.ended(end_reasons.DISK_FULL, free_bytes=free_bytes)
         if free_bytes < LOW_DISK_BYTES
         else None
     )
-    ended = (ended or read_json(run_dir / REASON) or full) if exit_code else None
-    if stopped and ended is None:
-        ended = _why_stopped(run_dir)
+    with contextlib.suppress(OSError):
+        told_at = _told_at(run_dir) if stopped else None
+        ended = (ended or read_json(run_dir / REASON) or full) if exit_code != 0 else None
+        if stopped and ended is None:
+            ended = _why_stopped(run_dir)
     write_json(
         run_dir / "exit.json",
         {
@@ -225,7 +248,7 @@ def _write_exit(
             "ended_at": ended_at,
             "boot_id": process.boot_id(),
             "stopped": stopped,
-            "stopped_at": _told_at(run_dir) if stopped else None,
+            "stopped_at": told_at,
             "ended": ended,
             "ending": end,
         },
@@ -273,11 +296,14 @@ def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def tell_to_stop(
-    run_dir: Path, reason: str = end_reasons.STOPPED, number: str = "SIGTERM", grace_s: Optional[float] = None
+    run_dir: Path,
+    reason: str = end_reasons.STOPPED,
+    signal_name: str = "SIGTERM",
+    grace_s: Optional[float] = None,
 ) -> None:
     """Tell the run to end, also one that is just being started. Returns at once.
 
-    `number`: the signal for its ranks. `grace_s`: how long these may take from it on. None: as the launch set.
+    `signal_name`: of that for its ranks. `grace_s`: how long these may take from it on. None: as the launch set.
     """
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if grace_s is not None:
@@ -287,7 +313,7 @@ def tell_to_stop(
     if not stop.exists():  # its time, its reason and its signal are those of the first call
         temporary = temporary_beside(stop)
         try:
-            temporary.write_text(json.dumps(dict(end_reasons.ended(reason), signal=number)))
+            temporary.write_text(json.dumps(dict(end_reasons.ended(reason), signal=signal_name)))
         except OSError:  # an empty file finds room on a full disk, too
             temporary.touch()
         temporary.replace(stop)
@@ -315,7 +341,7 @@ def clean_up(run_dir: Path) -> None:
     supervisor = read_json(run_dir / "runner.json")
     if not supervisor or (run_dir / "exit.json").exists() or supervisor["boot_id"] != process.boot_id():
         return
-    ending.kill_ranks(run_dir)
+    ending.kill_ranks(ending.read_records(run_dir).values())
     forget_place(run_dir)
     if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
         process.signal_group(supervisor["launcher"], signal.SIGKILL)
@@ -330,8 +356,8 @@ def active_runs() -> List[str]:
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`stop`: tell the run to end and say so, with the grace of its ranks; then say how it ended."""
     run_dir = Path(request["run_dir"])
-    reason, number = request.get("reason", end_reasons.STOPPED), request.get("signal", "SIGTERM")
-    tell_to_stop(run_dir, reason, number, request.get("grace_s"))
+    reason, signal_name = request.get("reason", end_reasons.STOPPED), request.get("signal", "SIGTERM")
+    tell_to_stop(run_dir, reason, signal_name, request.get("grace_s"))
     grace_s = ending.grace_of(run_dir, read_json(run_dir / "runner.json"))
     frames.write(output, {"t": frames.TOLD, "grace_s": grace_s})
     state = wait_for_end(run_dir, grace_s + float(request["deadline_s"]))

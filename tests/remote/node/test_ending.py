@@ -10,8 +10,9 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from inventories.run import LeftProcess, NodeEnding
+from inventories.run import STOP_GRACE_S, LeftProcess, NodeEnding
 from remote.ending_sentences import ended_lines, waiting_text
+from remote.node.runs.ending import GRACE_S, command_of
 
 STOP = """
 import json, sys, time
@@ -67,16 +68,33 @@ for number in (signal.SIGTERM, signal.SIGINT):
 print("ready", flush=True)
 time.sleep(30)
 """
+UNREADABLE = """
+os.mkdir(os.path.dirname(os.path.dirname(os.environ["GPUCTL_METRICS"])) + "/ranks/rank-9.json")
+"""
+SLOW_LAUNCHER = """
+import signal, sys, time
+from pathlib import Path
+if {deaf}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path("RUN_DIR", "logs", "rank-0.log").write_text("ready")
+time.sleep({seconds})
+"""
 LEAVES = """
 subprocess.Popen(["sh", "-c", "sleep {seconds}; touch {tmp}/uploaded # upload"], start_new_session={apart})
 """
 
 
-def ended(tmp_path: Path, script: str, *orders: tuple[Any, ...], grace: float = 20.0) -> dict[str, Any]:
-    """End a run of one rank by these orders, and return its state with what was `waited` for."""
+def ended(
+    tmp_path: Path, script: str, *orders: tuple[Any, ...], grace: float = 20.0, launcher: str = ""
+) -> dict[str, Any]:
+    """End a run of one rank by these orders, and return its state with what was `waited` for.
+
+    `launcher`: code that runs before the rank is started.
+    """
     run_dir = tmp_path / ".gpuctl-node" / "runs" / "20261121-060000-0000" / "gpu-0"
     rank = [sys.executable, "-c", RANK + script, str(tmp_path)]
-    wrapper = [sys.executable, "-I", "-c", WRAPPER, str(run_dir), str(tmp_path), "--"]
+    launcher = launcher.replace("RUN_DIR", str(run_dir))
+    wrapper = [sys.executable, "-I", "-c", launcher + WRAPPER, str(run_dir), str(tmp_path), "--"]
     code = STOP.format(
         root=str(ROOT), run_dir=str(run_dir), argv=[*wrapper, *rank], grace=grace, orders=orders
     )
@@ -127,12 +145,50 @@ def test_rank_that_does_not_end_is_killed(
     assert json.loads(record.read_text())["exit_code"] == -9
 
 
+@pytest.mark.parametrize(("deaf", "seconds"), [(False, 30), (True, 1.5)], ids=["starting", "deaf"])
+def test_interrupt_before_the_ranks_begin_ends_the_run(tmp_path: Path, deaf: bool, seconds: float) -> None:
+    """A rank that begins later all the same has SIGTERM at once."""
+    launcher = SLOW_LAUNCHER.format(deaf=deaf, seconds=seconds)
+    state = ended(tmp_path, "time.sleep(30)", ("SIGINT",), launcher=launcher)
+    assert (state["ending"]["signal"], state["ending"]["killed"]) == ("SIGTERM", [])
+    assert [json.loads(path.read_text())["exit_code"] for path in tmp_path.rglob("rank-0.json")] == [
+        -15
+    ] * deaf
+    assert (state["stopped"], state["ending"]["seconds"] >= 1.0) == (True, deaf)
+
+
+def test_run_whose_records_cannot_all_be_read_ends_with_its_exit_status(tmp_path: Path) -> None:
+    """As where a network's disk fails for a while."""
+    state = ended(tmp_path, UNREADABLE + SAVES, ("SIGINT",))
+    assert (state["ended"], state["ending"]["signal"]) == ({"reason": "stopped"}, "SIGINT")
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("aws s3 cp a b", "aws"),
+        ("/usr/bin/python3.12 -W ignore -u up.py --token x", "python3.12 up.py"),
+        ("python -Im pkg.up --token x", "python -m pkg.up"),
+        ("python -uc code token", "python"),
+        ("bash -euo pipefail up.sh token", "bash up.sh"),
+        ("sh -c code", "sh"),
+    ],
+)
+def test_command_shows_no_arguments(line: str, command: str) -> None:
+    assert command_of(line.split()) == command
+    assert command_of(["ray::up with a title"]) == "ray::up"
+
+
+def test_grace_of_nodes_is_that_of_runs() -> None:
+    assert GRACE_S == STOP_GRACE_S
+
+
 @pytest.mark.parametrize("apart", [False, True], ids=["in the rank's group", "in a session of its own"])
 def test_process_that_a_rank_left_ends_by_itself(tmp_path: Path, apart: bool) -> None:
-    state = ended(tmp_path, LEAVES.format(seconds=2.5, tmp=tmp_path, apart=apart))
+    state = ended(tmp_path, LEAVES.format(seconds=6, tmp=tmp_path, apart=apart))
     assert (tmp_path / "uploaded").exists()
     [left] = state["ending"]["left"]
-    assert left["command"].startswith("sh -c sleep 2.5")
+    assert left["command"] == "sh"
     assert not left["killed"]
     assert (state["exit_code"], state["stopped"]) == (0, False)
     assert [one["pid"] for one in state["waited"]["left"]] == [left["pid"]]
@@ -150,7 +206,7 @@ def test_process_that_a_killed_rank_left_is_not_waited_for(tmp_path: Path) -> No
     crash = LEAVES.format(seconds=60, tmp=tmp_path, apart=True) + "\nos.kill(os.getpid(), signal.SIGKILL)\n"
     forks = "if os.fork() == 0:\n    time.sleep(60)\ntime.sleep(1)"
     state = ended(tmp_path, forks + crash)
-    assert [left["command"].partition(" ")[0] for left in state["ending"]["left"]] == ["sh"]
+    assert [left["command"] for left in state["ending"]["left"]] == ["sh"]
     assert state["waited"] is None
 
 
