@@ -10,6 +10,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ TIMEOUT_S = 20.0
 """For programs of `Match exec`."""
 DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk", "id_xmss", "id_dsa")
 _DEFAULT_KNOWN = ("known_hosts", "known_hosts2")
+_SYSTEM_KNOWN = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def read_settings(host: str, *, user: str | None = None, port: int | None = None
         port=number,
         user=login,
         host_key_alias=values.get("hostkeyalias", [None])[0],
-        known_hosts=_known_hosts(values.get("userknownhostsfile", [""])[0], tokens),
+        known_hosts=_known_hosts(values, tokens),
         key_files=tuple(filter(os.path.isfile, paths if "identityfile" in values else usual)),
         names_keys=names_keys,
         missing_keys=tuple(path for path in paths if names_keys and not path.is_file()),
@@ -84,7 +86,7 @@ def read_settings(host: str, *, user: str | None = None, port: int | None = None
         agent=_agent(values.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
         certificates=tuple(_path(text, tokens) for text in values.get("certificatefile", [])),
         jump=None if jump == "none" else jump,
-        proxy_command=None if command == "none" else _expanded(command, tokens),
+        proxy_command=None if command == "none" else expand_tokens(command, tokens),
     )
 
 
@@ -100,6 +102,16 @@ def ssh_argv() -> list[str]:
     return ["ssh", "-F", str(config) if config.exists() else "none"]
 
 
+def expand_tokens(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace ssh's %-tokens; a token that is not known stays."""
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def login_words(user: str | None, port: int | None) -> list[str]:
+    """Return the words of ssh for a login and a port, as far as they are given."""
+    return (["-l", user] if user else []) + (["-p", str(port)] if port else [])
+
+
 def _resolve(host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
     """Return ssh's answer by lower-case keyword. ssh needs a few milliseconds for it."""
     if not _account().pw_dir:
@@ -111,8 +123,7 @@ def _resolve(host: str, user: str | None, port: int | None) -> dict[str, list[st
             f"{CONFIG} can't be read for '{host}': this computer has no ssh. Install OpenSSH's client "
             "(Debian, Ubuntu: sudo apt-get install openssh-client)."
         )
-    named = (["-l", user] if user else []) + (["-p", str(port)] if port else [])
-    argv = [*ssh_argv(), "-G", "-T", *named, "--", host]
+    argv = [*ssh_argv(), "-G", "-T", *login_words(user, port), "--", host]
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
@@ -122,6 +133,11 @@ def _resolve(host: str, user: str | None, port: int | None) -> dict[str, list[st
             f"Your SSH configuration gave no settings for '{host}' within {TIMEOUT_S:.0f} s, as where a program of "
             f"`Match exec` hangs. See: {shlex.join(argv)}"
         ) from None
+    except OSError as error:
+        raise InvalidInput(
+            f"Your SSH configuration can't be read for '{host}', as ssh can't be started: {error.strerror}. See: "
+            + shlex.join(argv)
+        ) from error
     lines = [line.decode(errors="replace").strip() for line in done.stderr.splitlines()]
     if done.returncode:
         why = "; ".join(line for line in lines if line and "Pseudo-terminal" not in line) or "no reason given"
@@ -135,14 +151,22 @@ def _resolve(host: str, user: str | None, port: int | None) -> dict[str, list[st
     return values
 
 
-def _known_hosts(text: str, tokens: dict[str, str]) -> tuple[Path, ...]:
-    """Return the files that the configuration names. ssh prints no quotes: a text with spaces may be one path."""
-    texts = [text] if Path(text).exists() else text.split(" ")
-    paths = [_path(part, tokens) for part in texts if part not in ("", "none")]
-    usual = {Path(_account().pw_dir, ".ssh", name) for name in _DEFAULT_KNOWN} | {
-        *_in_ssh_folder(_DEFAULT_KNOWN)
-    }
-    return () if set(paths) <= usual else tuple(paths)
+def _known_hosts(values: Mapping[str, list[str]], tokens: dict[str, str]) -> tuple[Path, ...]:
+    """Return the user's files and the system's where the configuration names others than the usual ones."""
+    user, system = values.get("userknownhostsfile"), values.get("globalknownhostsfile")
+    usual = {Path(_account().pw_dir, ".ssh", name) for name in _DEFAULT_KNOWN}
+    usual |= {*_in_ssh_folder(_DEFAULT_KNOWN), *_SYSTEM_KNOWN}
+    paths = [_path(part, tokens) for texts in (user, system) for part in _parts(texts)]
+    if "none" not in (*(user or ()), *(system or ())) and set(paths) <= usual:
+        return ()
+    return tuple(paths) or (Path(os.devnull),)
+
+
+def _parts(texts: list[str] | None) -> list[str]:
+    """Return the files of an option. ssh prints no quotes: a text with spaces may be one path."""
+    text = texts[0] if texts else ""
+    parts = [text] if os.path.exists(text) else text.split(" ")  # noqa: PTH110 - any text, however long
+    return [part for part in parts if part not in ("", "none")]
 
 
 def _agent(text: str, tokens: dict[str, str]) -> str:
@@ -160,13 +184,8 @@ def _in_ssh_folder(names: tuple[str, ...]) -> list[Path]:
 
 
 def _path(text: str, tokens: dict[str, str]) -> Path:
-    expanded = re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), _expanded(text, tokens))
+    expanded = re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), expand_tokens(text, tokens))
     return Path(expanded).expanduser()
-
-
-def _expanded(text: str, tokens: dict[str, str]) -> str:
-    """Replace ssh's %-tokens; a token that is not known stays."""
-    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
 def _account() -> pwd.struct_passwd:

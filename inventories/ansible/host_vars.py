@@ -14,7 +14,6 @@ from typing import Any, get_args
 from inventories.ansible.groups import Host, Var
 from inventories.ansible.ssh_args import (
     SshArgs,
-    expand_tokens,
     proxy_of_hops,
     read_address,
     read_args,
@@ -23,11 +22,12 @@ from inventories.ansible.ssh_args import (
 from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
-from inventories.user_ssh import read_settings
+from inventories.user_ssh import expand_tokens, read_settings
 from inventories.yaml_source import Foreign, Problems, shown
 
 _KEY_FILE = "ansible_ssh_private_key_file"
-_ARGS = ("ansible_ssh_common_args", "ansible_ssh_args", "ansible_ssh_extra_args")
+_ARGS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+"""In Ansible's order; ssh takes the first value of an option."""
 _PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 _CONNECTION = "ansible_connection"
 
@@ -197,12 +197,10 @@ def _proxy_command(values: dict[str, Any]) -> str | None:
     command: str | None = values.get("proxy_command")
     if command is None:
         return None
-    host, port, user = (
-        values.get("ansible_host", ""),
-        values.get("ansible_port", 22),
-        values.get("ansible_user", ""),
-    )
-    return expand_tokens(command, host=host, port=port, user=user, name=values.get("ssh_alias") or host)
+    host = values.get("ansible_host", "")
+    tokens = {"%": "%", "h": host, "n": values.get("ssh_alias") or host}
+    tokens |= {"p": str(values.get("ansible_port", 22)), "r": values.get("ansible_user", "")}
+    return expand_tokens(command, tokens)
 
 
 def _checked(host: Host, problems: Problems) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from inventories.bastion import read_bastion
+from inventories.user_ssh import login_words
 
 SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh")
 _ADDRESS = re.compile(
@@ -119,15 +120,8 @@ def proxy_of_hops(hops: str) -> str:
     """Return the program that reaches a host over several bastions."""
     *before, last = hops.split(",")
     bastion = read_bastion(last)
-    port = ["-p", str(bastion.port)] if bastion.port else []
-    user = ["-l", bastion.user] if bastion.user else []
-    return shlex.join(["ssh", "-J", ",".join(before), *user, *port, "-W", "[%h]:%p", "--", bastion.host])
-
-
-def expand_tokens(command: str, *, host: str, port: int, user: str, name: str) -> str:
-    """Return a proxy command with ssh's tokens replaced."""
-    tokens = {"%": "%", "h": host, "p": str(port), "r": user, "n": name}
-    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), command)
+    login = login_words(bastion.user, bastion.port)
+    return shlex.join(["ssh", "-J", ",".join(before), *login, "-W", "[%h]:%p", "--", bastion.host])
 
 
 def refuse_connection(kind: str) -> str | None:

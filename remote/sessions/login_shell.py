@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from inventories.machine import Machine
+from inventories.user_programs import last_line
 from remote.errors import BadAnswer, NodeFailed, NoPython, ShellFailed
 from remote.shared.greeting import READY, RUNS
 
@@ -18,7 +19,6 @@ BLANKS = 4
 MAX_PRINTED_BYTES = 256 * 1024
 """For all that start-up files print."""
 LINE_BYTES = 64 * 1024
-SHOWN = 300
 TRIAL = "echo this account runs commands"
 REFUSALS = ("not available", "nologin", "not allowed")
 """In the answers of accounts that may run nothing."""
@@ -42,7 +42,7 @@ def decoys(command: str) -> bytes:
     return b"\n" * BLANKS + command.encode() + b"\n"
 
 
-DECOYS = BLANKS + 1
+DECOY_COUNT = BLANKS + 1
 """Lines that nothing has taken."""
 
 
@@ -128,12 +128,6 @@ def silence(machine: Machine, greeting: Greeting) -> str:
         "files (~/.bashrc and the like) may wait for something, or the machine hangs. See: "
         + typed_ssh(machine, TRIAL)
     )
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not empty, without what could steer a terminal."""
-    lines = ["".join(sign for sign in line if sign.isprintable()).strip() for line in text.splitlines()]
-    return next((line[:SHOWN] for line in reversed(lines) if line), "")
 
 
 def typed_ssh(machine: Machine, command: str) -> str:

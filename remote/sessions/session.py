@@ -13,7 +13,7 @@ from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, HomeNotWritable, NodeFailed
 from remote.sessions import login_shell, node_payload
 from remote.sessions.limits import ANSWER_BYTES, SLOWEST_BYTES_PER_S, BoundedStream, Bounds, Endless, buffered
-from remote.sessions.login_shell import DECOYS, Greeting
+from remote.sessions.login_shell import DECOY_COUNT, Greeting
 from remote.shared import frames
 from remote.shared.constants import DISK_FULL, FAILED, NOT_WRITABLE
 from remote.shared.greeting import BEGIN
@@ -163,7 +163,7 @@ class Node:
                 line, ahead = node_payload.next_command(self.python, command), b""
             else:
                 line, ahead = node_payload.first_command(self.python, command)
-            process = self.transport.start(line, window_bytes=window_bytes)
+            process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
             self._booted = True
         talk = Conversation(self, command, process, timeout_s, bounds)
         try:
@@ -179,9 +179,9 @@ class Node:
         """Note that the node's part has answered."""
         self._heard = True
 
-    def greeted(self, skipped: int) -> None:
+    def note_skipped_lines(self, skipped: int) -> None:
         """Note how many lines nothing took: where all were left, later commands need not wait for the greeting."""
-        self._takes_lines = self._takes_lines and skipped < DECOYS
+        self._takes_lines = self._takes_lines and skipped < DECOY_COUNT
 
     def lost(self, what: str, greeting: Greeting) -> ConnectionLost:
         """Return the error of a conversation that broke off."""
@@ -287,7 +287,7 @@ class Conversation:
             count = self._reader.readline(frames.CHUNK_BYTES).strip()
             self._counted = True
             if count.isdigit():
-                self._node.greeted(int(count))
+                self._node.note_skipped_lines(int(count))
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

@@ -62,10 +62,14 @@ class Transport(Protocol):
     ssh_config: Path | None
     """A configuration in which the system's ssh finds the machine by its name; None: ssh can't get there."""
 
-    def start(self, command: str, *, window_bytes: int | None = None) -> Process:
+    def start(self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False) -> Process:
         """Start a shell command. Raises ConnectionLost.
 
-        `window_bytes`: at most so much of its output is on its way at a time. None: as much as is usual.
+        Args:
+            command: The command.
+            window_bytes: At most so much of its output is on its way at a time. None: as much as is usual.
+            awaits_input: It does nothing before its first input, so it may start twice: where this process was away
+                while it started, its start is tried again.
         """
         ...
 

@@ -82,11 +82,11 @@ def _trusted_keys(way: SshSettings, where: str) -> Mapping[str, paramiko.PKey]:
     raise HostKeyRejected(
         f"{where}: no host key of {name} is known ({', '.join(map(str, files))}), and gpuctl takes none on trust. "
         f"Nothing was sent. Connect once by hand and compare the fingerprint: {connect} "
-        f"(or, on a network that you trust: {scan} >> {_typed(files[0])})"
+        f"(or, on a network that you trust: {scan} >> {_shell_path(files[0])})"
     )
 
 
-def _typed(path: Path) -> str:
+def _shell_path(path: Path) -> str:
     """A path as a shell takes it, which expands a leading ~."""
     text = str(path)
     return "~/" + shlex.quote(text[2:]) if text.startswith("~/") else shlex.quote(text)

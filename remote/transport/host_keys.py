@@ -11,6 +11,8 @@ from inventories import deadline
 from inventories.machine import Machine
 from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import HostKeyRejected, Unreachable
+from remote.transport.paramiko_errors import hung_up
+from remote.transport.retry import HungUp, retry_hang_ups
 
 if TYPE_CHECKING:
     import paramiko
@@ -185,7 +187,12 @@ def _key(words: list[str]) -> "paramiko.PKey | None":
 
 
 def _ask(machine: Machine) -> str:
-    """The key that the host shows now."""
+    """Return the key that the host shows now. A server that hangs up before its banner is tried again."""
+    return retry_hang_ups(lambda: _ask_once(machine), deadline_s=ASK_S)
+
+
+def _ask_once(machine: Machine) -> str:
+    """Ask once, as `_ask` does. Raises HungUp, too."""
     import paramiko
 
     from remote.transport.paramiko_errors import incompatible
@@ -209,7 +216,8 @@ def _ask(machine: Machine) -> str:
             f"{machine.host}:{machine.port} showed no host key: {error}. "
             "Check that the machine is up and that its SSH port is open to this computer."
         )
-        raise failure_of(stream) or Unreachable(f"{machine.name}: {reason}") from error
+        kind = HungUp if hung_up(error) else Unreachable
+        raise failure_of(stream, kind(f"{machine.name}: {reason}")) from error
     finally:
         if stream is not None:
             stream.close()

@@ -236,13 +236,13 @@ def unlocked_key(file: KeyFile) -> paramiko.PKey:
     if file.problem:
         raise AuthenticationFailed(file.problem)
     with _typing:
-        return _typed(file.path)
+        return _unlock_once(file.path)
 
 
 _unlocked: dict[Path, Any] = {}
 
 
-def _typed(path: Path) -> paramiko.PKey:
+def _unlock_once(path: Path) -> paramiko.PKey:
     known = _unlocked.get(path)
     if known is None:
         known = _unlocked[path] = _ask(path)

@@ -98,8 +98,8 @@ def _connect(
             f"{where}: the host key has changed: expected {error.expected_key.fingerprint}, got "
             f"{error.key.fingerprint}. Nothing was sent. If you did not make the machine anew, somebody "
             "else may be answering. If you did: `gpuctl down` forgets the pinned key, "
-            f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one. "
-            + "`gpuctl up` alone replaces local hosts that are gone."
+            f"`ssh-keygen -R '{pattern}'` the one in your own known_hosts, and `gpuctl up` then pins the new one."
+            + " `gpuctl up` alone replaces local hosts that are gone."
             * (machine.shape == "local")
         ) from error
     except (paramiko.AuthenticationException, NoKey, TooManyKeys, SecondFactor) as error:

@@ -124,9 +124,9 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
         try:
             return log_in(self.machine, stream, self.cluster.known_hosts_path, timeout_s, self._offer)
         except Unreachable as error:
-            failure = None if self.machine.is_direct else _failure_of(stream)
+            failure = error if self.machine.is_direct else _failure_of(stream, error)
             stream.close()
-            raise failure or error from None
+            raise failure from None
         except BaseException:
             stream.close()
             raise
@@ -139,10 +139,10 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no
         return f"<PinnedConnection {self.machine.name}>"
 
 
-def _failure_of(stream: object) -> Unreachable | None:
+def _failure_of(stream: object, error: Unreachable) -> Unreachable:
     from remote.transport.proxy_command import failure_of
 
-    return failure_of(stream)
+    return failure_of(stream, error)
 
 
 def _tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":

@@ -123,16 +123,18 @@ class PodTransport:
         self._open = True
         self._context = context
 
-    def start(self, command: str, *, window_bytes: int | None = None) -> "PodProcess":
+    def start(
+        self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False
+    ) -> "PodProcess":
         """Start a shell command in the home folder of the container's user. Raises ConnectionLost."""
-        return self._exec([*self._relay("run"), f"cd; {command}"], window_bytes)
+        return self._exec([*self._relay("run"), f"cd; {command}"], window_bytes, retry=awaits_input)
 
     def connect_port(self, port: int, host: str = LOOPBACK) -> "PodProcess":
         """Connect to a port on the pod's loopback, or of a host that it reaches.
 
         Raises ConnectionLost, also where nobody listens there.
         """
-        stream = self._exec([*self._relay("connect"), host, str(port)], None)
+        stream = self._exec([*self._relay("connect"), host, str(port)], None, retry=True)
         stream.settimeout(OPEN_TIMEOUT_S)
         try:
             if stream.recv(1) == pod_relay.CONNECTED:
@@ -156,11 +158,17 @@ class PodTransport:
     def _relay(self, what: str) -> list[str]:
         return [self._machine.python or "python3", "-I", "-c", pod_relay.PROGRAM, what]
 
-    def _exec(self, argv: list[str], window_bytes: int | None) -> "PodProcess":
-        return PodProcess(self.link(argv), self._broke, kept_bytes=window_bytes or KEPT_BYTES)
+    def _exec(self, argv: list[str], window_bytes: int | None, *, retry: bool) -> "PodProcess":
+        return PodProcess(self.link(argv, retry=retry), self._broke, kept_bytes=window_bytes or KEPT_BYTES)
 
-    def link(self, argv: list[str], *, terminal: bool = False) -> "websocket.WebSocket":
-        """Start a program, on a terminal of its own where asked; its streams. Raises ConnectionLost."""
+    def link(self, argv: list[str], *, terminal: bool = False, retry: bool = False) -> "websocket.WebSocket":
+        """Start a program, and return its streams. Raises ConnectionLost.
+
+        Args:
+            argv: The program.
+            terminal: It gets a terminal of its own.
+            retry: It may start twice where this process was away meanwhile.
+        """
         namespace, _, name = self._machine.id.partition("/")
         try:
             settings = self._context.configuration()
@@ -173,20 +181,21 @@ class PodTransport:
         query = [("container", self._container), *((stream, "true") for stream in streams)]
         query += [("command", word) for word in argv]
         address = f"{settings.host}/api/v1/namespaces/{namespace}/pods/{name}/exec?{urlencode(query)}"
-        try:
-            return retry_if_away(
-                lambda: websocket.create_connection(
-                    "ws" + address.removeprefix("http"),
-                    timeout=OPEN_TIMEOUT_S,
-                    header=headers_of(settings),
-                    subprotocols=[PROTOCOL],
-                    sslopt=_tls(settings),
-                    sockopt=DEAD_PEER_OPTIONS,
-                    suppress_origin=True,
-                    **_proxy(settings),
-                ),
-                BROKEN,
+
+        def dial() -> "websocket.WebSocket":
+            return websocket.create_connection(
+                "ws" + address.removeprefix("http"),
+                timeout=OPEN_TIMEOUT_S,
+                header=headers_of(settings),
+                subprotocols=[PROTOCOL],
+                sslopt=_tls(settings),
+                sockopt=DEAD_PEER_OPTIONS,
+                suppress_origin=True,
+                **_proxy(settings),
             )
+
+        try:
+            return retry_if_away(dial, BROKEN) if retry else dial()
         except websocket.WebSocketBadStatusException as error:
             self._broke()
             refused = AuthenticationFailed if error.status_code in (401, 403) else ConnectionLost

@@ -3,22 +3,33 @@
 A bastion that is itself reached over another host is such a program, too: the system's `ssh -W`.
 """
 
+import re
 import shlex
+import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from threading import Lock
 
 from inventories.bastion import Bastion
 from inventories.clocks import awake_s
 from inventories.machine import Machine
-from inventories.user_ssh import ssh_argv
+from inventories.user_programs import last_line, signal_group, without_secrets
+from inventories.user_ssh import login_words, ssh_argv
 from remote.errors import Unreachable
+from remote.transport.retry import HungUp
 
 END_S = 5.0
 """For a program to exit after it has closed its output, or after SIGTERM."""
-SHOWN = 300
+NOT_STARTED = (126, 127)
+"""Exit statuses of a shell for a program that can't be started."""
+LASTING = re.compile(
+    "permission denied|verification failed|could not resolve|not known|refused|no route|unreachable|timed out"
+    "|open failed|bad configuration|too many authentication|no such|not found|unknown option|usage:",
+    re.IGNORECASE,
+)
+"""Printed reasons with which a program would fail again at once."""
 
 
 class WatchedStream:
@@ -47,21 +58,34 @@ class ProxyStream(WatchedStream):
 
     def __init__(self, name: str, command: str) -> None:
         super().__init__()
-        self._where = f"{name}: ProxyCommand `{command}`"
-        self._socket, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        with theirs:
-            # In a session of its own: Ctrl-C here ends no connection.
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._stderr,
-                start_new_session=True,
-            )
+        self._where = f"{name}: ProxyCommand `{without_secrets(command)}`"
+        try:
+            self._start(command)
+        except OSError as error:
+            raise Unreachable(
+                f"{self._where} can't be started: {error.strerror}. This computer may have too many open files or "
+                "processes: see `ulimit -n` and `ulimit -u`."
+            ) from error
         self._closing = Lock()
         self._closed = self._ended = False
         self._failure: Unreachable | None = None
+
+    def _start(self, command: str) -> None:
+        """Start the program. Raises OSError, and leaves nothing open then."""
+        with ExitStack() as opened:
+            self._socket, theirs = socket.socketpair()
+            opened.callback(self._socket.close)
+            with theirs:
+                self._stderr = opened.enter_context(tempfile.TemporaryFile())
+                # In a session of its own: Ctrl-C here ends no connection, and its children end with it.
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", f"exec {command}"],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
+            opened.pop_all()
 
     def settimeout(self, timeout_s: float | None) -> None:
         """Set how long to wait for data."""
@@ -85,7 +109,7 @@ class ProxyStream(WatchedStream):
             raise
 
     def close(self) -> None:
-        """Close it, and end the program. Again: nothing."""
+        """Close it, and end the program with its children. Again: nothing."""
         with self._closing:
             if self._closed:
                 return
@@ -94,9 +118,11 @@ class ProxyStream(WatchedStream):
             if self._ended:
                 with suppress(subprocess.TimeoutExpired):
                     self._failure = self._reason(self._process.wait(END_S))
-            self._process.terminate()
+            signal_group(self._process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
+            signal_group(self._process.pid, signal.SIGKILL)
+            self._process.wait()
             self._stderr.close()
 
     def failure(self) -> Unreachable | None:
@@ -106,23 +132,31 @@ class ProxyStream(WatchedStream):
 
     def _reason(self, status: int) -> Unreachable:
         self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        printed = f"'{lines[-1][:SHOWN]}'" if lines else f"nothing, and its exit status was {status}"
-        return Unreachable(f"{self._where} ended before SSH answered. It printed {printed}.")
+        text = self._stderr.read().decode(errors="replace")
+        last = last_line(text)
+        printed = f"'{last}'" if last else f"nothing, and its exit status was {status}"
+        lasting = status in NOT_STARTED or LASTING.search(text)
+        return (Unreachable if lasting else HungUp)(
+            f"{self._where} ended before SSH answered. It printed {printed}."
+        )
 
 
-def failure_of(stream: object) -> Unreachable | None:
-    """Return the error of a stream whose program has ended. None: it runs, or the stream has no program."""
-    return stream.failure() if isinstance(stream, ProxyStream) else None
+def failure_of(stream: object, error: Unreachable) -> Unreachable:
+    """Return the error of a connection over a stream, with the reason of its program where that has ended.
+
+    HungUp stays where the program's reason may pass.
+    """
+    failure = stream.failure() if isinstance(stream, ProxyStream) else None
+    if failure is None:
+        return error
+    return failure if isinstance(error, HungUp) else Unreachable(str(failure))
 
 
-def over(bastion: Bastion, machine: Machine) -> str:
+def command_over_bastion(bastion: Bastion, machine: Machine) -> str:
     """Return the program that reaches a machine over a bastion as the user's own ssh does.
 
     As in gpuctl's own connections, the bastion's host key has to be known.
     """
     target = f"[{machine.host}]:{machine.port}" if ":" in machine.host else f"{machine.host}:{machine.port}"
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-W", target]
-    user = ["-l", bastion.user] if bastion.user else []
-    port = ["-p", str(bastion.port)] if bastion.port else []
-    return shlex.join([*ssh_argv(), *options, *user, *port, "--", bastion.host])
+    return shlex.join([*ssh_argv(), *options, *login_words(bastion.user, bastion.port), "--", bastion.host])

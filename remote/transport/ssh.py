@@ -35,10 +35,14 @@ class SshTransport:
         self.connection = connection
         self._name = connection.machine.name
 
-    def start(self, command: str, *, window_bytes: int | None = None) -> "SshProcess":
+    def start(
+        self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False
+    ) -> "SshProcess":
         """Start a shell command. Raises ConnectionLost."""
         try:
-            return SshProcess(retry_if_away(lambda: self._exec(command, window_bytes), BROKEN))
+            if awaits_input:
+                return SshProcess(retry_if_away(lambda: self._exec(command, window_bytes), BROKEN))
+            return SshProcess(self._exec(command, window_bytes))
         except BROKEN as error:
             raise self._lost(error) from error
 

@@ -13,7 +13,7 @@ from inventories.machine import Machine
 from remote.errors import RemoteError, Unreachable
 from remote.transport.bastion import connect_bastion, read_way
 from remote.transport.paramiko_errors import channel_timed_out
-from remote.transport.proxy_command import ProxyStream, WatchedStream, over
+from remote.transport.proxy_command import ProxyStream, WatchedStream, command_over_bastion
 from remote.transport.tcp import DEAD_PEER_S
 
 ASK_EVERY_S = 10.0
@@ -54,7 +54,7 @@ def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
     except RemoteError as error:
         raise type(error)(f"{machine.name}: {error}") from error
     if way.jump is not None or way.proxy_command is not None:
-        return ProxyStream(machine.name, over(bastion, machine))
+        return ProxyStream(machine.name, command_over_bastion(bastion, machine))
     shared, first = _take(bastion)
     try:
         if first:

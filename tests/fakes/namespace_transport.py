@@ -55,7 +55,9 @@ class NamespaceTransport:
         self._machine = machine
         self._pid = pid
 
-    def start(self, command: str, *, window_bytes: int | None = None) -> "NamespaceProcess":
+    def start(
+        self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False
+    ) -> "NamespaceProcess":
         """Start a shell command as the machine's user."""
         return NamespaceProcess([*self._enter(), "sh", "-c", f"cd; {command}"])
 

@@ -11,7 +11,7 @@ from inventories.machine import Inventory, Machine
 
 READS = (
     "gpuctl reads ansible_host, ansible_port, ansible_user, gpuctl_transport, ansible_kubectl_context, bastion, "
-    "ansible_ssh_common_args, ansible_ssh_args, ansible_ssh_extra_args, "
+    "ansible_ssh_args, ansible_ssh_common_args, ansible_ssh_extra_args, "
     "ansible_ssh_private_key_file, ansible_python_interpreter, rank, private_ip, gpus, "
     "shape, id, state, host_key, launched_at, ssh_alias."
 )
@@ -279,6 +279,22 @@ def test_read_hosts_file_refuses_by_name(write, text, expected):
     (found,) = problems(write(f"all:\n  hosts:\n    a: {{{base}, {text}}}\n"))
     assert expected in found
     assert text.partition(":")[0].removeprefix("ansible_host") in found
+
+
+def test_first_arguments_of_ssh_count_in_ansibles_order(write):
+    args = {f"ansible_ssh_{kind}args": f"-l {kind or 'first_'}user" for kind in ("extra_", "common_", "")}
+    (machine,) = read_hosts_file(write(json.dumps({"all": {"hosts": {"192.0.2.1": args}}})))
+    assert machine.user == "first_user"
+
+
+def test_ssh_that_can_not_be_started_is_named(write, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text("#!/nowhere/sh\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(program.parent))
+    (found,) = problems(write("all: {hosts: {alias: {ansible_user: opc}}}\n"))
+    assert "ssh can't be started: No such file or directory" in found
 
 
 @pytest.mark.parametrize(

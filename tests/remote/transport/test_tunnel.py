@@ -154,6 +154,22 @@ def test_tunnel_checks_the_host_key_of_the_machine(
     closed()
 
 
+def test_proxy_command_that_is_hung_up_on_is_tried_again(
+    hosts: Sequence[Machine], home: Path, pinned: ClusterFolder, tmp_path: Path
+) -> None:
+    mark, script = tmp_path / "mark", tmp_path / "proxy"
+    script.write_text(
+        f"test -e {mark} || {{ touch {mark}; echo kex_exchange_identification: Connection closed >&2; exit 255; }}\n"
+        f"exec 3<>/dev/tcp/127.0.0.1/{hosts[1].port}; cat <&3 & cat >&3\n"
+    )
+    machine = replace(hosts[1], bastion=None, proxy_command=f"bash {script}")
+    assert host_keys.pin(replace(machine, host_key=None), [], accept_new=True).host_key == machine.host_key
+    mark.unlink()
+    node = connect(machine, pinned)
+    assert node.run("echo again").stdout == b"again\n"
+    node.close()
+
+
 def test_tunnel_names_the_keys_a_bastion_refused(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
@@ -331,7 +347,8 @@ def test_read_way_resolves_the_users_configuration_as_ssh_does(home: Path, tmp_p
     gate = way("gate")
     assert (gate.host, gate.port, gate.user, gate.only_these_keys) == ("192.0.2.7", 2200, "opc", True)
     assert (host_keys.known_name(gate), gate.key_files) == ("[192.0.2.7]:2200", (key,))
-    assert gate.known_hosts == (tmp_path / "a", tmp_path / "b")
+    system = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+    assert gate.known_hosts == (tmp_path / "a", tmp_path / "b", *system)
     assert (gate.agent, gate.names_keys) == (str(tmp_path / "agent"), True)
     typed = way("me@gate:22")
     assert (typed.user, typed.port, host_keys.known_name(typed)) == ("me", 22, "192.0.2.7")
@@ -340,6 +357,8 @@ def test_read_way_resolves_the_users_configuration_as_ssh_does(home: Path, tmp_p
     assert (plain.host, plain.port, plain.key_files, plain.known_hosts) == ("elsewhere", 22, (), ())
     assert (plain.only_these_keys, plain.names_keys) == (False, False)
     assert (way("far").jump, way("odd").proxy_command) == ("near,gate", "nc odd 22")
+    (home / "config").write_text("UserKnownHostsFile none\nHost alone\n  GlobalKnownHostsFile none\n")
+    assert (way("gate").known_hosts, way("alone").known_hosts) == (system, (Path(os.devnull),))
     (home / "config").write_text("Host gate\n  Port many\n")
     with pytest.raises(Unreachable, match=r"ssh answers '.*config line 2: Bad port.*See: ssh .*-G"):
         way("gate")
