@@ -16,7 +16,7 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util.ssl_ import create_urllib3_context
 
 from inventories.deadline import within
-from inventories.kube_plugin import ALONE_S, PluginFailed, credentials
+from inventories.kube_plugin import WITHOUT_TERMINAL_S, PluginFailed, credentials
 
 KEPT_S = 60.0
 """Tokens hold for minutes at least, and the program that gives them out may take a second."""
@@ -100,11 +100,14 @@ class KubeContext:
         _run_plugin(merged.config, context)
         loader = KubeConfigLoader(merged.config, active_context=context, config_persister=merged.save_changes)
         # An auth-provider asks a server, or runs a program.
-        within(
-            ALONE_S,
-            lambda: loader.load_and_set(settings),
-            what=f"the user of context {context} was not logged in",
-        )
+        clause = f"the auth-provider of context {context} gave no credentials"
+        try:
+            within(WITHOUT_TERMINAL_S, lambda: loader.load_and_set(settings), what=clause)
+        except TimeoutError as error:
+            raise PluginFailed(
+                f"In your kubeconfig, {error}. Log in again as the provider of the cluster describes it, and run the "
+                "command again."
+            ) from error
         settings.refresh_api_key_hook = None
         return settings
 

@@ -5,7 +5,6 @@ The official client runs it as well, without a deadline, and goes on as `system:
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -17,8 +16,9 @@ from typing import IO, Any
 from kubernetes.config import ConfigException
 
 from inventories.clocks import awake_s
+from inventories.user_programs import printable, signal_group, without_secrets
 
-ALONE_S = 30.0
+WITHOUT_TERMINAL_S = 30.0
 """For a plug-in that can ask nobody."""
 WITH_A_PERSON_S = 120.0
 """For a plug-in on a terminal, which may ask for a code, or have somebody log in with a browser."""
@@ -27,7 +27,6 @@ CONFIG = "client.authentication.k8s.io/exec"
 """Name of the extension of a cluster that is meant for its plug-in."""
 MAX_QUOTED = 400
 """Characters of what a plug-in printed that are quoted."""
-SECRETS = re.compile(r"secret|passw|key|--token", re.IGNORECASE)
 
 
 class PluginFailed(ConfigException):  # type: ignore[misc]  # the client has no types
@@ -49,8 +48,8 @@ def credentials(
         PluginFailed: It gave no credentials within its time.
     """
     name = f"The credential plug-in '{plugin.get('command')}' of context {context}"
-    alone = plugin.get("interactiveMode") == "Never" or not (sys.stdin and sys.stdin.isatty())
-    info: dict[str, Any] = {"interactive": not alone}
+    interactive = plugin.get("interactiveMode") != "Never" and bool(sys.stdin and sys.stdin.isatty())
+    info: dict[str, Any] = {"interactive": interactive}
     if plugin.get("provideClusterInfo"):
         info["cluster"] = _described(cluster)
     version = str(plugin.get("apiVersion"))
@@ -58,7 +57,12 @@ def credentials(
     env["KUBERNETES_EXEC_INFO"] = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": info})
     argv = [str(word) for word in (plugin.get("command") or "", *(plugin.get("args") or ()))]
     printed = _run(
-        name, argv, os.environ | env, folder, alone=alone, hint=str(plugin.get("installHint") or "")
+        name,
+        argv,
+        os.environ | env,
+        folder,
+        interactive=interactive,
+        hint=str(plugin.get("installHint") or ""),
     )
     try:
         document = json.loads(printed)
@@ -85,23 +89,23 @@ def credentials(
 
 
 def _run(
-    name: str, argv: list[str], env: Mapping[str, str], folder: str | None, *, alone: bool, hint: str
+    name: str, argv: list[str], env: Mapping[str, str], folder: str | None, *, interactive: bool, hint: str
 ) -> bytes:
     """Return the output of the program.
 
     Files take it, as a child of the program may hold a pipe open for ever.
     """
-    limit_s = ALONE_S if alone else WITH_A_PERSON_S
+    limit_s = WITH_A_PERSON_S if interactive else WITHOUT_TERMINAL_S
     with TemporaryFile() as output, TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL if alone else None,
+                stdin=None if interactive else subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
                 cwd=folder or None,
                 env=dict(env),
-                start_new_session=alone,  # a session of its own has no terminal
+                start_new_session=not interactive,  # a session of its own has no terminal
             )
         except OSError as error:
             why = "is not installed here" if isinstance(error, FileNotFoundError) else "can't be started"
@@ -109,11 +113,11 @@ def _run(
                 f"{name} {why}: {error.strerror}. {hint or 'Install it, or have PATH name its folder.'}"
             ) from error
         try:
-            status = _wait(process, errors, limit_s, alone=alone)
+            status = _wait(process, errors, limit_s, interactive=interactive)
         finally:
             if process.poll() is None:
-                if alone:
-                    os.killpg(process.pid, signal.SIGKILL)
+                if not interactive:
+                    signal_group(process.pid, signal.SIGKILL)
                 process.kill()
                 process.wait()
         said = _quoted(errors)
@@ -131,7 +135,7 @@ def _run(
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", errors: IO[bytes], limit_s: float, *, alone: bool
+    process: "subprocess.Popen[bytes]", errors: IO[bytes], limit_s: float, *, interactive: bool
 ) -> int | None:
     """Wait for the program's exit status; None: it has not ended. Show a person what it prints meanwhile."""
     deadline = awake_s() + limit_s
@@ -140,7 +144,7 @@ def _wait(
         try:
             return process.wait(min(POLL_S, left_s))
         except subprocess.TimeoutExpired:
-            new = b"" if alone else os.pread(errors.fileno(), 64 * 1024, shown)
+            new = os.pread(errors.fileno(), 64 * 1024, shown) if interactive else b""
             if new:
                 shown += len(new)
                 sys.stderr.write(new.decode(errors="replace"))
@@ -151,14 +155,15 @@ def _wait(
 def _by_hand(argv: list[str]) -> str:
     """Return the command as somebody types it, without words that may be a secret."""
     command = shlex.join(argv)
-    return "it by hand" if SECRETS.search(command) else f"`{command}` by hand"
+    return f"`{command}` by hand" if without_secrets(command) == command else "it by hand"
 
 
 def _quoted(errors: IO[bytes]) -> str:
     """Return the end of what the program wrote to its standard error, as a clause."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - 4 * MAX_QUOTED))
-    text = " ".join(errors.read().decode(errors="replace").split()).rstrip(".")
+    words = (printable(word) for word in errors.read().decode(errors="replace").split())
+    text = " ".join(filter(None, words)).rstrip(".")
     return (f": …{text[-MAX_QUOTED:]}" if len(text) > MAX_QUOTED else f": {text}") if text else ""
 
 

@@ -10,6 +10,7 @@ from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
+from inventories.user_programs import without_secrets
 from provision.cloud.records import Finding, PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
@@ -90,7 +91,7 @@ class HostsProvider:
                     kind="host",
                     name=machine.name,
                     detail=f"{machine.user}@{machine.host} port {machine.port}"
-                    + (f" over {way}" if (way := machine.bastion or machine.proxy_command) else "")
+                    + _route(machine)
                     + INSTALLS * (driver.source == "install"),
                 )
                 for machine in keep
@@ -162,6 +163,12 @@ def _completed(machine: Machine, spec: Spec, current: Inventory | None) -> Machi
         bastion=spec.bastion or way.bastion,
         proxy_command=None if spec.bastion else way.proxy_command,
     )
+
+
+def _route(machine: Machine) -> str:
+    """Return the clause on the machine's bastion or proxy command. Empty: it has none."""
+    route = machine.bastion or without_secrets(machine.proxy_command or "")
+    return f" over {route}" if route else ""
 
 
 def _driver(asked: str | None) -> DriverPlan:

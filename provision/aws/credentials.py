@@ -2,6 +2,7 @@
 
 import configparser
 import json
+import select
 import shlex
 import sys
 from collections.abc import Callable
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 CREDENTIALS_S = 120.0
 """The user's own program may ask for a code first."""
+CODE_S = 100.0
+"""For a person to type the code, within CREDENTIALS_S."""
 TERMINAL = Path("/dev/tty")
 
 NO_CONNECTION = (sdk.ConnectionError, sdk.HTTPClientError)
@@ -126,11 +129,15 @@ def config_refused(error: Exception) -> InvalidInput:
 
 
 def _ask_code(prompt: str) -> str:
-    """Ask on the terminal, also where the standard input is a pipe."""
+    """Ask on the terminal, also where the standard input is a pipe. Lines typed after CODE_S are left to others."""
     try:
         with TERMINAL.open() as terminal:
             sys.stderr.write(prompt)
             sys.stderr.flush()
+            if not select.select([terminal], [], [], CODE_S)[0]:
+                raise BadCredentials(
+                    f"AWS asks for an MFA code, and none was typed within {CODE_S:.0f} s. Run the command again."
+                )
             return terminal.readline().strip()
     except OSError as error:
         raise _NoTerminal(prompt.strip().rstrip(":")) from error

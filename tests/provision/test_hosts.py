@@ -50,6 +50,14 @@ all:
     return path
 
 
+def test_plan_shows_no_secret_of_a_proxy_command(provider, hosts_file):
+    text = hosts_file.read_text()
+    secret = "ansible_ssh_args: -o ProxyCommand='sshpass -p hidden ssh -W %h:%p gate'"
+    hosts_file.write_text(text + f"      {secret}\n")
+    details = [resource.detail for resource in provider.plan(Spec(hosts=hosts_file), None).resources]
+    assert details[1].endswith(" over sshpass …")
+
+
 def test_plan_uses_all_machines_of_the_hosts_file(provider, hosts_file, open_port):
     plan = provider.plan(Spec(hosts=hosts_file), None)
     assert [(machine.name, machine.rank) for machine in plan.keep] == [("here", 0), ("away", 1)]
