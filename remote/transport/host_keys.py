@@ -11,7 +11,7 @@ from inventories import deadline
 from inventories.machine import Machine
 from inventories.user_ssh import SshSettings, read_settings
 from remote.errors import HostKeyRejected, Unreachable
-from remote.transport.paramiko_errors import hung_up
+from remote.transport.paramiko_errors import hung_up, incompatible
 from remote.transport.retry import HungUp, retry_hang_ups
 
 if TYPE_CHECKING:
@@ -195,7 +195,6 @@ def _ask_once(machine: Machine) -> str:
     """Ask once, as `_ask` does. Raises HungUp, too."""
     import paramiko
 
-    from remote.transport.paramiko_errors import incompatible
     from remote.transport.proxy_command import failure_of
     from remote.transport.tcp import open_tcp
     from remote.transport.tunnel import open_tunnel
