@@ -4,9 +4,11 @@ A script that passes over an option that it does not know would run on machines 
 searched for the option's name before anything starts.
 """
 
+import ast
 import itertools
 import re
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +28,16 @@ DISTINCTIVE = frozenset({
     "--share-outputs", "--skip-preflight", "--stop-grace",
 })  # fmt: skip
 """Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
+DECISIVE = frozenset({"--cluster", "--dry-run"})
+"""Options whose loss starts a run in another cluster, or a real run: a note always says that the script gets them."""
 MAX_SOURCE_BYTES = 1000 * 1000
 
+_OF_FIELDS = re.compile(
+    r"^[ \t]*(?:from|import)[ \t]+(?:tyro|typer|fire|simple_parsing|jsonargparse|pydantic_settings|pyrallis|draccus"
+    r"|chz|cyclopts|defopt)\b|\b(?:HfArgumentParser|TrlParser|LightningCLI)\b",
+    re.MULTILINE,
+)
+"""Libraries that make options of the fields of classes or of the parameters of functions."""
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
@@ -69,14 +79,17 @@ def note_on_options(request: "TrainRequest", *, ignored: str = "") -> str:
     options = {} if line is None else {name for name in line.options if name != ignored}
     if line is None or not options:
         return ""
-    source = _source(request)
-    unknown = [name for name in options if source is not None and not _takes(source, name)]
-    if refused := [name for name in unknown if name in DISTINCTIVE]:
+    sources = _sources(request)
+    unknown = [name for name in options if not _takes(sources, name)]
+    # A module that is not sent may take any option.
+    if refused := [name for name in unknown if name in (DISTINCTIVE if sources else DECISIVE)]:
+        why = "which does not have that option" if sources else "whose source is not here"
         raise Usage(
-            f"{refused[0]} stands after {line.target[-1]}, which would get it and does not mention it. gpuctl's own "
-            f"goes before it: {line.corrected} ; if it is the script's, put -- before: {line.confirmed}"
+            f"{refused[0]} stands after {line.target[-1]}, {why}. Put gpuctl's own options first: {line.corrected}\n"
+            f"If the script takes the option, type: {line.confirmed}"
         )
-    noted = unknown if source is not None else [name for name in options if name in DISTINCTIVE]
+    shown = unknown if sources else [name for name in unknown if name in DISTINCTIVE]
+    noted = [name for name in options if name in shown or name in DECISIVE]
     if not noted:
         return ""
     went = "went to the script; gpuctl's own goes before it"
@@ -121,10 +134,10 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
     )
 
 
-def _source(request: "TrainRequest") -> str | None:
-    """Return the source of the script and of all that it imports of the project. Raises SyncRefused.
+def _sources(request: "TrainRequest") -> list[str]:
+    """Return the sources of the script and of all that it imports of the project. Raises SyncRefused.
 
-    Returns: None where the script is not among the files that are sent, as a module that is installed there.
+    Empty: the script is not among the files that are sent, as a module that is installed on the nodes.
     """
     from remote.files.tree import read_tree, root_of, without_links_above
 
@@ -140,22 +153,47 @@ def _source(request: "TrainRequest") -> str | None:
         if len(entry) > 1 and entry[0] <= MAX_SOURCE_BYTES and (name.endswith(".py") or root / name == path)
     }
     reached = {path, Path(f"{path}.py"), path / "__main__.py"} & ahead
-    sources = []
+    sources: list[str] = []
     while reached:
         ahead -= reached
-        text = "\n".join(file.read_text(errors="replace") for file in reached)
-        sources.append(text)
-        names = {name for line in _IMPORT.findall(text) for name in re.findall(r"\w+", line)}
+        texts = [file.read_text(errors="replace") for file in reached]
+        sources += texts
+        lines = (line for text in texts for line in _IMPORT.findall(text))
+        names = {name for line in lines for name in re.findall(r"\w+", line)}
         reached = {
             file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
         }
-    return "\n".join(sources) if sources else None
+    return sources
 
 
-def _takes(source: str, option: str) -> bool:
-    """Return whether a source names the option: for argparse and the like, as a field, a parameter or a variable.
+def _takes(sources: Sequence[str], option: str) -> bool:
+    """Return whether sources define the option: as a text `--name` or by a library that makes options of fields.
 
-    A method of that name, as in `loss.detach()`, does not count.
+    A variable or a key of that name does not count.
     """
     name = option.removeprefix("--").replace("-", "[-_]")
-    return bool(re.search(rf"--{name}|['\"]{name}\b|(?<![.\w]){name}\s*[:=]", source))
+    # argparse takes the beginning of an option's name, too.
+    literal = re.compile(rf"['\"]--{name}|\bDEFINE_\w+\(\s*['\"]{name}['\"]")
+    described = re.compile(rf"--{name}\b")
+    if any(literal.search(text) or ("docopt" in text and described.search(text)) for text in sources):
+        return True
+    field = re.compile(name)
+    by_fields = any(_OF_FIELDS.search(text) for text in sources)
+    return by_fields and any(field.fullmatch(known) for text in sources for known in _fields(text))
+
+
+def _fields(source: str) -> set[str]:
+    """Return the names of a source's fields of classes and parameters of functions; empty for unreadable sources."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return set()
+    members = (part for node in nodes if isinstance(node, ast.ClassDef) for part in node.body)
+    fields = {
+        part.target.id
+        for part in members
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    return fields | {node.arg for node in nodes if isinstance(node, ast.arg)}

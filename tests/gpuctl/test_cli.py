@@ -408,9 +408,12 @@ def test_json_flag_after_command_prints_note(
 SOURCES = {
     "my.py": "import sys\nloss.detach()\n",
     "parses.py": "parser.add_argument('--nnodes'); parser.add_argument('--resume-from-checkpoint')\n",
-    "fields.py": "class Options:\n    max_restarts: int = 3\n\ndef main(on_hang='stop', *, dry_run=False): ...\n",
-    "pkg/mod.py": "from helpers import (\n    parse,\n)\n",
+    "fields.py": "import tyro\nclass Options:\n    max_restarts: int = 3\n\ndef f(on_hang=0, *, dry_run=0): ...\n",
+    "pkg/mod.py": "from typer import run\nfrom helpers import (\n    parse,\n)\n",
     "helpers.py": "def parse(detach: bool, device: str): ...\n",
+    "kube.py": "cluster = {'cluster': 1}\nclass K:\n    cluster: str\n\ndef run(dry_run): ...\nrun(dry_run=True)\n",
+    "imports.py": "import kube\nparser.parse_args()\n",
+    "flags.py": "flags.DEFINE_string('cluster', '', '')\n",
 }
 
 
@@ -422,6 +425,15 @@ SOURCES = {
         ("my.py --nnodes=1 --json x", "--nnodes=1 --json my.py x", "-- my.py --nnodes=1 --json x"),
         ("-y -m pkg.mod --dry-run", "--dry-run -y -m pkg.mod", "-y -- -m pkg.mod --dry-run"),
         ("-mpkg.mod --cluster b", "--cluster b -m pkg.mod", "-- -m pkg.mod --cluster b"),
+        ("kube.py --cluster prod", "--cluster prod kube.py", "-- kube.py --cluster prod"),
+        ("imports.py --cluster prod", "--cluster prod imports.py", "-- imports.py --cluster prod"),
+        ("imports.py --dry-run", "--dry-run imports.py", "-- imports.py --dry-run"),
+        ("-m no.such.module --dry-run", "--dry-run -m no.such.module", "-- -m no.such.module --dry-run"),
+        (
+            "-m no.such.module --cluster b",
+            "--cluster b -m no.such.module",
+            "-- -m no.such.module --cluster b",
+        ),
         (
             "fields.py --nproc-per-node 2 --",
             "--nproc-per-node 2 fields.py --",
@@ -435,8 +447,8 @@ def test_train_refuses_options_after_a_script_that_does_not_know_them(
     assert cli.main(["train", *words.split()]) == 2
     err = capsys.readouterr().err
     assert err.endswith(
-        f"gpuctl's own goes before it: gpuctl train {corrected} ; if it is the script's, put -- before: gpuctl train "
-        f"{confirmed}\n"
+        f"Put gpuctl's own options first: gpuctl train {corrected}\n"
+        f"If the script takes the option, type: gpuctl train {confirmed}\n"
     )
     assert cli.main(["train", *confirmed.split()]) == 2
     assert capsys.readouterr().err.startswith("error: There is no cluster default"), "no question"
@@ -446,7 +458,11 @@ def test_train_refuses_options_after_a_script_that_does_not_know_them(
     ("words", "note"),
     [
         ("parses.py --nnodes 1 --resume-from x", ""),
-        ("fields.py --max-restarts 1 --on-hang stop --dry-run", ""),
+        ("fields.py --max-restarts 1 --on-hang stop", ""),
+        ("fields.py --on-hang stop --dry-run", "--dry-run after fields.py went to the script; gpuctl's own goes "
+         "before it: gpuctl train --on-hang stop --dry-run fields.py"),
+        ("flags.py --cluster b", "--cluster after flags.py went to the script; gpuctl's own goes before it: gpuctl "
+         "train --cluster b flags.py"),
         ("--no-dry-run my.py --dry-run", ""),
         ("my.py -- --dry-run", ""),
         ("pkg/mod.py --device cpu --detach", ""),

@@ -31,7 +31,7 @@ def download_size(
 
 
 def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
-    """Return the bytes of the resolved wheels that uv's cache lacks..
+    """Return the bytes of the resolved wheels that uv's cache lacks.
 
     Raises OSError and ValueError for unusable files.
     """
