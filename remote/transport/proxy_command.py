@@ -68,6 +68,8 @@ class ProxyStream(WatchedStream):
             ) from error
         self._closing = Lock()
         self._closed = self._ended = False
+        self.answered = False
+        """Whether anything has come."""
         self._failure: Unreachable | None = None
 
     def _start(self, command: str) -> None:
@@ -98,6 +100,7 @@ class ProxyStream(WatchedStream):
         except ConnectionError:
             data = b""  # it ended without reading all that was sent
         self._ended = self._ended or not data
+        self.answered = self.answered or bool(data)
         return self.note(data)
 
     def send(self, data: bytes) -> int:
@@ -144,12 +147,12 @@ class ProxyStream(WatchedStream):
 def failure_of(stream: object, error: Unreachable) -> Unreachable:
     """Return the error of a connection over a stream, with the reason of its program where that has ended.
 
-    HungUp stays where the program's reason may pass.
+    HungUp: before the server's banner, for a reason that may pass.
     """
-    failure = stream.failure() if isinstance(stream, ProxyStream) else None
-    if failure is None:
+    if not isinstance(stream, ProxyStream) or (failure := stream.failure()) is None:
         return error
-    return failure if isinstance(error, HungUp) else Unreachable(str(failure))
+    # paramiko has another error where the program ended before paramiko's own banner was sent.
+    return failure if isinstance(error, HungUp) or not stream.answered else Unreachable(str(failure))
 
 
 def command_over_bastion(bastion: Bastion, machine: Machine) -> str:

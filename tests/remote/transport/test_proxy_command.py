@@ -73,7 +73,14 @@ def test_proxy_command_that_ends_before_the_banner_counts_as_hung_up(
     error = failure_of(stream, HungUp("it hung up"))
     assert type(error) is kind
     assert "ended before SSH answered" in str(error)
-    assert type(failure_of(stream, Unreachable("later"))) is Unreachable
+    assert type(failure_of(stream, Unreachable("Negotiation failed."))) is kind
+
+
+def test_proxy_command_that_ends_after_the_banner_is_not_tried_again() -> None:
+    stream = ProxyStream("box", "echo SSH-2.0-server")
+    while stream.recv(100):
+        pass
+    assert type(failure_of(stream, Unreachable("SSH failed in its key exchange"))) is Unreachable
 
 
 def test_reason_of_a_proxy_command_steers_no_terminal() -> None:
