@@ -75,12 +75,20 @@ def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierF
 
 
 def digests(node: Node, root: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the digest of each of these files that the node has in the project's folder, `root`."""
+    """Return the digest of each of these files that the node has in the folder `root`. Raises BadAnswer."""
     with node.stream("digest_earlier", {"root": root, "paths": list(paths)}, bounds=Bounds()) as talk:
         for header, body in talk.frames():
             if header.get("t") == frames.DIGESTS:
-                return {str(path): str(digest) for path, digest in json.loads(body).items()}
+                return digests_in(node.name, body)
     raise BadAnswer(f"{node.name}: ended before it had read its files.")
+
+
+def digests_in(node: str, body: bytes) -> dict[str, str]:
+    """Return the digests of files that a node sent, by path. Raises BadAnswer."""
+    try:
+        return {str(path): str(digest) for path, digest in json.loads(body).items()}
+    except (AttributeError, ValueError, RecursionError) as error:
+        raise BadAnswer(f"{node} sent digests of earlier runs' files that can't be read.") from error
 
 
 def _bounded(number: Any) -> int:  # noqa: ANN401 - whatever the node sent

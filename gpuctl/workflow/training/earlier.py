@@ -29,6 +29,7 @@ from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.prepare import Prepared
+    from remote.sessions.fanout import Outcome
     from remote.sessions.session import Node
 
 ONLY_READ = (
@@ -107,7 +108,8 @@ def tell_or_share(
     copies = [path for path in may_be_copies(earlier, source) if path.endswith(WEIGHTS)]
     if sum(earlier[source[path]].files[path][0] for path in copies) > MAX_DIGESTED_BYTES:
         copies = []
-    digests = _digests(nodes, roots, copies)
+    outcomes = _digests(nodes, roots, copies)  # of a node that fails, sizes and times are compared
+    digests = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     if sentence := uneven_sentence(earlier, digests):
         view.note(sentence)
     return sentence
@@ -250,7 +252,7 @@ def share(
     incomplete = [checkpoint for checkpoint in parted_checkpoints(earlier, source) if checkpoint.lacks]
     for path in (path for checkpoint in incomplete for path in checkpoint.files):
         del source[path]
-    digests = _digests(nodes, roots, may_be_copies(earlier, source))
+    digests = values(_digests(nodes, roots, may_be_copies(earlier, source)))
     lacking = outdated(earlier, source, digests)
     behind = {path for paths in lacking.values() for path in paths}
     passing, lines = new_incoming(folder), []
@@ -326,16 +328,14 @@ def _several_writers(
 
 def _digests(
     nodes: "Mapping[str, Node]", roots: Mapping[str, str], paths: Sequence[str]
-) -> dict[str, dict[str, str]]:
+) -> "list[Outcome[dict[str, str]]]":
     """Return the digests of these files by node."""
     from remote.files.earlier import digests
-    from remote.sessions.fanout import fan_out, values
+    from remote.sessions.fanout import fan_out
 
     if not paths:
-        return {}
-    return values(
-        fan_out(lambda node: digests(node, roots[node.name], paths), {name: nodes[name] for name in roots})
-    )
+        return []
+    return fan_out(lambda node: digests(node, roots[node.name], paths), {name: nodes[name] for name in roots})
 
 
 def _some(names: Sequence[str], count: int) -> str:

@@ -45,6 +45,8 @@ DEFAULTS = {
 }
 SDISTS_METADATA = "PKG-INFO"
 """The file of a source distribution, by which tools that take a version from git know it where there is no git."""
+OWN_METADATA = "Metadata-Version: 2.1\nSummary: written by gpuctl for the time of a build\n"
+"""Begins such a file of ours, so that one that a killed build left is known."""
 
 
 def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterator[frames.Frame]) -> None:
@@ -155,13 +157,17 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
 def _as_sdists(folders: List[str], version: Optional[str]) -> Iterator[None]:
     """Have the folders of projects tell their version as source distributions do, while the body runs; None: don't.
 
-    For versioningit and setuptools-git-versioning, which can't be told it by a variable.
+    For versioningit and setuptools-git-versioning, which can't be told it by a variable. Files that a build left
+    that was killed are removed.
     """
-    files = [Path(folder, SDISTS_METADATA) for folder in folders if version is not None]
-    made = [file for file in files if not file.exists()]
+    files = [Path(folder, SDISTS_METADATA) for folder in folders]
+    for file in files:
+        if file.is_file() and file.read_bytes().startswith(OWN_METADATA.encode()):
+            file.unlink()
+    made = [file for file in files if version is not None and not file.exists()]
     try:
         for file in made:
-            text = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(file.parent.name, version)
+            text = OWN_METADATA + "Name: {}\nVersion: {}\n".format(file.parent.name, version)
             file.write_text(text, encoding="utf-8")
         yield
     finally:

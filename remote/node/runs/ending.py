@@ -242,7 +242,7 @@ class Ending:
 def read_records(run_dir: Path, last: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
     """Return the records of the node's ranks that have started, by file name.
 
-    `last`: those read before, which stay where the disk fails for a while, as a network's may.
+    `last`: records read before, which stay where the disk fails for a while, as a network's may.
     """
     records = dict(last)
     with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ def kill_ranks(records: Iterable[Dict[str, Any]]) -> None:
 
 
 def words_of(pid: int) -> List[str]:
-    """Return a process's command line; its name if it has none."""
+    """Return the words of a process's command line, or its name if that is empty."""
     try:
         words = Path("/proc/{}/cmdline".format(pid)).read_bytes().split(b"\0")
     except OSError:
@@ -292,7 +292,7 @@ def command_of(words: List[str]) -> str:
     Without other arguments: these may hold secrets.
     """
     program, *options = words
-    # A process that shows a title has all of it in the first word.
+    # Of a process that shows a title, the first word is the whole title.
     shown, rest = os.path.basename((program.split() or [program])[0]), iter(options)
     for word in rest if PYTHON_OR_SHELL.match(shown) else ():
         if TAKE_A_WORD.match(word):

@@ -3,9 +3,13 @@
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from node_here import NodeHere
@@ -20,16 +24,19 @@ from gpuctl.workflow.training.earlier import (
     aside_of,
     rewritten_sentence,
     share,
+    tell_or_share,
     uneven,
     uneven_sentence,
 )
 from gpuctl.workflow.training.latest_files import latest, may_be_copies, outdated
+from gpuctl.workflow.training.prepare import Prepared
 from inventories.disk.store import Store
 from inventories.outputs import OutputFile
-from remote.errors import NodeFailed
+from remote.errors import BadAnswer, NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 from remote.files.sync import sync
 from remote.files.tree import Tree
+from remote.shared import frames
 
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
 
@@ -268,3 +275,26 @@ def test_files_that_do_not_come_are_not_shared_in_part(tmp_path: Path, path: str
     with PlainView(Output(Options()), logs=False) as view, pytest.raises(NodeFailed, match=re.escape(path)):
         share(view, "default", nodes, roots, earlier, Aside(name="1"), folder)
     assert not list(folder.path.glob("incoming-*")), "what came is not left here"
+
+
+class WithoutDigests(NodeHere):
+    """A node whose digests can't be read."""
+
+    @contextmanager
+    def stream(self, *_: Any, **__: Any) -> Iterator[Any]:  # type: ignore[override]
+        """Give an odd answer."""
+        yield SimpleNamespace(frames=lambda: iter([({"t": frames.DIGESTS}, b"[]")]))
+
+
+def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Path) -> None:
+    nodes = {"gpu-0": NodeHere(tmp_path), "gpu-1": WithoutDigests(tmp_path)}
+    nodes["gpu-1"].machine = replace(nodes["gpu-1"].machine, name="gpu-1", rank=1)
+    earlier = {name: EarlierFiles(files={"last.pt": (10, at)}) for at, name in enumerate(nodes)}
+    roots = dict.fromkeys(nodes, str(tmp_path))
+    prepared = Prepared(facts={}, code={}, roots=roots, earlier=earlier)
+    folder, aside = Store(tmp_path).new_run(datetime.now(UTC)), Aside(name="1")
+    with PlainView(Output(Options()), logs=False) as view:
+        told = tell_or_share(view, "c", nodes, prepared, train_request(["my.py"], {}), aside, folder)
+        assert told.startswith("last.pt of an earlier run differs")
+        with pytest.raises(BadAnswer, match="gpu-1 sent digests"):
+            share(view, "c", nodes, roots, earlier, aside, folder)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remote.errors import BadAnswer
-from remote.files.earlier import Aside, EarlierFiles, earlier_files
+from remote.files.earlier import Aside, EarlierFiles, digests_in, earlier_files
 from remote.files.tree import Tree, read_everything
 from remote.node.storage.earlier import command_send_earlier
 from remote.node.storage.sync import command_sync
@@ -216,6 +216,12 @@ def test_files_to_share_are_sent_and_links_are_not(project: Project) -> None:
 def test_word_of_a_node_that_is_no_list_is_refused(header: dict[str, Any], body: bytes) -> None:
     with pytest.raises(BadAnswer, match="n: what it says of earlier runs"):
         earlier_files("n", header, body)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_digests_of_a_node_that_cannot_be_read_are_refused(body: bytes) -> None:
+    with pytest.raises(BadAnswer, match="n sent digests"):
+        digests_in("n", body)
 
 
 def test_names_that_are_no_text_are_kept(project: Project) -> None:

@@ -99,6 +99,22 @@ def installed(
     return {**answer, "said": said, "uv": (home / "uv.log").read_text().splitlines()}
 
 
+@pytest.mark.parametrize("version", [None, "1.6"])
+def test_metadata_that_a_killed_build_left_is_removed_and_the_projects_stays(
+    home: Path, version: str | None
+) -> None:
+    left = project._as_sdists([str(home / "code")], "1.5")
+    left.__enter__()
+    beside = home / "beside"
+    beside.mkdir()
+    (beside / "PKG-INFO").write_text("Metadata-Version: 2.1\nVersion: 9\n")
+    installed(home, version=version, beside=[str(beside)])
+    seen = (home / "version.log").read_text() if version else "Version: 1.6"
+    assert "Version: 1.6" in seen
+    assert not (home / "code" / "PKG-INFO").exists()
+    assert (beside / "PKG-INFO").read_text().endswith("Version: 9\n")
+
+
 def test_version_of_git_is_given_to_what_was_sent_alone(home: Path) -> None:
     own, dependency = installed(home, lacking=("words>=1",))["uv"]
     assert (home / "version.log").read_text() == "Metadata-Version: 2.1\nVersion: 1.5\n"
