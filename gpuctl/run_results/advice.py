@@ -1,5 +1,6 @@
 """What to do about a run's failure, beside what its sentence says."""
 
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Cause, Reason
 from inventories.errors import InventoryError
-from inventories.run import Result
+from inventories.run import Result, Run
 
 SHARDED = ("fsdp", "zero3")
 """Strategies that divide all that a rank keeps among all ranks."""
@@ -28,7 +29,7 @@ OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOS
 
 
 def advice_on(result: Result) -> str:
-    """The sentence on what a rank looked for in vain or on memory, else on files that only some nodes had.
+    """Return the sentence on a typed `--`, a missing file or memory, else on files that only some nodes had.
 
     Empty where there is none.
     """
@@ -39,6 +40,8 @@ def advice_on(result: Result) -> str:
         run = RunFolder(Path(result.dir)).load_run()
     except (InventoryError, OSError):
         run = None
+    if run is not None and run.args[:1] == ("--",) and error is not None and error.cause is Cause.ARGUMENTS:
+        return _without_dashes(run)
     written = ""
     if run is not None and error is not None and error.reason in OF_A_MISSING_FILE:
         written = written_elsewhere(result, error, run)
@@ -54,6 +57,14 @@ def advice_on(result: Result) -> str:
         if not any(name in uneven for name in names):
             return ""  # it is missing for another reason
     return f"The nodes' files differed: {uneven}."
+
+
+def _without_dashes(run: Run) -> str:
+    """Return the sentence on a `--` after the script, which the script got as an argument."""
+    cluster = () if run.cluster == "default" else ("--cluster", run.cluster)
+    script = run.script.split() if run.script.startswith("-m ") else [run.script]
+    line = shlex.join(["gpuctl", "train", *cluster, *script, *run.args[1:]])
+    return f"The script got the `--` that was typed after it. Leave out the `--`: {clean(line, 10_000)}"
 
 
 def _how_to_fit(result: Result) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import a_result
+from support import a_result, a_run
 
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
@@ -108,6 +108,27 @@ def test_networks_that_repeat_no_block_are_those_of_the_job(model: str) -> None:
     with torch.device("meta"):
         network = build_model(Options(model=model), (3, 224, 224), 10)
     assert bool(repeated_blocks(network)) is not model.startswith(WITHOUT_BLOCKS)
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "advised"),
+    [
+        ("v.py", ("--", "--lr", "0.1", "a b"), "gpuctl train --cluster n v.py --lr 0.1 'a b'"),
+        ("-m pkg.mod", ("--", "--lr", "0.1"), "gpuctl train --cluster n -m pkg.mod --lr 0.1"),
+        ("v.py", ("--lr", "0.1", "--", "x"), ""),
+    ],
+)
+def test_script_that_refuses_the_dashes_after_its_name_comes_with_the_line_without_them(
+    tmp_path: Path, script: str, args: tuple[str, ...], advised: str
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    folder.save_run(a_run(run=folder.id, cluster="n", script=script, args=args))
+    said = "v.py: error: unrecognized arguments: -- --lr 0.1"
+    error = FirstError(
+        rank=0, node="n-0", message=said, reason=Reason.EXIT_CODE, cause=Cause.ARGUMENTS, detail=said
+    )
+    found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    assert found.endswith(f"Leave out the `--`: {advised}") if advised else found == ""
 
 
 def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Path) -> None:
