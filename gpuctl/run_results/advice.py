@@ -31,7 +31,7 @@ OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOS
 def advice_on(result: Result) -> str:
     """Return the sentence on a typed `--`, a missing file or memory, else on files that only some nodes had.
 
-    Empty where there is none.
+    Empty: no sentence fits.
     """
     error = result.first_error
     if error is None and result.hang is None:

@@ -21,7 +21,7 @@ WHAT_COUNTS = ("channels", "dependencies")
 
 
 def read_conda_file(path: Path, root: Path) -> tuple[dict[str, str], tuple[NamedProject, ...]]:
-    """Return the files for the nodes, and the projects in folders, whose lines are left out of the files.
+    """Return the files for the nodes, and the projects in folders, whose lines the files leave out.
 
     `root`: the folder that is sent. Raises BadRequirements for what is none, and for files of this computer.
     """

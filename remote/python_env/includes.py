@@ -23,8 +23,8 @@ def with_includes(path: Path, root: Path) -> tuple[Path, dict[str, str]]:
         if file in texts:
             continue
         texts[file] = read_text(file)
-        found = (included_by(line, file, top, root) for line in texts[file].splitlines())
-        ahead += [file for file in found if file is not None]
+        included = (included_by(line, file, top, root) for line in texts[file].splitlines())
+        ahead += [path for path in included if path is not None]
     folder = Path(os.path.commonpath([file.parent for file in texts]))
     return folder, {file.relative_to(folder).as_posix(): text for file, text in texts.items()}
 
@@ -33,7 +33,7 @@ def included_by(line: str, file: Path, top: Path, root: Path) -> Path | None:
     """Return the file of this computer that a line of `file` includes. None: the line includes none.
 
     `top`: the file that was read first; `root`: the folder that is sent. Raises BadRequirements for a file that must
-    not be sent: only those of the project or of the first file's repository may be, and none with credentials.
+    not be sent: it is outside the project and the first file's repository, or may hold credentials.
     """
     include = INCLUDE.match(line)
     if include is None or "://" in include["path"]:
