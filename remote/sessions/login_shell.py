@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from inventories.machine import Machine
-from inventories.user_programs import last_line
+from inventories.user_programs import last_line, without_secrets
 from remote.errors import BadAnswer, NodeFailed, NoPython, ShellFailed
 from remote.shared.greeting import READY, RUNS
 
@@ -136,7 +136,8 @@ def typed_ssh(machine: Machine, command: str) -> str:
     words += ["-p", str(machine.port)] if machine.port != 22 else []
     words += ["-i", str(machine.key_file)] if machine.key_file else []
     words += ["-J", machine.bastion] if machine.bastion else []
-    words += (
-        ["-o", f"ProxyCommand={machine.proxy_command.replace('%', '%%')}"] if machine.proxy_command else []
-    )
+    if machine.proxy_command:
+        if without_secrets(machine.proxy_command) != machine.proxy_command and machine.ssh_alias:
+            return shlex.join(["ssh", machine.ssh_alias, command])  # their configuration has it
+        words += ["-o", f"ProxyCommand={without_secrets(machine.proxy_command).replace('%', '%%')}"]
     return shlex.join([*words, f"{machine.user}@{machine.host}", command])

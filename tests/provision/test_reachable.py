@@ -1,5 +1,7 @@
 """A service that does not answer: said soon, and not as if something had been done."""
 
+import os
+import pty
 import socket
 import ssl
 import subprocess
@@ -20,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from inventories.errors import InvalidInput
+from provision.aws import credentials as aws_credentials
 from provision.aws.api import Api as AwsApi
 from provision.clock import SystemClock
 from provision.cloud.records import Target
@@ -172,6 +175,20 @@ def test_file_of_settings_that_is_no_ini_is_told_with_its_line(
         if "byte order mark" in said:
             subprocess.run(error.partition("Remove that: ")[2].removesuffix("."), shell=True, check=True)
             assert file.read_bytes().startswith(b"[default]")
+
+
+def test_code_that_nobody_types_in_time_leaves_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, screen = pty.openpty()
+    monkeypatch.setattr(aws_credentials, "TERMINAL", Path(os.ttyname(screen)))
+    monkeypatch.setattr(aws_credentials, "CODE_S", 0.2)
+    with pytest.raises(BadCredentials, match="none was typed within 0 s"):
+        aws_credentials._ask_code("MFA code: ")
+    os.write(keyboard, b"ls\n")
+    assert os.read(screen, 9) == b"ls\n", "the next line is the shell's"
+    os.write(keyboard, b"123456\n")
+    assert aws_credentials._ask_code("MFA code: ") == "123456"
+    os.close(keyboard)
+    os.close(screen)
 
 
 def test_empty_profile_variable_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

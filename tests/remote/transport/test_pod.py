@@ -14,12 +14,14 @@ from threading import Thread
 import pytest
 from support import wait_for
 
+from inventories import clocks
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from remote.checks import facts
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, NoPython, Unreachable
 from remote.sessions.session import Node
 from remote.transport import NO_STATUS, open_transport
+from remote.transport.pod import PodTransport
 from tests.fakes.kube.api import TOKEN, KubeApi, Pod, kube_api
 
 
@@ -55,6 +57,35 @@ def test_pod_runs_shell_commands_in_the_home_folder(node: Node, tmp_path: Path) 
     done = node.run("pwd; echo no >&2; exit 3", timeout_s=30)
     assert (done.exit_code, done.stdout, done.stderr) == (3, f"{tmp_path}\n".encode(), b"no\n")
     assert node.run("kill -9 $$", timeout_s=30).exit_code == 137
+
+
+def test_command_is_sent_once_where_this_computer_slept_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, sleeps = list[bytes](), list[float]()
+    clock = clocks.AwakeClock(lambda: clocks.passed_s() + sum(sleeps))
+    monkeypatch.setattr(clocks._ticking, "_clock", clock)
+
+    def answer(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with server.accept()[0] as connection:
+                    requests.append(connection.recv(64 * 1024))
+                    if len(requests) < 3:
+                        sleeps.append(60.0)
+
+    transport = node.transport
+    assert isinstance(transport, PodTransport)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=answer, args=(server,), daemon=True).start()
+        transport._context.configuration().host = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionLost):
+            transport.start("echo once")
+        assert len(requests) == 1
+        with pytest.raises(ConnectionLost):
+            transport.start("read line", awaits_input=True)
+        assert len(requests) == 3, "once more"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_commands_in_a_pod_may_open_many_files(api: KubeApi, cluster: ClusterFolder, tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ def test_tunnel_checks_the_host_key_of_the_machine(
     pinned.known_hosts_path.write_text(
         host_keys.render([replace(hosts[1], host_key=make_key(home / "other"))])
     )
-    assert "the host key has changed" in failure(hosts[1], pinned, HostKeyRejected)
+    said = failure(replace(hosts[1], shape=None), pinned, HostKeyRejected)
+    assert "the host key has changed" in said
+    assert said.endswith("pins the new one.")
     shown = host_keys.pin(replace(hosts[1], host_key=None), [pinned.known_hosts_path], accept_new=False)
     assert shown.host_key != hosts[1].host_key
     asked = host_keys.pin(replace(hosts[1], host_key=None), [], accept_new=True)
