@@ -97,7 +97,9 @@ def _listed_twice(facts: Mapping[str, Facts]) -> list[Finding]:
     """Return a finding for each machine with several nodes: they would share its GPUs, and overwrite files."""
     nodes: dict[str, list[str]] = {}
     for name, fact in facts.items():
-        nodes.setdefault(fact.machine, []).append(name)
+        # Nodes at addresses of loopback are meant to be on one machine.
+        if not any(interface and interface.startswith("lo") for interface in fact.interfaces.values()):
+            nodes.setdefault(fact.machine, []).append(name)
     return [
         Finding(
             node=listed(names),

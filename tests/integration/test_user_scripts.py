@@ -258,8 +258,8 @@ def test_train_ends_with_hint_for_listed_but_missing_package(cluster: Gpuctl) ->
     (cluster.cwd / "requirements.txt").unlink()
     said = " ".join(listed.out.split())
     assert "ModuleNotFoundError" in said
-    assert "requirements.txt lists it and is not installed: " in said
-    assert "--requirements requirements.txt" in said
+    assert "-m pip install no_such_module_here" in said
+    assert "--requirements" not in said, "on local hosts that downloads all of torch"
 
 
 def test_logs_follows_detached_run_to_its_end(cluster: Gpuctl) -> None:
