@@ -81,7 +81,9 @@ class Way:
         self.later = b""
         """What is said each time that there is more; empty: that the node's part is alive."""
 
-    def start(self, command: str, *, window_bytes: int | None = None) -> Following:
+    def start(
+        self, command: str, *, window_bytes: int | None = None, awaits_input: bool = False
+    ) -> Following:
         if self.closed.is_set():
             raise ConnectionLost("it is closed.")
         return Following(self)
