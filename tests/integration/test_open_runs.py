@@ -121,7 +121,7 @@ def test_train_exits_130_after_third_interrupt(hosts_that_can_hang: Gpuctl) -> N
     assert process.stderr is not None
     with hanging(gpuctl, "default-1"):
         said = ""
-        for until in ("default-0: stopped", "telling default-1 to stop", "may go on there: default-1"):
+        for until in ("default-0: stopped", "killing the ranks", "may go on there: default-1"):
             interrupt(process)
             for line in process.stderr:
                 said += line
