@@ -163,7 +163,12 @@ class Node:
                 line, ahead = node_payload.next_command(self.python, command), b""
             else:
                 line, ahead = node_payload.first_command(self.python, command)
-            process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
+            try:
+                process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
+            except ConnectionLost as error:
+                if self._heard:
+                    raise
+                raise ConnectionLost(f"{error}{NEVER_HEARD}") from error
             self._booted = True
         talk = Conversation(self, command, process, timeout_s, bounds)
         try:

@@ -284,7 +284,8 @@ def test_logs_reports_lost_node_and_run_completes(gpuctl: Gpuctl, tmp_path: Path
         said = following.stderr.readline()
         assert time.monotonic() - began < 60
         assert re.match(
-            r"gpu-1 could not be asked: the node was lost and could not be .*: nothing was heard for 15 s",
+            r"gpu-1 could not be asked: the node was lost and could not be .*: "
+            r"(nothing was heard for 15 s|a message did not end within 15 s)",
             said,
         ), said
         assert net.hosts[1].root("pgrep --full steps.py").stdout, "the job goes on"
@@ -321,15 +322,18 @@ def test_train_reports_lost_large_packets_and_mtu_mismatch(gpuctl: Gpuctl, tmp_p
             host.root("ip link set ens3 gso_max_segs 1")
         said = refused(gpuctl, "hello.py")
         assert (
-            "gpu-1: the connection broke during facts. Logging in worked, and the first larger amount" in said
-        )
+            "gpu-1: the connection broke" in said and "Logging in worked, and the first larger amount" in said
+        ), said
         assert "large packets are lost on the way" in said
         other.root(f"ip route add {net.laptop} dev ens3 mtu lock 1500 advmss 1460")
         said = refused(gpuctl, "hello.py")
         assert "it connects, but 64 kB do not get through: the MTU on the way is smaller" in said
         other.root("ip link set ens3 mtu 1500")
         done = gpuctl.ok("train", "allreduce.py")
-        assert "gpu-1: the MTU is 1500 here, and 9000 on gpu-0. Fix: set the same on all nodes" in done.err
+        assert (
+            "gpu-1: the MTU is 1500 here, and 9000 on gpu-0. Fix: as root, set the same on all nodes"
+            in done.err
+        )
 
 
 def test_train_names_node_that_rebooted_during_the_run(gpuctl: Gpuctl, tmp_path: Path) -> None:
