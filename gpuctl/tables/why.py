@@ -4,11 +4,12 @@ Imports rich: import this module where you print.
 """
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpuctl.hangs.groups import alike
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import UNKNOWN, clean, clean_lines
 from inventories.hang import Hang, RankStacks
@@ -34,12 +35,12 @@ def why_table(hang: Hang, *, stacks: bool = False) -> RenderableType:
     if hang.ranks:
         titles = ("rank", "node", "process", "CPU", "last collective", "where")
         few = len(hang.ranks) <= RANKS_SHOWN
-        rows = _groups(
+        rows = alike(
             hang.ranks, lambda rank: rank.rank if few else (rank.state, rank.last_collective, rank.at)
         )
-        parts += ["", FittedTable(titles, [_row(group) for group in rows], folded=("rank", "where"))]
+        parts += ["", FittedTable(titles, [_row(group) for _, group in rows], folded=("rank", "where"))]
     if stacks:
-        for group in _groups(hang.ranks, lambda rank: _ADDRESS.sub("", rank.stacks)):
+        for _, group in alike(hang.ranks, lambda rank: _ADDRESS.sub("", rank.stacks)):
             who = (
                 f"rank {group[0].rank}"
                 if len(group) == 1
@@ -48,14 +49,6 @@ def why_table(hang: Hang, *, stacks: bool = False) -> RenderableType:
             stack = clean_lines(group[0].stacks.rstrip())
             parts += ["", Text(f"{who} on {_nodes(group)}"), Text(stack)]
     return Group(*parts)
-
-
-def _groups(ranks: Sequence[RankStacks], does: Callable[[RankStacks], Hashable]) -> list[list[RankStacks]]:
-    """The ranks by what each `does`, the smallest group first."""
-    groups: dict[Hashable, list[RankStacks]] = {}
-    for rank in ranks:
-        groups.setdefault(does(rank), []).append(rank)
-    return sorted(groups.values(), key=len)
 
 
 def _nodes(ranks: Sequence[RankStacks]) -> str:

@@ -13,6 +13,7 @@ from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
 from remote.python_env import conda_file
 from remote.python_env.backend import DRIVER, settings
+from remote.python_env.project_files import project_of
 from remote.python_env.requirements import BUILT_IN, EVERY, UV, Wanted, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -279,11 +280,11 @@ def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
     missing = [str(one) for one in lacks.get("missing", ())]
     if not missing or wanted.wheels_folder is None:
         return ""
-    if any(_project_of(one) == UV for one in missing):  # without it only the names can be compared
-        sent = {_project_of(name.partition("-")[0]) for name, _ in wanted.wheels}
+    if any(project_of(one) == UV for one in missing):  # without it only the names can be compared
+        sent = {project_of(name.partition("-")[0]) for name, _ in wanted.wheels}
         # One with a marker may be for another platform than the node's.
         sure = (one for one in wanted.named if ";" not in one)
-        missing += [one for one in sure if _project_of(one) not in sent]
+        missing += [one for one in sure if project_of(one) not in sent]
     # A lock has all there is to fetch; what else needs something itself brings it along.
     found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
     words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]
@@ -293,11 +294,6 @@ def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
         f"Missing in {wanted.wheels_folder}: {listed(missing, most=len(missing))}. Where there is internet access, "
         f"this fetches {'it' if len(missing) == 1 else 'them'}:\n    {shlex.join([*words, *missing])}"
     )
-
-
-def _project_of(requirement: str) -> str:
-    """The package's name in a requirement, as it is compared."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
 
 
 def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: str = "") -> NodeFailed:

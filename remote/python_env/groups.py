@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from remote.python_env.project_files import BadRequirements, read_toml
+from remote.python_env.project_files import BadRequirements, normal_name, project_of, read_toml
 
 _OPTION = re.compile(r"--group[ =]\s*(?P<name>[\w.-]+)")
 """pip's option for a dependency group, as a word after `--pip`."""
@@ -45,7 +45,7 @@ def listed_in(path: Path, package: str) -> tuple[Literal["group", "extra"], str]
 
 def _requirements(path: Path, name: str, within: Sequence[str]) -> Iterator[str]:
     groups: Mapping[str, Any] = read_toml(path).get("dependency-groups", {})
-    lines = next((lines for known, lines in groups.items() if _normal(known) == _normal(name)), None)
+    lines = next((lines for known, lines in groups.items() if normal_name(known) == normal_name(name)), None)
     if lines is None or name in within:
         known = ", ".join(groups) or "none"
         raise BadRequirements(f"{path} has no dependency group {name} that can be read. Its groups: {known}.")
@@ -57,9 +57,4 @@ def _requirements(path: Path, name: str, within: Sequence[str]) -> Iterator[str]
 
 
 def _has(lines: Iterable[Any], package: str) -> bool:
-    names = (re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in lines if isinstance(line, str))
-    return any(_normal(name) == _normal(package) for name in names)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return any(project_of(line) == normal_name(package) for line in lines if isinstance(line, str))

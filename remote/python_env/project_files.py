@@ -1,5 +1,6 @@
 """Files of a project, read: what can't be read is told with its path."""
 
+import re
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
@@ -28,6 +29,16 @@ def read_text(path: Path) -> str:
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequirements(f"{path} can't be read: {error}. Mend it, or name another one.") from error
+
+
+def normal_name(name: str) -> str:
+    """Return a package's name in the one form in which names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def project_of(requirement: str) -> str:
+    """Return the package's name in a requirement, in the form in which names are compared."""
+    return normal_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
 
 
 @lru_cache(maxsize=64)

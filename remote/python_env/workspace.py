@@ -1,11 +1,10 @@
 """Projects that belong together, as uv and Poetry have it: a workspace's members, and sources that are folders."""
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from remote.python_env.project_files import read_toml
+from remote.python_env.project_files import normal_name, read_toml
 
 
 def workspace_above(folder: Path, root: Path) -> Path | None:
@@ -49,7 +48,7 @@ def _sources(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
             yield name, (folder / source["path"]).resolve()
         elif source.get("workspace") and workspace is not None:
             members = _members(workspace)
-            yield name, members.get(_normal(name), workspace / name)
+            yield name, members.get(normal_name(name), workspace / name)
 
 
 def _members(workspace: Path) -> dict[str, Path]:
@@ -59,7 +58,7 @@ def _members(workspace: Path) -> dict[str, Path]:
     places = [place for pattern in patterns for place in sorted(workspace.glob(pattern))]
     members = [place for place in places if _has_member(table, place.relative_to(workspace))]
     names = {place: read_toml(place / "pyproject.toml").get("project", {}).get("name") for place in members}
-    return {_normal(name): place for place, name in names.items() if name}
+    return {normal_name(name): place for place, name in names.items() if name}
 
 
 def _table(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -73,7 +72,3 @@ def _has_member(table: Mapping[str, Any], path: PurePath) -> bool:
         return any(len(one.parts) == len(path.parts) and path.match(str(one)) for one in patterns)
 
     return among("members") and not among("exclude")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

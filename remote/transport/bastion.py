@@ -24,9 +24,12 @@ from remote.transport.tcp import open_tcp
 KEEPALIVE_S = 10
 
 
-def connect_bastion(bastion: Bastion, timeout_s: float) -> paramiko.SSHClient:
-    """An open connection. Raises HostKeyRejected, Unreachable or AuthenticationFailed, which name the host."""
-    return retry_hang_ups(lambda: _connect(bastion, timeout_s), deadline_s=timeout_s)
+def connect_bastion(bastion: Bastion, way: SshSettings, timeout_s: float) -> paramiko.SSHClient:
+    """Return an open connection. `way`: the user's settings, as `read_way` returns them.
+
+    Raises HostKeyRejected, Unreachable or AuthenticationFailed, which name the host.
+    """
+    return retry_hang_ups(lambda: _connect(bastion, way, timeout_s), deadline_s=timeout_s)
 
 
 def read_way(bastion: Bastion) -> SshSettings:
@@ -37,9 +40,8 @@ def read_way(bastion: Bastion) -> SshSettings:
         raise Unreachable(f"bastion {bastion}: {error}") from error
 
 
-def _connect(bastion: Bastion, timeout_s: float) -> paramiko.SSHClient:
+def _connect(bastion: Bastion, way: SshSettings, timeout_s: float) -> paramiko.SSHClient:
     """As `connect_bastion`, once. Raises HungUp, too."""
-    way = read_way(bastion)
     where = f"bastion {bastion}"
     keys = _trusted_keys(way, where)
     try:

@@ -10,6 +10,7 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from inventories.bastion import Bastion, read_bastion
 from inventories.machine import Machine
+from inventories.user_ssh import SshSettings
 from remote.errors import RemoteError, Unreachable
 from remote.transport.bastion import connect_bastion, read_way
 from remote.transport.paramiko_errors import channel_timed_out
@@ -58,7 +59,7 @@ def open_tunnel(machine: Machine, timeout_s: float) -> "Tunnel | ProxyStream":
     shared, first = _take(bastion)
     try:
         if first:
-            _fulfil(shared, timeout_s)
+            _fulfil(shared, way, timeout_s)
         # Others wait for the first one's attempt, which has its own deadlines, and share its outcome.
         return Tunnel(_channel(shared.client.result(), machine, timeout_s), shared)
     except RemoteError as error:
@@ -140,9 +141,9 @@ def _take(bastion: Bastion) -> tuple[_Shared, bool]:
         return shared, first
 
 
-def _fulfil(shared: _Shared, timeout_s: float) -> None:
+def _fulfil(shared: _Shared, way: SshSettings, timeout_s: float) -> None:
     try:
-        shared.client.set_result(connect_bastion(shared.bastion, timeout_s))
+        shared.client.set_result(connect_bastion(shared.bastion, way, timeout_s))
     except BaseException as error:
         shared.client.set_exception(error)
         raise

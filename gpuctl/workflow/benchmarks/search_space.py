@@ -48,14 +48,18 @@ def parse_params(words: Sequence[str]) -> tuple[Param, ...]:
     return params
 
 
+def grid_points(params: Sequence[Param]) -> int:
+    """Return the number of combinations of all grids' values; 1 without a grid."""
+    return math.prod(len(param.values) for param in params if param.kind == "grid")
+
+
 def trials_of(params: Sequence[Param], trials: int | None) -> int:
     """Return the number of all trials: `trials` (default: 8; with a grid 1) for each point of the grid.
 
     Raises Usage above MAX_TRIALS.
     """
-    points = math.prod(len(param.values) for param in params if param.kind == "grid")
     grid = any(param.kind == "grid" for param in params)
-    total = points * (trials or (1 if grid else DEFAULT_TRIALS))
+    total = grid_points(params) * (trials or (1 if grid else DEFAULT_TRIALS))
     if total > MAX_TRIALS:
         raise Usage(
             f"The grid and --trials make {total:,} trials; {MAX_TRIALS:,} are possible. List fewer values."

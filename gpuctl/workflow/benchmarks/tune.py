@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpuctl.errors import Usage
 from gpuctl.options import App
 from gpuctl.run_results.search import read_search
-from gpuctl.workflow.benchmarks.search_space import LISTS, Param
+from gpuctl.workflow.benchmarks.search_space import LISTS, Param, grid_points
 from gpuctl.workflow.cluster.run_machines import run_machines
 from gpuctl.workflow.training.request import TrainRequest, check_built_in, check_together
 from gpuctl.workflow.training.train import train
@@ -39,6 +39,7 @@ class TuneRequest:
             "params": {param.name: param.document() for param in self.params},
             "fixed": {} if words is None else {"words": list(words)},
             "trials": self.trials,
+            "samples": self.trials // grid_points(self.params),
             "metric": metric,
             "mode": self.mode,
             "scheduler": self.scheduler,

@@ -109,13 +109,16 @@ def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str
         "clusters": rows,
         "networks": [part for found in result.found for part in found.contents.network],
         "removed": outcome.removed,
-        "leftovers": [
-            {"kind": left.kind, "id": left.id, "reason": left.reason} for left in outcome.leftovers
-        ],
+        "leftovers": leftover_rows(outcome.leftovers),
         "failed": outcome.failed,
         "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in result.problems],
         "seconds": round(time.monotonic() - began, 3),
     }
+
+
+def leftover_rows(leftovers: Sequence[Leftover]) -> list[dict[str, str]]:
+    """Return what is left as `reap --json` shows it."""
+    return [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers]
 
 
 def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:

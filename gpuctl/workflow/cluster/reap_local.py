@@ -8,7 +8,8 @@ from typing import Any
 from gpuctl.errors import Declined, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
-from gpuctl.workflow.cluster.reap import Which
+from gpuctl.workflow.cluster.reap import Which, describe, leftover_rows
+from provision.cloud.tagged_clusters import FoundCluster
 from provision.local import orphans
 from provision.local.orphans import Orphan
 from provision.local.state import current_user
@@ -23,7 +24,8 @@ def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
     began = time.monotonic()
     found = orphans.find()
     chosen = [one for one in found if not which.expired and (not which.names or one.name in which.names)]
-    rows = [_describe(one) | {"chosen": one in chosen} for one in found]
+    now = datetime.now(UTC)
+    rows = [describe(_as_found(one), now) | {"chosen": one in chosen} for one in found]
     if rows and not app.options.json:
         from gpuctl.tables.lists import found_table
 
@@ -53,29 +55,25 @@ def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
         "clusters": rows,
         "networks": [],
         "removed": removed,
-        "leftovers": [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers],
+        "leftovers": leftover_rows(leftovers),
         "failed": [],
         "not_looked_at": [],
         "seconds": round(time.monotonic() - began, 3),
     }
 
 
-def _describe(orphan: Orphan) -> dict[str, Any]:
+def _as_found(orphan: Orphan) -> FoundCluster:
+    """Return the hosts as `reap` has clusters of the clouds."""
     known = math.isfinite(orphan.since)
-    return {
-        "cluster": orphan.name,
-        "id": orphan.cluster,
-        "owner": current_user(),
-        "provider": "local",
-        "region": "",
-        "compartment": None,
-        "machines": list(orphan.hosts),
-        "parts": [],
-        "since": datetime.fromtimestamp(orphan.since, UTC).isoformat(timespec="seconds") if known else None,
-        "age_s": round(time.time() - orphan.since) if known else None,
-        "expires_at": None,
-        "left_s": None,
-        "expired": False,
-        "hourly_usd": 0.0,
-        "cost_usd": 0.0,
-    }
+    return FoundCluster(
+        name=orphan.name,
+        id=orphan.cluster,
+        owner=current_user(),
+        provider="local",
+        region="",
+        machines=orphan.hosts,
+        resources=(),
+        since=datetime.fromtimestamp(orphan.since, UTC).isoformat(timespec="seconds") if known else None,
+        expires_at=None,
+        hourly_usd=0.0,
+    )

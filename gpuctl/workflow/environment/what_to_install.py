@@ -1,7 +1,6 @@
 """What is installed for a run's ranks: the packages that are asked for, and the project itself."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,8 +159,10 @@ def _not_in_python_here(listed: "Wanted", python: str) -> str:
 
 def _is_installed(requirement: str) -> bool:
     """Whether the Python of this process has a package of that name, in whatever version."""
+    from remote.python_env.project_files import project_of
+
     try:
-        version(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+        version(project_of(requirement))
     except (PackageNotFoundError, ValueError):
         return False
     return True

@@ -182,9 +182,9 @@ def removed_unless_launched(folder: RunFolder) -> Iterator[None]:
 def _outcome(watch: "RunMonitor") -> Outcome:
     """Return how the ranks of a run that is over ended, for the line of its phase."""
     records = watch.records.values()
-    if any(record.failure or (record.exit_code != 0 and not record.stopped) for record in records):
+    if any(record.failure or (record.exit_code != 0 and not record.stop_ordered) for record in records):
         return "failed"
-    return "stopped" if any(record.stopped for record in records) else "done"
+    return "stopped" if any(record.stop_ordered for record in records) else "done"
 
 
 def see_through(

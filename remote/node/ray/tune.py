@@ -50,7 +50,7 @@ def main(arguments: List[str]) -> int:
         tune_config=tune.TuneConfig(
             metric=search["metric"],
             mode=search["mode"],
-            num_samples=search["trials"] // grid_points(search["params"]),
+            num_samples=search["samples"],
             scheduler=ASHAScheduler() if search["scheduler"] == "asha" else None,
             search_alg=BasicVariantGenerator(random_state=search["seed"]),
             max_concurrent_trials=search["most_at_once"] or None,
@@ -96,14 +96,6 @@ def domain(tune: Any, param: Dict[str, Any], seed: str) -> Any:  # noqa: ANN401 
     if kind == "choice":
         return tune.sample_from(Rounds(values, seed))
     return getattr(tune, kind)(*values)
-
-
-def grid_points(params: Dict[str, Dict[str, Any]]) -> int:
-    """Return the number of combinations of all grids' values. Ray makes `num_samples` trials of each."""
-    points = 1
-    for param in params.values():
-        points *= len(param["values"]) if param["kind"] == "grid" else 1
-    return points
 
 
 class Rounds:
