@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 
 from gpuctl.errors import Usage
+from inventories.did_you_mean import did_you_mean
 from remote.shared.constants import METRICS_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 LAUNCHER_VARIABLES = frozenset({
@@ -34,6 +35,7 @@ def variable(word: str, environ: Mapping[str, str] = os.environ) -> tuple[str, s
         return name, value
     if name not in environ:
         raise Usage(
-            f"There is no variable {name} here: set it first (export {name}=…), or write --env {name}=VALUE."
+            f"There is no variable {name} here{did_you_mean(name, environ) or '.'} Set it first (export {name}=…), "
+            f"or write --env {name}=VALUE."
         )
     return name, environ[name]

@@ -16,7 +16,7 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 _COMMAND = re.compile(
-    r"\bgpuctl (up|down|status|train|exec|top|push|pull|runs|bench)\b(?! --help)(?![^`;\n]*--cluster)"
+    r"\bgpuctl (up|down|status|train|exec|top|push|pull|runs|bench)\b(?! --help| --all)(?![^`;\n]*--cluster)"
 )
 """A command in a message that is about a cluster and does not name it."""
 

@@ -11,9 +11,11 @@ from gpuctl.options import App, common_options
 def command(app: App, every: bool) -> None:
     """List the cluster's runs; the latest is last."""
     from gpuctl.tables.lists import runs_table
-    from gpuctl.workflow.training.runs import overview
+    from gpuctl.workflow.training.runs import no_runs, overview
 
     runs = overview(app, None if every and not app.cluster_named else app.options.cluster)
+    if not runs and app.cluster_named and not app.store.cluster(app.options.cluster).exists():
+        raise no_runs(app)
     if app.options.json:
         app.output.json({"runs": runs})
     elif not runs:

@@ -1,11 +1,12 @@
 """The cluster of a command: its inventory, and open connections to its machines."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuctl.workflow.cluster.unprepared_machines import goes_on
-from inventories.disk.store import ClusterFolder
+from inventories.did_you_mean import did_you_mean
+from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NotFound
 from inventories.job_file import describes, find
 from inventories.machine import Inventory, Machine
@@ -20,13 +21,7 @@ def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
     `empty`: also one without a machine, as of a cluster whose runs start them.
     """
     if not folder.exists():
-        job = find()
-        if job is not None and describes(job, folder.name):
-            raise NotFound(f"There is no cluster {folder.name}. Create it first, as {job} says: gpuctl up")
-        raise NotFound(
-            f"There is no cluster {folder.name}. Create one first: gpuctl up --provider local --count 2"
-            + (f" --cluster {folder.name}" if folder.name != "default" else "")
-        )
+        raise unknown_cluster(folder)
     inventory = folder.load()
     if not (empty or inventory.machines):
         raise NotFound(
@@ -34,6 +29,26 @@ def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
             "by hand: gpuctl up --count 1"
         )
     return inventory
+
+
+def unknown_cluster(folder: ClusterFolder, *, of_runs: Collection[str] = ()) -> NotFound:
+    """Return the error for a cluster that does not exist: the name most like it, or the way to create it.
+
+    `of_runs`: clusters that may be removed, and are meant where the command is about runs.
+    """
+    name = folder.name
+    job = find()
+    if job is not None and describes(job, name):
+        return NotFound(f"There is no cluster {name}. Create it first, as {job} says: gpuctl up")
+    existing = [cluster.name for cluster in Store(folder.path.parents[1]).clusters()]
+    if near := did_you_mean(name, [*existing, *of_runs]):
+        all_names = (
+            "gpuctl runs --all` lists the runs of all clusters" if of_runs else "gpuctl clusters` lists all"
+        )
+        return NotFound(f"There is no cluster {name}{near} `{all_names}.")
+    choice = f" These exist: {', '.join(existing)}; --cluster NAME chooses one." if existing else ""
+    create = "gpuctl up --provider local --count 2" + (f" --cluster {name}" if name != "default" else "")
+    return NotFound(f"There is no cluster {name}.{choice} Create {'it' if choice else 'one first'}: {create}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ gpuctl is refused with the way to rebuild it.
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -318,10 +318,11 @@ class Store:
             raise NotFound(f"Run '{run_id}' could be any of {_listed(named)}. Write more of its id.")
         if not ids:
             raise NotFound(f"There is no run '{run_id}', nor any other. Start one with `gpuctl train`.")
-        close = nearest(run_id, ids, cutoff=0.4) or ids[-3:]
-        raise NotFound(
-            f"There is no run '{run_id}'. The nearest are {_listed(close)}; `gpuctl runs --all` lists all."
-        )
+        if run_id in (cluster.name for cluster in self.clusters()):
+            raise NotFound(f"There is no run '{run_id}', but a cluster of that name: --cluster {run_id}")
+        close = _nearest_runs(run_id, ids)
+        hint = f"; did you mean {' or '.join(close)}?" if close else f". The newest are {_listed(ids[-3:])};"
+        raise NotFound(f"There is no run '{run_id}'{hint} `gpuctl runs --all` lists all.")
 
     def runs(self, cluster: str | None = None) -> list[RunFolder]:
         """The runs that were launched, of one cluster or of all, oldest first.
@@ -338,6 +339,12 @@ def _may_be_of(run: RunFolder, cluster: str) -> bool:
         return run.load_run().cluster == cluster
     except (CorruptFile, NewerFormat):
         return True
+
+
+def _nearest_runs(word: str, ids: Iterable[str]) -> list[str]:
+    """Return the quoted ids most like the word, which may stand for an id's time or for its last characters."""
+    by_part = {part: run_id for run_id in ids for part in (run_id, *run_id.split("-")[1:])}
+    return [f"'{run_id}'" for run_id in dict.fromkeys(by_part[part] for part in nearest(word, by_part))]
 
 
 def _folders(parent: Path) -> list[Path]:

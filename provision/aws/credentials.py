@@ -15,6 +15,7 @@ from botocore import exceptions as sdk
 from botocore.config import Config
 
 from inventories.deadline import within
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from provision.aws.errors import HINTS, translate
 from provision.errors import BadCredentials, CloudError, UnknownProfile
@@ -64,9 +65,10 @@ def new_session(profile: str | None, region: str | None) -> boto3.Session:
                 "AWS_PROFILE or AWS_DEFAULT_PROFILE is set and empty, which names no profile. Type: "
                 "unset AWS_PROFILE AWS_DEFAULT_PROFILE"
             ) from error
+        near = did_you_mean(name, botocore.session.Session().available_profiles) or "."
         raise kind(
-            f"AWS's configuration has no profile '{name}'. "
-            "`aws configure list-profiles` shows those that there are; --profile chooses one."
+            f"AWS's configuration has no profile '{name}'{near} `aws configure list-profiles` lists them; --profile "
+            "chooses one."
         ) from error
     except (sdk.BotoCoreError, ValueError) as error:
         raise BadCredentials(f"AWS's configuration can't be read: {_sentence(error)}.") from error

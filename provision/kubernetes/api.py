@@ -16,6 +16,7 @@ import urllib3.exceptions
 import yaml
 from kubernetes import config
 
+from inventories.did_you_mean import did_you_mean
 from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_context, kubeconfig_files
 from inventories.kube_plugin import PluginFailed
 from provision.clock import Clock, SystemClock
@@ -229,7 +230,8 @@ def connect(context: str | None, *, kubeconfig: Path | None = None, clock: Clock
     name = context or str(current["name"])
     known = [str(one["name"]) for one in contexts]
     if name not in known:
-        raise UnknownProfile(f"Your kubeconfig has no context '{name}'. It has {', '.join(known)}.")
+        near = did_you_mean(name, known) or "."
+        raise UnknownProfile(f"Your kubeconfig has no context '{name}'{near} It has {', '.join(known)}.")
     try:
         made = Api(kube_context(files, name), name, clock)
     except PluginFailed as error:

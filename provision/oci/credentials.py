@@ -177,8 +177,12 @@ def _read(file: Path, profile: str, env: Mapping[str, str], *, named: bool) -> d
             ) from error
         found = dict(oci.config.DEFAULT_CONFIG)
     except oci.exceptions.ProfileNotFound as error:
+        profiles = configparser.ConfigParser(interpolation=None)
+        profiles.read(file)
+        near = did_you_mean(profile, [profiles.default_section, *profiles.sections()])
         raise kind(
-            f"There is no profile '{profile}' in '{file}'. Name another with --profile or OCI_CLI_PROFILE."
+            f"There is no profile '{profile}' in '{file}'{near or '.'} Name another with --profile or "
+            "OCI_CLI_PROFILE."
         ) from error
     except (oci.exceptions.ClientError, configparser.Error, ValueError, OSError) as error:
         raise BadCredentials(f"'{file}' can't be used: {_sentence(error)}") from error

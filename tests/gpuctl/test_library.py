@@ -291,7 +291,7 @@ def test_functions_tell_what_is_there(store: Store) -> None:
     with pytest.raises(gpuctl.NotFound, match="no cluster default") as raised:
         gpuctl.cluster()
     assert raised.value.exit_status == 2
-    with pytest.raises(gpuctl.NotFound, match="no runs"):
+    with pytest.raises(gpuctl.NotFound, match="no cluster default"):
         gpuctl.results()
     with pytest.raises(gpuctl.NotFound):
         gpuctl.results("20260101")

@@ -101,7 +101,7 @@ def test_train_exits_2_when_ranks_reject_an_option(cluster: Gpuctl) -> None:
 def test_down_of_unknown_cluster_names_existing_clusters(cluster: Gpuctl) -> None:
     done = cluster.ok("down", "--cluster", "defautl")
     assert "There is no cluster defautl in the files here" in done.err
-    assert "these clusters are there: default" in done.err
+    assert "these clusters exist: default" in done.err
 
 
 def test_doctor_checks_other_provider_beside_local_cluster(cluster: Gpuctl) -> None:

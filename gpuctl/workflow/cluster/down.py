@@ -14,6 +14,7 @@ from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.training.stop import stop_run
 from gpuctl.workflow.training.unfinished_runs import OpenRun, how_it_stands, open_runs
 from inventories.clocks import passed_s
+from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
@@ -145,12 +146,14 @@ def _nothing(folder: ClusterFolder) -> DownResult:
 
 def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
     """Say that no cluster of that name is known here."""
+    existing = [cluster.name for cluster in app.store.clusters()]
+    near = did_you_mean(folder.name, existing)
     app.output.say(
-        f"There is no cluster {folder.name} in the files here: nothing to remove. If you rented machines, "
-        "`gpuctl reap --dry-run` looks in your cloud accounts."
+        f"There is no cluster {folder.name} in the files here{near or '.'} Nothing was removed. If you rented "
+        "machines, `gpuctl reap --dry-run` looks in your cloud accounts."
     )
-    if others := ", ".join(cluster.name for cluster in app.store.clusters()):
-        app.output.say(f"note: these clusters are there: {others}")
+    if existing:
+        app.output.say(f"note: these clusters exist: {', '.join(existing)}")
     return _nothing(folder)
 
 

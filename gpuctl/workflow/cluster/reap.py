@@ -10,6 +10,7 @@ from typing import Any
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.options import DEFAULT_CLUSTER, App
 from gpuctl.text import dollars, plural
+from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from provision.cloud.find_or_create import all_gone
@@ -197,7 +198,8 @@ def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], result: ScanRe
                 f"No cluster {name!r} of ours was found {_looked_at(result)}; it may be where we could not look. "
                 "Nothing was removed."
             )
-        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}. Nothing was removed.")
+        near = did_you_mean(name, known) or "."
+        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}{near} Nothing was removed.")
 
 
 def _refuse_ambiguous(which: Which, rows: Sequence[dict[str, Any]]) -> None:

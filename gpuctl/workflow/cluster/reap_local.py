@@ -9,6 +9,7 @@ from gpuctl.errors import Declined, Usage
 from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.reap import Which, describe, leftover_rows
+from inventories.did_you_mean import did_you_mean
 from provision.cloud.tagged_clusters import FoundCluster
 from provision.local import orphans
 from provision.local.orphans import Orphan
@@ -33,8 +34,9 @@ def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
     if not rows:
         app.output.say("no local hosts without a cluster's folder; gpuctl down ends hosts that have one")
     if missing := set(which.names) - {one.name for one in found}:
+        near = did_you_mean(min(missing), (cluster.name for cluster in found)) or "."
         raise Usage(
-            f"No local hosts of a cluster {min(missing)!r} without a folder run here. `gpuctl down --cluster "
+            f"No local hosts of a cluster {min(missing)!r} without a folder run here{near} `gpuctl down --cluster "
             f"{min(missing)}` ends hosts whose cluster has a folder."
         )
     removed: list[str] = []

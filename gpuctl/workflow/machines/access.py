@@ -13,6 +13,7 @@ from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.options import App
 from gpuctl.text import clean, plural, with_tilde
 from gpuctl.workflow.connect import connected, load_inventory
+from inventories.did_you_mean import did_you_mean
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
 
@@ -39,8 +40,10 @@ def machine_of(inventory: Inventory, node: str) -> Machine:
         if node in (str(machine.rank), machine.name):
             return machine
     known = ", ".join(f"{machine.rank} ({machine.name})" for machine in inventory.machines)
+    near = did_you_mean(node, (machine.name for machine in inventory.machines))
     raise NotFound(
-        f"The cluster {inventory.cluster} has no machine of rank or name {node!r}; it has {known or 'none'}."
+        f"The cluster {inventory.cluster} has no machine of rank or name {node!r}"
+        + (near or f"; it has {known or 'none'}.")
     )
 
 

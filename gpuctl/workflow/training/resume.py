@@ -10,7 +10,7 @@ from gpuctl.options import App
 from gpuctl.text import for_cluster
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
-from gpuctl.workflow.training.runs import latest
+from gpuctl.workflow.training.runs import latest, no_runs
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, Run, RunNode, RunOptions
@@ -278,7 +278,7 @@ def _newest_first(app: App) -> list[Run]:
         except InventoryError as error:
             app.output.say(f"run {folder.id} is skipped: {error}")
     if not runs:
-        raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
+        raise no_runs(app)
     return runs
 
 

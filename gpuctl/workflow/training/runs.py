@@ -7,6 +7,7 @@ from typing import Literal
 from gpuctl.json_documents import RunInfo
 from gpuctl.options import App
 from gpuctl.view import open_view
+from gpuctl.workflow.connect import unknown_cluster
 from gpuctl.workflow.training.collect import attach, final_result
 from gpuctl.workflow.training.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
@@ -21,7 +22,19 @@ def latest(app: App, named: str | None) -> RunFolder:
     for folder in reversed(app.store.runs(app.options.cluster)):
         if _readable(app, folder):
             return folder
-    raise NotFound(f"The cluster {app.options.cluster} has no runs yet. Start one: gpuctl train")
+    raise no_runs(app)
+
+
+def no_runs(app: App) -> NotFound:
+    """Return the error for a cluster without runs, or for a name that no cluster has."""
+    folder = app.store.cluster(app.options.cluster)
+    if not folder.exists():
+        of_runs = set()
+        for run in app.store.runs():
+            with suppress(InventoryError):
+                of_runs.add(run.load_run().cluster)
+        return unknown_cluster(folder, of_runs=of_runs)
+    return NotFound(f"The cluster {folder.name} has no runs yet. Start one: gpuctl train")
 
 
 def _readable(app: App, folder: RunFolder) -> bool:

@@ -77,6 +77,7 @@ def test_reap_removes_only_the_cluster_that_was_named(
     ("words", "said"),
     [
         ("reap --cluster default", "There is no cluster 'default' of ours"),
+        ("reap --cluster b1-i", "; did you mean 'b1-id'? Nothing was removed."),
         ("reap --cluster=", "There is no cluster '' of ours"),
         ("reap b1 --cluster a1", "--cluster a1 and b1 name different clusters: leave out --cluster."),
         ("reap a1 b1 --cluster a1", "--cluster a1 and a1 b1 name different clusters: leave out --cluster."),
@@ -88,6 +89,68 @@ def test_reap_refuses_clusters_that_are_not_there_or_contradict(
 ) -> None:
     assert cli.main([*words.split(), "--yes"]) == 2
     assert said in capsys.readouterr().err
+
+
+ABOUT_RUNS = ("results", "logs", "stop", "why", "runs")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *ABOUT_RUNS,
+        "train",
+        "train --resume",
+        "bench",
+        "status",
+        "ssh",
+        "exec -- ls",
+        "top",
+        "pull x",
+        "ssh-config",
+        "clusters",
+    ],
+)
+def test_mistyped_cluster_gets_the_name_that_is_most_like_it(
+    words: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    existing = Store(home).cluster("example")
+    existing.make()
+    existing.inventory_path.write_text("all:\n")
+    assert cli.main(["--cluster", "exmaple", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said == "error: There is no cluster exmaple; did you mean 'example'? `gpuctl clusters` lists all.\n"
+    )
+    assert cli.main(["--cluster", "blue", *words.split()]) == 2
+    assert capsys.readouterr().err == (
+        "error: There is no cluster blue. These exist: example; --cluster NAME chooses one. Create it: "
+        "gpuctl up --provider local --count 2 --cluster blue\n"
+    )
+
+
+@pytest.mark.parametrize("words", ABOUT_RUNS)
+def test_mistyped_cluster_that_was_removed_gets_its_name_where_its_runs_are_meant(
+    words: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_run(Store(home), "removed")
+    assert cli.main(["--cluster", "remvoed", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "error: There is no cluster remvoed; did you mean 'removed'? `gpuctl runs --all` lists the runs of all "
+        "clusters.\n"
+    )
+
+
+def test_down_of_a_mistyped_cluster_names_the_one_that_is_most_like_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    existing = Store(home).cluster("example")
+    existing.make()
+    existing.inventory_path.write_text("all:\n")
+    assert cli.main(["down", "--cluster", "exmaple"]) == 0
+    assert (
+        "There is no cluster exmaple in the files here; did you mean 'example'? " in capsys.readouterr().err
+    )
 
 
 def test_help_says_what_cluster_means_to_each_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -268,22 +268,41 @@ def test_store_run_finds_run_by_unique_beginning_or_end(store):
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".", "nothing-like-it", "../runs", "/"])
-def test_store_run_suggests_nearest_for_unknown_id(store, run_id):
+def test_store_run_names_the_newest_runs_for_unknown_id(store, run_id):
     with pytest.raises(NotFound, match=r"nor any other\. Start one with `gpuctl train`"):
         store.run(run_id)
     folder = launch(store)
     with pytest.raises(NotFound) as caught:
         store.run(run_id)
     assert str(caught.value) == (
-        f"There is no run '{run_id}'. The nearest are '{folder.id}'; `gpuctl runs --all` lists all."
+        f"There is no run '{run_id}'. The newest are '{folder.id}'; `gpuctl runs --all` lists all."
     )
 
 
 def test_store_run_suggests_most_similar_id_first(store):
     folders = [launch(store, now=NOW + timedelta(days=day)) for day in range(8)]
     wrong = folders[2].id[:-4] + "zzzz"
-    with pytest.raises(NotFound, match=rf"The nearest are '{folders[2].id}', "):
+    with pytest.raises(NotFound, match=rf"'; did you mean '{folders[2].id}' or "):
         store.run(wrong)
+
+
+@pytest.mark.parametrize("word", ["{end}x", "x{end}", "{end[0]}x{end[1]}{end[2]}{end[3]}", "{time}1"])
+def test_store_run_suggests_the_run_of_a_mistyped_end_or_time(store, word):
+    folder = launch(store)
+    day, time, end = folder.id.split("-")
+    with pytest.raises(NotFound, match=rf"; did you mean '{folder.id}'\? "):
+        store.run(word.format(day=day, time=time, end=end))
+
+
+def test_store_run_names_the_option_for_the_name_of_a_cluster(store):
+    launch(store)
+    folder = store.cluster("demo")
+    folder.make()
+    folder.inventory_path.write_text("all:\n")
+    with pytest.raises(
+        NotFound, match=r"There is no run 'demo', but a cluster of that name: --cluster demo$"
+    ):
+        store.run("demo")
 
 
 def test_load_result_of_cut_off_file_advises_to_collect_again(store):
