@@ -11,13 +11,13 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuctl.errors import Usage
 from gpuctl.options import TYPED
+from gpuctl.script_sources import sources_of
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
@@ -30,7 +30,6 @@ DISTINCTIVE = frozenset({
 """Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
 DECISIVE = frozenset({"--cluster", "--dry-run"})
 """Options whose loss starts a run in another cluster, or a real run: a note always says that the script gets them."""
-MAX_SOURCE_BYTES = 1000 * 1000
 
 _OF_FIELDS = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(?:tyro|typer|fire|simple_parsing|jsonargparse|pydantic_settings|pyrallis|draccus"
@@ -38,7 +37,6 @@ _OF_FIELDS = re.compile(
     re.MULTILINE,
 )
 """Libraries that make options of the fields of classes or of the parameters of functions."""
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,31 +137,13 @@ def _sources(request: "TrainRequest") -> list[str]:
 
     Empty: the script is not among the files that are sent, as a module that is installed on the nodes.
     """
-    from remote.files.tree import read_tree, root_of, without_links_above
+    from remote.files.tree import read_tree, root_of
 
     folder = request.folder
     root = root_of(folder) if request.root is None else request.root.resolve()
     tree = read_tree(root, include=[folder / path for path in request.include], allow_large=True)
-    path = without_links_above(
-        folder / (request.words[0] if request.module is None else request.module.replace(".", "/"))
-    )
-    ahead = {
-        root / name
-        for name, entry in tree.entries.items()
-        if len(entry) > 1 and entry[0] <= MAX_SOURCE_BYTES and (name.endswith(".py") or root / name == path)
-    }
-    reached = {path, Path(f"{path}.py"), path / "__main__.py"} & ahead
-    sources: list[str] = []
-    while reached:
-        ahead -= reached
-        texts = [file.read_text(errors="replace") for file in reached]
-        sources += texts
-        lines = (line for text in texts for line in _IMPORT.findall(text))
-        names = {name for line in lines for name in re.findall(r"\w+", line)}
-        reached = {
-            file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
-        }
-    return sources
+    target = request.module or request.words[0]
+    return sources_of(tree, folder, target, module=request.module is not None)
 
 
 def _takes(sources: Sequence[str], option: str) -> bool:

@@ -1,5 +1,6 @@
 """What to do about a run's failure, beside what its sentence says."""
 
+import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.missing.written import written_elsewhere
+from gpuctl.script_sources import reads_at
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Cause, Reason
@@ -24,8 +26,12 @@ WITHOUT_BLOCKS = ("cnn", "mlp", "alexnet", "inception_v3", "vgg")
 """Beginnings of the names of networks that repeat no block, for which the job refuses that option."""
 OF_A_MISSING_FILE = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND})
 """Reasons with which a rank that lacks a file fails: many libraries raise an error of their own."""
-OF_UNEVEN_FILES = frozenset({Reason.EXIT_CODE, Reason.FILE_NOT_FOUND, Reason.LOST_PEER, Reason.NCCL_ERROR})
-"""What ranks also fail with of which only some found a file, beside that they wait for each other."""
+_OF_STATE = re.compile(
+    r"(size|shape) mismatch|mismatch between collectives|preamble|state_dict|(missing|unexpected) key|checkpoint|ckpt"
+    r"|UnpicklingError|PytorchStreamReader|safetensor|Ran out of input|truncated|corrupt|magic number|pickle",
+    re.IGNORECASE,
+)
+"""Words of errors with which a rank fails that loaded another file than the others, or half of one."""
 
 
 def advice_on(result: Result) -> str:
@@ -47,16 +53,31 @@ def advice_on(result: Result) -> str:
         written = written_elsewhere(result, error, run)
     if sentence := written or how_to_bring(result) or _how_to_fit(result):
         return sentence
-    uneven = run.uneven_files if run is not None else ""
-    if error is not None and error.cause is Cause.ARGUMENTS:
-        return ""
-    if not uneven or not (error is None or error.waited_for or error.reason in OF_UNEVEN_FILES):
-        return ""
-    if error is not None and error.reason is Reason.FILE_NOT_FOUND:
-        names = Path(path_not_found(error.detail)).parts
-        if not any(name in uneven for name in names):
-            return ""  # it is missing for another reason
-    return f"The nodes' files differed: {uneven}."
+    if run is not None and run.uneven_files and _explained_by_files(result, run):
+        return f"The nodes' files differed: {run.uneven_files}."
+    return ""
+
+
+def _explained_by_files(result: Result, run: Run) -> bool:
+    """Return whether files that only some nodes had may be why a run failed or hung."""
+    error, hang = result.first_error, result.hang
+    folder = Path(run.options.project if run.options and run.options.project else ".")
+    if error is None:
+        inside = {rank.rank for rank in hang.waiting} if hang is not None else set()
+        # A rank that is elsewhere than in a collective is the reason, unless it waits for a file.
+        return hang is not None and all(
+            rank.file is None or rank.rank in inside or reads_at(folder, f"({rank.file}:{rank.line})")
+            for rank in hang.culprits
+        )
+    if error.cause is Cause.ARGUMENTS:
+        return False
+    if error.waited_for or error.reason is Reason.LOST_PEER:
+        return True
+    if error.reason is Reason.FILE_NOT_FOUND:
+        return any(name in run.uneven_files for name in Path(path_not_found(error.detail)).parts)
+    return error.reason is Reason.EXIT_CODE and (
+        bool(_OF_STATE.search(error.detail)) or reads_at(folder, error.message)
+    )
 
 
 def _without_dashes(run: Run) -> str:

@@ -11,6 +11,7 @@ from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results.outputs import kind_of, pull_command
 from gpuctl.view import View
+from gpuctl.workflow.training.earlier_use import loadable
 from gpuctl.workflow.training.latest_files import (
     Digests,
     PartedCheckpoint,
@@ -20,7 +21,7 @@ from gpuctl.workflow.training.latest_files import (
     outdated,
     parted_checkpoints,
 )
-from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
 from remote.files.earlier import Aside, EarlierFiles
@@ -65,22 +66,32 @@ def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | No
 def aside_lines(
     cluster: str, aside: Aside | None, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]
 ) -> Sequence[str]:
-    """Return a line for each node with a backup of files, with the command that downloads it.
+    """Return a line on the files that were moved to a backup folder, with the command that downloads them.
 
-    `roots`: the project's folder on each node.
+    `roots`: the project's folder on each node. If only some nodes moved files, each of them has a line.
     """
-    if aside is None:
+    moved = {name: left for name, left in earlier.items() if left.aside}
+    if aside is None or not moved:
         return []
-    if aside.everything:
-        change = "files of earlier runs were moved to a backup folder on the node"
-    else:
-        change = "files changed by earlier runs were replaced; their old versions are in a backup folder on the node"
-    return [
-        f"{name}: {change} ({_some(found.aside_names, found.aside)}). Download them: "
-        + pull_command(cluster, name, _from_home(aside.folder(roots[name])), f"aside/{name}")
-        for name, found in earlier.items()
-        if found.aside
-    ]
+    if 1 < len(roots) == len(moved):
+        return [_aside_line(cluster, aside, roots, moved, None)]
+    return [_aside_line(cluster, aside, roots, {name: left}, name) for name, left in moved.items()]
+
+
+def _aside_line(
+    cluster: str,
+    aside: Aside,
+    roots: Mapping[str, str],
+    moved: Mapping[str, EarlierFiles],
+    node: str | None,
+) -> str:
+    """Return the line on these nodes' backups. `node`: the one of the command; None: it is for all nodes."""
+    names = list(dict.fromkeys(path for left in moved.values() for path in left.aside_names))
+    unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
+    files = _some(names, len(names) + unnamed)
+    subject = f"files of earlier runs ({files})" if aside.everything else f"earlier versions of {files}"
+    place, target = _from_home(aside.folder(roots[next(iter(moved))])), f"aside/{node}" if node else "aside"
+    return f"{subject} are kept on {', '.join(moved)}: {pull_command(cluster, node, place, target)}"
 
 
 def tell_or_share(
@@ -91,20 +102,22 @@ def tell_or_share(
     request: TrainRequest,
     aside: Aside,
     folder: RunFolder,
+    project: Project,
 ) -> str:
-    """Tell of files that an earlier run left on some of the nodes alone, or put them on all nodes, as is asked for.
+    """Note the files that the script may load and that only some nodes have, or put all files on all nodes.
 
-    Returns the sentence that was told; empty where the nodes have the same.
+    Returns the note; empty: the nodes have the same, or the script loads no such file.
     """
     by_rank = sorted(prepared.roots, key=lambda name: nodes[name].machine.rank)
     roots = {name: prepared.roots[name] for name in by_rank}
     earlier = {name: prepared.earlier[name] for name in by_rank if name in prepared.earlier}
-    source = latest(earlier)
     if request.share_outputs:
         lines, incomplete = share(view, cluster, nodes, roots, earlier, aside, folder)
         for line in lines:
             view.note(line)
         return incomplete
+    earlier = loadable(project, request.folder, earlier, folder.path.parent)
+    source = latest(earlier)
     copies = [path for path in may_be_copies(earlier, source) if path.endswith(WEIGHTS)]
     if sum(earlier[source[path]].files[path][0] for path in copies) > MAX_DIGESTED_BYTES:
         copies = []
@@ -210,9 +223,9 @@ def rewritten_sentence(
     if not written:
         return ""
     return (
-        f"{_some(written, len(written))}: shared before the run, and written anew by "
-        f"{', '.join(writers[written[0]])} alone. Ranks of other nodes that loaded it in this run got "
-        "the version of an earlier run."
+        f"{_some(written, len(written))}: {', '.join(writers[written[0]])} wrote a new version in this run. The "
+        "other nodes have the version that was shared before it; the next run with --share-outputs copies the new "
+        "one."
     )
 
 
@@ -322,7 +335,7 @@ def _several_writers(
             nodes = ", ".join([source[path], *same_run])
             yield (
                 f"{text.clean(path)}: one run wrote other content on each of {nodes}; all nodes get that of "
-                f"{source[path]}, and the rest is put aside"
+                f"{source[path]}, and the rest is kept on its node"
             )
 
 

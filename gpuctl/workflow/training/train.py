@@ -160,7 +160,7 @@ class _Runs:
                     uneven = ""
                     if aside is not None and not request.drives:
                         uneven = tell_or_share(
-                            view, inventory.cluster, nodes, prepared, request, aside, run_folder
+                            view, inventory.cluster, nodes, prepared, request, aside, run_folder, project
                         )
                     run = plan_run(
                         run_folder.id,

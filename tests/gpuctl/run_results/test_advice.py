@@ -11,8 +11,8 @@ from support import a_result, a_run
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
 from inventories.end_reasons import Cause, Reason
-from inventories.hang import Hang
-from inventories.run import Commit, FirstError, Result, Run, Seconds, TrainSummary
+from inventories.hang import Culprit, Hang, WaitingRank
+from inventories.run import Commit, FirstError, Result, Run, RunOptions, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks
@@ -27,43 +27,56 @@ ZERO3 = '{"zero_optimization": {"stage": 3}} in --deepspeed-config divides the w
 MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a.pt'"
 
 
+SLEEPS = "import time\n" * 9 + "time.sleep(1)\n"
+WAITS = 'while not os.path.exists("a.pt"):\n    time.sleep(1)\n'
+STATE = "RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight"
+
+
 @pytest.mark.parametrize(
-    ("reason", "hung", "advised"),
+    ("reason", "detail", "source", "advised"),
     [
-        (Reason.ENDED_EARLY, False, True),
-        (Reason.HUNG, False, True),
-        (Reason.EXIT_CODE, False, True),
-        (Cause.ARGUMENTS, False, False),
-        (Reason.FILE_NOT_FOUND, False, True),
-        (Reason.LOST_PEER, False, True),
-        (Reason.OUT_OF_MEMORY, False, False),
-        (Reason.NODE_LOST, False, False),
-        (None, True, True),
-        (None, False, False),
+        (Reason.ENDED_EARLY, "", SLEEPS, True),
+        (Reason.HUNG, "", SLEEPS, True),
+        (Reason.EXIT_CODE, STATE, SLEEPS, True),
+        (Reason.EXIT_CODE, "EOFError: Ran out of input", SLEEPS, True),
+        (Reason.EXIT_CODE, "KeyError: 'x'", SLEEPS, False),
+        (Reason.EXIT_CODE, "KeyError: 'epoch'", 'x = torch.load("a.pt")["epoch"]\n', True),
+        (Cause.ARGUMENTS, MISSING, SLEEPS, False),
+        (Reason.FILE_NOT_FOUND, MISSING, SLEEPS, True),
+        (Reason.FILE_NOT_FOUND, MISSING.replace("a.pt", "b.pt"), SLEEPS, False),
+        (Reason.LOST_PEER, "", SLEEPS, True),
+        (Reason.NCCL_ERROR, "ProcessGroupNCCL is only supported with GPUs, no GPUs found!", SLEEPS, False),
+        (Reason.OUT_OF_MEMORY, "", SLEEPS, False),
+        (Reason.NODE_LOST, "", SLEEPS, False),
+        (Culprit(rank=0, node="gpu-0"), "", SLEEPS, True),
+        (Culprit(rank=0, node="gpu-0", file="x.py", line=10), "", SLEEPS, False),
+        (Culprit(rank=0, node="gpu-0", file="x.py", line=2), "", WAITS, True),
+        (Culprit(rank=1, node="gpu-0", file="x.py", line=10), "", SLEEPS, True),
+        (None, "", SLEEPS, False),
     ],
 )
-def test_files_that_differed_are_told_where_they_explain_the_end(
-    tmp_path: Path, reason: Reason | Cause | None, hung: bool, advised: bool
+def test_files_that_differed_are_named_where_they_explain_the_end(
+    tmp_path: Path, reason: Reason | Cause | Culprit | None, detail: str, source: str, advised: bool
 ) -> None:
-    cause, reason = (reason, Reason.EXIT_CODE) if isinstance(reason, Cause) else (None, reason)
+    cause = reason if isinstance(reason, Cause) else None
+    (tmp_path / "x.py").write_text(source)
     folder = Store(tmp_path).new_run(datetime.now(UTC))
-    folder.save_run(
-        Run(
-            run=folder.id, cluster="n", mode="torchrun", script="x", args=(), nodes=(), master_addr="h",
-            master_port=1, started_at="2026-01-01T00:00:00+00:00", uneven_files=UNEVEN,
-        )
-    )  # fmt: skip
+    options = RunOptions(project=str(tmp_path))
+    folder.save_run(a_run(run=folder.id, script="x.py", uneven_files=UNEVEN, options=options))
+    line = len(source.splitlines())
     error = (
-        None
-        if reason is None
-        else FirstError(rank=0, node="gpu-0", message="so", reason=reason, cause=cause, detail=MISSING)
-    )
-    hang = Hang(run=folder.id, verdict="hung", sentence="The run hung: so.") if hung else None
-    result = Result(
-        run=folder.id, cluster="n", mode="torchrun", script="x", status="failed", exit_code=1, nnodes=2,
-        nproc_per_node=1, world_size=2, started_at="2026-01-01T00:00:00+00:00", ended_at=None, seconds=Seconds(),
-        train=TrainSummary(), ranks=(), first_error=error, cost_usd=None, dir=str(folder.path), hang=hang,
+        FirstError(
+            rank=0, node="gpu-0", message=f"{detail} (x.py:{line})", detail=detail, cause=cause,
+            reason=Reason.EXIT_CODE if isinstance(reason, Cause) else reason,
+        )
+        if isinstance(reason, Reason | Cause)
+        else None
     )  # fmt: skip
+    hang = None
+    if isinstance(reason, Culprit):
+        waits = (WaitingRank(rank=1, node="gpu-1"),)
+        hang = Hang(run=folder.id, verdict="hung", sentence="so", culprits=(reason,), waiting=waits)
+    result = a_result(status="failed", first_error=error, dir=str(folder.path), hang=hang)
     assert advice_on(result) == (f"The nodes' files differed: {UNEVEN}." if advised else "")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from node_here import NodeHere
+from support import a_run
 
 from gpuctl.errors import Usage
 from gpuctl.library.options import TrainOptions, train_request
@@ -28,6 +29,7 @@ from gpuctl.workflow.training.earlier import (
     uneven,
     uneven_sentence,
 )
+from gpuctl.workflow.training.earlier_use import loadable
 from gpuctl.workflow.training.latest_files import latest, may_be_copies, outdated
 from gpuctl.workflow.training.prepare import Prepared
 from inventories.disk.store import Store
@@ -35,7 +37,8 @@ from inventories.outputs import OutputFile
 from remote.errors import BadAnswer, NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 from remote.files.sync import sync
-from remote.files.tree import Tree
+from remote.files.tree import Tree, read_tree, tree_of
+from remote.launchers.rank_command import Script
 from remote.shared import frames
 
 ROOTS = {"gpu-0": "/home/me/.gpuctl-node/code/my-01", "gpu-1": "/root/.gpuctl-node/code/my-01"}
@@ -132,8 +135,8 @@ def test_weights_that_the_run_wrote_anew_on_one_node_are_told() -> None:
     ]
     earlier = {"gpu-0": left("best.pt", "ckpt/__0_0.distcp", "log.csv", "old.pt"), "gpu-1": left()}
     assert rewritten_sentence(wrote, ["gpu-0", "gpu-1"], earlier) == (
-        "best.pt: shared before the run, and written anew by gpu-0 alone. Ranks of other nodes that loaded it in "
-        "this run got the version of an earlier run."
+        "best.pt: gpu-0 wrote a new version in this run. The other nodes have the version that was shared before it; "
+        "the next run with --share-outputs copies the new one."
     )
     assert rewritten_sentence(wrote, ["gpu-0"], earlier) == ""
 
@@ -162,10 +165,50 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
     }
     (line,) = aside_lines("default", Aside(name="1", everything=True), ROOTS, found)
     assert line == (
-        "gpu-0: files of earlier runs were moved to a backup folder on the node (a.pt, b, c and 2 more). "
-        "Download them: gpuctl pull --rank gpu-0 "
+        "files of earlier runs (a.pt, b, c and 2 more) are kept on gpu-0: gpuctl pull --rank gpu-0 "
         ".gpuctl-node/code/my-01.aside-1 aside/gpu-0"
     )
+    both = {**found, "gpu-1": EarlierFiles(aside=1, aside_names=("a.pt",))}
+    (line,) = aside_lines("c", Aside(name="1"), ROOTS, both)
+    assert line == (
+        "earlier versions of a.pt, b, c and 2 more are kept on gpu-0, gpu-1: gpuctl pull --cluster c "
+        ".gpuctl-node/code/my-01.aside-1 aside"
+    )
+
+
+LOADS = 'import torch\ntorch.load("best.pt")\n'
+SAVES = (
+    'import torch\nfrom torch.utils.data import DataLoader\ntorch.save(1, "best.pt")\nopen("a.csv", "w")\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "expected"),
+    [
+        (LOADS, (), ["own.pt", "best.pt"]),
+        (SAVES, (), []),
+        ("import lib\n", (), ["own.pt", "sets/part.pt"]),
+        (LOADS, ("--from=sets",), ["own.pt", "best.pt", "sets/part.pt"]),
+    ],
+)
+def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
+    tmp_path: Path, source: str, args: tuple[str, ...], expected: list[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "my.py").write_text(source)
+    (tmp_path / "code" / "lib.py").write_text('path = "sets/part.pt"\nif path.exists(): pass\n')
+    store = Store(tmp_path / "store")
+    runs = {script: store.new_run(datetime.now(UTC)) for script in ("my.py", "other.py")}
+    for script, folder in runs.items():
+        folder.save_run(a_run(run=folder.id, script=script))
+    wrote = dict.fromkeys(("best.pt", "sets/part.pt", "of_other.pt"), runs["other.py"].id)
+    wrote |= {"own.pt": runs["my.py"].id, "unknown.pt": ""}
+    earlier = {"gpu-0": EarlierFiles(files=dict.fromkeys(wrote, (1, 1)), runs=wrote)}
+    project: Any = SimpleNamespace(
+        script=Script(kind="file", target="my.py", args=args), tree=read_tree(tmp_path / "code")
+    )
+    found = loadable(project, tmp_path / "code", earlier, runs["my.py"].path.parent)
+    assert sorted(path for left in found.values() for path in left.files) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +287,7 @@ def test_share_gives_every_node_what_the_latest_run_wrote_on_any(tmp_path: Path)
         "shared with all nodes, from gpu-0 (run 1): notes, 8 B",
         "shared with all nodes, from gpu-1 (run 2): snapshot, extra, 16 B",
     ]
-    assert lines[2].startswith("gpu-0: files changed by earlier runs were replaced;")
-    assert "(snapshot)" in lines[2]
+    assert lines[2].startswith("earlier versions of snapshot are kept on gpu-0: gpuctl pull --rank gpu-0 ")
     assert len(lines) == 3
     assert scene.share() == []
 
@@ -258,8 +300,8 @@ def test_share_tells_of_other_content_of_one_run_and_not_of_copies(tmp_path: Pat
     assert scene.on("gpu-1")["last"] == "step 30"
     assert lines[:2] == [
         "shared with all nodes, from gpu-0 (run 1): last, 7 B",
-        "last: one run wrote other content on each of gpu-0, gpu-1; all nodes get that of gpu-0, and the rest is put "
-        "aside",
+        "last: one run wrote other content on each of gpu-0, gpu-1; all nodes get that of gpu-0, and the rest is "
+        "kept on its node",
     ]
 
 
@@ -293,8 +335,11 @@ def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Pat
     roots = dict.fromkeys(nodes, str(tmp_path))
     prepared = Prepared(facts={}, code={}, roots=roots, earlier=earlier)
     folder, aside = Store(tmp_path).new_run(datetime.now(UTC)), Aside(name="1")
+    (tmp_path / "my.py").write_text('torch.load("last.pt")')
+    project: Any = SimpleNamespace(script=Script(kind="file", target="my.py"), tree=tree_of(tmp_path, "*.py"))
+    request = replace(train_request(["my.py"], {}), project=tmp_path)
     with PlainView(Output(Options()), logs=False) as view:
-        told = tell_or_share(view, "c", nodes, prepared, train_request(["my.py"], {}), aside, folder)
+        told = tell_or_share(view, "c", nodes, prepared, request, aside, folder, project)
         assert told.startswith("last.pt of an earlier run differs")
         with pytest.raises(BadAnswer, match="gpu-1 sent digests"):
             share(view, "c", nodes, roots, earlier, aside, folder)

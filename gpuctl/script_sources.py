@@ -1,0 +1,71 @@
+"""The sources of a script and of all that it imports of the project, and what they say about files."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remote.files.tree import Tree
+
+MAX_SOURCE_BYTES = 1000 * 1000
+LINES_AROUND = 3
+
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+_READS = re.compile(
+    r"(?<![A-Za-z])load(?!er|ed)|(?<![A-Za-z])(?:restore|resume|read)(?:_|\b)|pretrained|ckpt_path|last_checkpoint"
+    r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*['\"][wax]b?\+?['\"])"
+)
+"""Words with which a source loads a file, or looks whether it exists."""
+_LITERAL = re.compile(r"(['\"])(.*?)\1")
+_PLACE = re.compile(r"\((?P<file>[^\s():]+):(?P<line>\d+)\)")
+
+
+def sources_of(tree: "Tree", folder: Path, target: str, *, module: bool) -> list[str]:
+    """Return the sources of a script, or of a module, and of all that it imports of the files that are sent.
+
+    Empty: it is not among them, as a module that is installed on the nodes.
+    """
+    from remote.files.tree import without_links_above
+
+    root, path = tree.root, without_links_above(folder / (target.replace(".", "/") if module else target))
+    ahead = {
+        root / name
+        for name, entry in tree.entries.items()
+        if len(entry) > 1 and entry[0] <= MAX_SOURCE_BYTES and (name.endswith(".py") or root / name == path)
+    }
+    reached = {path, Path(f"{path}.py"), path / "__main__.py"} & ahead
+    sources: list[str] = []
+    while reached:
+        ahead -= reached
+        texts = [file.read_text(errors="replace") for file in reached]
+        sources += texts
+        lines = (line for text in texts for line in _IMPORT.findall(text))
+        names = {name for line in lines for name in re.findall(r"\w+", line)}
+        reached = {
+            file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
+        }
+    return sources
+
+
+def reads_files(source: str) -> bool:
+    """Return whether a source loads files, or looks for them."""
+    return bool(_READS.search(source))
+
+
+def names_in(sources: Iterable[str], words: Sequence[str]) -> set[str]:
+    """Return the names of files and folders in the string literals of sources, and in a script's arguments."""
+    texts = [*words, *(literal for source in sources for _, literal in _LITERAL.findall(source))]
+    return {part for text in texts for part in re.split(r"[/=\s]+", text) if part.strip(".")}
+
+
+def reads_at(folder: Path, text: str) -> bool:
+    """Return whether the script reads files about the place that a text names, as in `(train.py:12)`."""
+    if (place := _PLACE.search(text)) is None:
+        return False
+    try:
+        lines = (folder / place["file"]).read_text(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return False
+    number = int(place["line"])
+    return reads_files("\n".join(lines[max(0, number - 1 - LINES_AROUND) : number + LINES_AROUND]))

@@ -1,0 +1,62 @@
+"""Selection of earlier runs' files that a script may load: files of its own runs, and files that it names.
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuctl.script_sources import names_in, reads_files, sources_of
+from inventories.disk.store import RunFolder
+from inventories.errors import InventoryError
+from remote.files.earlier import EarlierFiles
+from remote.shared.checkpoint_sets import sets_in
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.training.request import Project
+
+
+def loadable(
+    project: "Project", folder: Path, earlier: Mapping[str, EarlierFiles], runs: Path
+) -> dict[str, EarlierFiles]:
+    """Return the files of earlier runs that a script may load; no files if its sources load none.
+
+    `folder`: that of the script on this computer. `runs`: the folder of the runs' records.
+    """
+    script = project.script
+    sources = sources_of(project.tree, folder, script.target, module=script.kind == "module")
+    if sources and not any(map(reads_files, sources)):
+        return {}
+    ids = {run for left in earlier.values() for run in left.runs.values()}
+    own_runs = {run for run in ids if run and _script_of(runs / run) == script.title}
+    return selected(earlier, own_runs, names_in(sources, script.args))
+
+
+def selected(
+    earlier: Mapping[str, EarlierFiles], own_runs: Collection[str], names: Collection[str]
+) -> dict[str, EarlierFiles]:
+    """Return the files that these runs wrote, or of whose paths a part is among the names.
+
+    A checkpoint in parts is selected whole.
+    """
+    chosen = {
+        path
+        for left in earlier.values()
+        for path in left.files
+        if left.runs.get(path) in own_runs or not set(path.split("/")).isdisjoint(names)
+    }
+    paths = {path for left in earlier.values() for path in left.files}
+    for members in sets_in(paths).values():
+        if not chosen.isdisjoint(members):
+            chosen.update(members)
+    return {node: _only(left, chosen) for node, left in earlier.items()}
+
+
+def _only(left: EarlierFiles, paths: Collection[str]) -> EarlierFiles:
+    return replace(left, files={path: entry for path, entry in left.files.items() if path in paths})
+
+
+def _script_of(run: Path) -> str | None:
+    with suppress(InventoryError, OSError):
+        return RunFolder(run).load_run().script
+    return None
