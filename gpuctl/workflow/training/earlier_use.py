@@ -1,4 +1,4 @@
-"""Selection of earlier runs' files that a script may load: files of its own runs, and files that it names.
+"""Selection of the files of earlier runs that a script may load: its own runs' files, and files that it names."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
