@@ -20,6 +20,7 @@ from gpuctl.workflow.advice.fitting import machines_that_fit
 from gpuctl.workflow.cluster.replaced_pods import ReplacedPods
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.training.argument_paths import path_notes
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.earlier import aside_of, rewritten_sentence, tell_or_share
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
@@ -137,6 +138,9 @@ class _Runs:
         usable = self._usable(inventory, step)
         request = with_strategy(self._app, self._request, machines_of(inventory, self._request, usable))
         project = project_of(self._app, request, inventory, machines_of(inventory, request, usable))
+        if step is None:
+            for note in path_notes(request, project, inventory):
+                self._app.output.say(note)
         shows_logs = not request.built_in or request.search is not None
         with open_view(self._app.output, logs=shows_logs) as view, ExitStack() as starting:
             # Held until the ranks have started: no `up`, `down` or second `train` comes in between.

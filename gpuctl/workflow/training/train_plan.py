@@ -12,6 +12,7 @@ from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.division import Division, division_of, lines
 from gpuctl.workflow.advice.fitting import machines_that_fit
 from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.training.argument_paths import path_notes
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import expected_gpus
@@ -114,6 +115,8 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     machines = machines_of(inventory, request)
     request = with_strategy(app, request, machines)
     project = project_of(app, request, inventory, machines)
+    for note in path_notes(request, project, inventory):
+        app.output.say(note)
     peers = tuple(machine.private_ip for machine in machines)
     with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:
         machines = [machine for machine in machines if machine.name in nodes]

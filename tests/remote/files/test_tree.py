@@ -1,6 +1,7 @@
 """What of a folder is sent."""
 
 import os
+import shutil
 import subprocess
 import zipapp
 from pathlib import Path
@@ -121,6 +122,10 @@ def test_read_tree_names_and_skips_nested_repositories(tmp_path: Path) -> None:
     read = tree.read_tree(tmp_path)
     assert list(read.entries) == ["a.py"]
     assert read.skipped == {"inner": tree.REPOSITORY}
+    shutil.rmtree(tmp_path / ".git")
+    assert sorted(tree.read_tree(tmp_path).entries) == ["a.py", "inner/b.py"], (
+        "only git's listing leaves it out"
+    )
 
 
 def commit(root: Path) -> None:
