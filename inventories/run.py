@@ -8,6 +8,7 @@ from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, R
 from inventories.hang import Hang, OnHang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.search import Search
+from inventories.usage import RunUse
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 STOP_GRACE_S = 30.0
@@ -228,18 +229,22 @@ class TrainSummary:
     """Of all ranks together."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
-    loss_at: tuple[int, ...] = ()
+    loss_at: tuple[int | float, ...] = ()
     """The epoch or step of each, as the job counts them. Empty: it does not tell; then they follow each other."""
     loss_from: LossSource | None = None
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
-    loss_by: Literal["epoch", "step"] | None = None
-    """What each is of, where they were found so. Of many steps some are listed, evenly."""
+    loss_by: Literal["epoch", "step", "line"] | None = None
+    """What each is of. Of many steps some are listed, evenly. `line`: the script's lines name neither, and are
+    counted. None: not known."""
+    loss_name: str | None = field(default=None, metadata=OMITTED)
+    """The name of the loss in the script's lines. None: `loss`, or the script wrote none."""
     accuracy: float | None = None
     """On the held-out split, 0 .. 1."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation."""
+    """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation. Of a
+    script the last of each other value in its lines."""
     judged_on: Literal["test", "validation"] | None = None
-    """What `metrics` are of. None: there are none."""
+    """What `metrics` are of. None: not known."""
     perplexity: float | None = None
     """Of text, on what it was judged on."""
     tokens_per_s: float | None = None
@@ -250,6 +255,20 @@ class TrainSummary:
     """The fraction of the GPUs' peak rate that the model's own operations are (model FLOPs utilisation)."""
     step_ms: StepMs = field(default_factory=StepMs)
     share: Share = field(default_factory=Share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnusedMetrics:
+    """Lines of GPUCTL_METRICS that no result is made of."""
+
+    lines: int
+    """Their number, of all ranks."""
+    rank: int
+    """The lowest rank that wrote such a line."""
+    example: str
+    """The first of its lines, shortened."""
+    why: str
+    """A clause: `it is not JSON`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,51 +320,6 @@ class FirstError:
         if reason is None:
             return {**document, "reason": Reason.TOLD}
         return {**document, "reason": Reason.HUNG} if reason == "waited_in_vain" else document
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuUse:
-    """How one GPU was used during a run. None: its driver could not tell."""
-
-    index: int
-    name: str
-    utilization: float | None
-    """The mean over the run, 0 .. 1."""
-    memory_peak_bytes: int | None
-    """The most that was seen used, by anybody."""
-    memory_total_bytes: int | None
-    power_w: float | None
-    """The mean."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeUse:
-    """How one node was used during a run. None: can't be known there."""
-
-    node: str
-    seconds: float
-    """The time that was sampled."""
-    cpu_utilization: float | None
-    """The mean of all CPUs, 0 .. 1, whoever used them."""
-    memory_peak_bytes: int | None
-    memory_total_bytes: int | None
-    received_bytes_per_s: float | None
-    sent_bytes_per_s: float | None
-    gpus: tuple[GpuUse, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunUse:
-    """How the machines were used during a run, as they sampled themselves."""
-
-    gpu_utilization: float | None
-    """The mean of all GPUs of which it is known, 0 .. 1."""
-    cpu_utilization: float | None
-    """The mean of the nodes."""
-    nodes: tuple[NodeUse, ...]
-    """By rank; a node that told nothing is missing."""
-    one_machine: bool = False
-    """Whether the nodes are hosts on one machine, whose CPUs and memory each of them sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,6 +395,8 @@ class Result:
     """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
     logged_error: FirstError | None = None
     """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
+    unused_metrics: UnusedMetrics | None = field(default=None, metadata=OMITTED)
+    """Lines of metrics that are not used. None: all are."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from gpuctl.run_results.loss_files import Curve, losses_from_files
+from gpuctl.run_results.script_losses import thinned
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
 from inventories.run import LossSource, TrainSummary
 from remote.shared.constants import RANK_LOG
 
-POINTS = 64
-"""Of a longer curve so many are kept, its first and last among them."""
 FIRST_BYTES, LOG_BYTES = 1000**2, 16 * 1000**2
 """Of a log's beginning and end."""
 LINE_LENGTH = 1000
@@ -52,9 +51,13 @@ def _with(
 ) -> TrainSummary:
     if not curve:
         return train
-    kept = {place: curve[place] for place in thinned(sorted(curve))}
+    places = thinned(sorted(curve))
     return replace(
-        train, loss=tuple(kept.values()), loss_at=tuple(kept), loss_from=loss_from, loss_by=loss_by
+        train,
+        loss=tuple(curve[place] for place in places),
+        loss_at=places,
+        loss_from=loss_from,
+        loss_by=loss_by,
     )
 
 
@@ -88,13 +91,6 @@ def _loss_in(line: str) -> float | None:
         return None
     trained = found[1].lower().startswith("train")
     return float(found[2]) if trained or not _OF_HELD_OUT.search(line[: found.start()]) else None
-
-
-def thinned(points: Sequence[int]) -> tuple[int, ...]:
-    """At most POINTS of them, evenly, with the first and the last."""
-    if len(points) <= POINTS:
-        return tuple(points)
-    return tuple(points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS))
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -188,15 +188,15 @@ def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
     return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
 
 
-def loss_curve(runs: Sequence[Result]) -> tuple[dict[int, float], list[int]]:
+def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
     """A job's losses by epoch, or by step where its last run tells them so; and where later runs began.
 
     What a run did again counts as it did it.
     """
-    curve: dict[int, float] = {}
-    began: list[int] = []
-    by = runs[-1].train.loss_by
-    for train in (run.train for run in runs if run.train.loss and run.train.loss_by == by):
+    curve: dict[float, float] = {}
+    began: list[float] = []
+    by = runs[-1].train.loss_by or "epoch"
+    for train in (run.train for run in runs if run.train.loss and (run.train.loss_by or "epoch") == by):
         first = (train.epochs_before or 0) + 1
         places = train.loss_at or range(first, first + len(train.loss))
         if curve:

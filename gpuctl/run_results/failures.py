@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuctl.run_results import metrics
+from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.rank_end import ASKED, ECHOES, rank_end
 from inventories.end_reasons import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
@@ -114,7 +115,7 @@ def first_failure(
     ranks: Mapping[str, Sequence[RankRecord]],
     nodes: Sequence[NodeRecord],
     log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[metrics.Line]] | None = None,
+    lines: Mapping[int, Sequence[Line]] | None = None,
 ) -> Failure | None:
     """The earliest failure that began by itself; None where there is none.
 
@@ -133,7 +134,7 @@ def _first(
     ranks: Mapping[str, Sequence[RankRecord]],
     nodes: Sequence[NodeRecord],
     log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[metrics.Line]],
+    lines: Mapping[int, Sequence[Line]],
 ) -> Failure | None:
     """The earliest failure, without the rank's place."""
     ends = _rank_ends(run, ranks, nodes, log_tails, lines)
@@ -242,7 +243,7 @@ def _rank_ends(
     ranks: Mapping[str, Sequence[RankRecord]],
     nodes: Sequence[NodeRecord],
     log_tails: Mapping[int, str],
-    lines: Mapping[int, Sequence[metrics.Line]],
+    lines: Mapping[int, Sequence[Line]],
 ) -> list[End]:
     """The ranks that ended badly, earliest first."""
     of = {node.node: node for node in nodes}

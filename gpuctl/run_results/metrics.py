@@ -5,22 +5,33 @@ not known. Nothing here raises on them.
 """
 
 import itertools
-import math
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from gpuctl.run_results.metric_names import (
+    EVENTS,
+    Line,
+    loss_of,
+    number,
+    others_of,
+    step_of,
+    unusable,
+)
+from gpuctl.run_results.script_losses import LossCurve, script_losses
 from gpuctl.text import clean
 from inventories.end_reasons import Reason
-from inventories.run import Share, StepMs, TrainSummary
-
-Line: TypeAlias = Mapping[str, Any]
+from inventories.run import Share, StepMs, TrainSummary, UnusedMetrics
+from remote.runs.metrics_lines import MetricsFile
 
 LEAST_WRITTEN_S = 0.1
 """A speed by the writes of a file is told of this time and longer: its times are those of a clock that ticks."""
 METRICS_KEPT = 32
 METRIC_NAME_LENGTH = PLACE_LENGTH = 64
+EXAMPLE_LENGTH = 120
+"""Characters of a line that was not used, and of the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +42,6 @@ class Written:
     """Those that the first write told of."""
     seconds: float
     """From that write to the last."""
-
-
-def number(value: object) -> float | None:
-    """A finite number as it is, anything else as None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an int beyond every float
-        return None
-
-
-def loss_of(line: Line) -> float | None:
-    """The line's loss. A loss that is no number any more (null or NaN) is NaN: people must see it."""
-    value = line.get("loss")
-    if isinstance(value, float) and not math.isfinite(value):
-        return value
-    if value is None and "loss" in line:
-        return math.nan
-    return number(value)
 
 
 def words(value: object) -> str | None:
@@ -94,13 +85,14 @@ def event(lines: Sequence[Line], name: str) -> Line:
     return found[-1] if found else {}
 
 
+def _measured(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines that are not the built-in job's on an event."""
+    return [line for line in lines if isinstance(line, Mapping) and line.get("event") not in EVENTS]
+
+
 def steps(lines: Sequence[Line]) -> list[Line]:
     """The lines that tell of a training step."""
-    return [
-        line
-        for line in lines
-        if isinstance(line, Mapping) and "event" not in line and number(line.get("step"))
-    ]
+    return [line for line in _measured(lines) if step_of(line) is not None]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -146,7 +138,7 @@ def _gaps(lines: Sequence[Line]) -> list[tuple[float, float]]:
     marks = [
         (step, at)
         for line in lines
-        if (step := number(line.get("step"))) is not None and (at := number(line.get("time"))) is not None
+        if (step := step_of(line)) is not None and (at := number(line.get("time"))) is not None
     ]
     return [
         (step - before, (at - earlier) * 1000)
@@ -176,8 +168,10 @@ def share_of(lines: Sequence[Line]) -> Share:
 
 def steps_of(lines: Sequence[Line]) -> int | None:
     """From the first step that the rank told of to the last, both counted."""
-    told = [step for line in steps(lines) if (step := whole(line.get("step"))) is not None]
-    return max(told) - min(told) + 1 if told else None
+    numbers = [
+        int(step) for line in steps(lines) if (step := step_of(line)) is not None and step.is_integer()
+    ]
+    return max(numbers) - min(numbers) + 1 if numbers else None
 
 
 def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
@@ -222,7 +216,7 @@ def summary(
     lines = metrics.get(0, ())
     start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
     judged, judged_on = _judged(lines)
-    loss_at, losses = _losses(metrics)
+    curve = _losses(metrics)
     return TrainSummary(
         model=words(start.get("model")),
         dataset=words(start.get("dataset")),
@@ -235,10 +229,12 @@ def summary(
         first_step_s=_first_step_s(metrics, started),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
-        loss=losses,
-        loss_at=loss_at,
+        loss=curve.losses,
+        loss_at=curve.places,
+        loss_by=curve.by,
+        loss_name=None if curve.name == "loss" else curve.name,
         accuracy=_accuracy(lines),
-        metrics=judged,
+        metrics=judged or _last_values(metrics, curve.name),
         judged_on=judged_on,
         perplexity=number((end or event(lines, "epoch")).get("perplexity")),
         tokens_per_s=number(end.get("tokens_per_s")),
@@ -313,8 +309,7 @@ def _samples_per_s(
 
 def _accuracy(lines: Sequence[Line]) -> float | None:
     """The last that was told, 0 .. 1; that of an end or an epoch before what other lines say."""
-    others = [line for line in lines if isinstance(line, Mapping) and "event" not in line]
-    for line in reversed([*others, *events(lines, "epoch"), event(lines, "end")]):
+    for line in reversed([*_measured(lines), *events(lines, "epoch"), event(lines, "end")]):
         accuracy = number(line.get("accuracy"))
         if accuracy is not None and 0 <= accuracy <= 1:
             return accuracy
@@ -346,31 +341,53 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and 0 < len(name) <= METRIC_NAME_LENGTH and name.isprintable()
 
 
-def _losses(metrics: Mapping[int, Sequence[Line]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """An epoch's loss each, and the epochs' numbers; these are empty where they are not told.
-
-    From a script that tells of no epochs' ends, the mean of each epoch that its steps name, else its last loss.
-    """
+def _losses(metrics: Mapping[int, Sequence[Line]]) -> LossCurve:
+    """Return the losses of the epochs' ends that rank 0 reports, else the losses of other lines."""
     ends = [line for line in events(metrics.get(0, ()), "epoch") if loss_of(line) is not None]
     if ends:
         numbers = [whole(line.get("epoch")) for line in ends]
         known = tuple(number for number in numbers if number is not None)
         losses = tuple(loss for line in ends if (loss := loss_of(line)) is not None)
-        return known if len(set(known)) == len(losses) else (), losses
+        return LossCurve(places=known if len(set(known)) == len(losses) else (), losses=losses, by="epoch")
+    curve = script_losses({rank: _measured(lines) for rank, lines in metrics.items()})
+    if curve.losses:
+        return curve
+    last = (loss_of(event(metrics[rank], "end")) for rank in sorted(metrics))
+    return LossCurve(losses=tuple(loss for loss in last if loss is not None)[:1])
+
+
+def _last_values(metrics: Mapping[int, Sequence[Line]], loss: str | None) -> dict[str, float]:
+    """Return the last of each value that a script measured, of the lowest rank that did."""
     for rank in sorted(metrics):
-        if means := _means_of_epochs(steps(metrics[rank])):
-            return tuple(means), tuple(means.values())
-        for line in reversed([*steps(metrics[rank]), *events(metrics[rank], "end")]):
-            if (loss := loss_of(line)) is not None:
-                return (), (loss,)
-    return (), ()
+        if event(metrics[rank], "start"):
+            continue  # the built-in job names its metrics
+        values: dict[str, float] = {}
+        for line in _measured(metrics[rank]):
+            values |= others_of(line, loss)
+        if named := {name: value for name, value in values.items() if _is_name(name)}:
+            return dict(itertools.islice(named.items(), METRICS_KEPT))
+    return {}
 
 
-def _means_of_epochs(lines: Sequence[Line]) -> dict[int, float]:
-    """The mean loss of each epoch that the lines name, in the epochs' order; empty where they name none."""
-    losses: dict[int, list[float]] = {}
-    for line in lines:
-        epoch, loss = whole(line.get("epoch")), loss_of(line)
-        if epoch is not None and loss is not None:
-            losses.setdefault(epoch, []).append(loss)
-    return {epoch: sum(losses[epoch]) / len(losses[epoch]) for epoch in sorted(losses)}
+def unused(metrics: Mapping[int, MetricsFile]) -> UnusedMetrics | None:
+    """Return the number of lines of all ranks that are not used, the first one, and why.
+
+    Returns:
+        None if every line is used.
+    """
+    first: UnusedMetrics | None = None
+    total = 0
+    for rank in sorted(metrics):
+        file = metrics[rank]
+        reasons = [(line, why) for line in file.lines if (why := unusable(line))]
+        total += file.unreadable + len(reasons)
+        if first is None and (file.unreadable or reasons):
+            line, why = reasons[0] if reasons else ({}, "")
+            example = file.example or json.dumps(line, ensure_ascii=False)
+            first = UnusedMetrics(
+                lines=0,
+                rank=rank,
+                example=clean(example, EXAMPLE_LENGTH),
+                why=clean(file.why or why, EXAMPLE_LENGTH),
+            )
+    return None if first is None else replace(first, lines=total)

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from gpuctl import text
-from gpuctl.run_results.metrics import loss_of, number, whole
+from gpuctl.run_results.metric_names import EVENTS, epoch_of, loss_of, number, step_of
+from gpuctl.run_results.metrics import whole
 
 WINDOW = 50
 """Lines a rank of which the speed is taken."""
@@ -83,14 +84,15 @@ class Progress:
             for marks in self._samples.values():
                 marks.clear()
             return True
-        step = number(line.get("step"))
-        if event is not None or step is None:
+        step = step_of(line)
+        if event in EVENTS or (step is None and (epoch_of(line) is None or loss_of(line) is None)):
             return False
         at = number(line.get("time"))
         at = now_s if at is None else at
         self._last[rank] = line
         self._epoch_is_over = self._epoch_is_over and rank != min(self._last)
-        self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
+        if step is not None:
+            self._steps.setdefault(rank, deque(maxlen=WINDOW)).append((at, step))
         samples = number(line.get("samples"))
         if samples is not None:
             self._samples.setdefault(rank, deque(maxlen=WINDOW)).append((at, samples))
@@ -102,22 +104,24 @@ class Progress:
         line = self._last[leader] if leader is not None else {}
         epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
         steps = epochs * per_epoch if epochs and per_epoch and epochs > 0 and per_epoch > 0 else None
-        step = number(line.get("step"))
+        step, epoch = step_of(line), epoch_of(line)
         done = int(step) if step is not None else None
-        told = whole(line.get("epoch"))
-        if steps and done and per_epoch and told is not None and told != (done - 1) // per_epoch + 1:
+        current = int(epoch) if epoch is not None else None
+        if steps and done and per_epoch and current not in (None, (done - 1) // per_epoch + 1):
             # It goes on from a run of another number of ranks, whose epochs had other steps.
             steps = None
         over = whole(self._epoch_line.get("epoch"))
         if self._epoch_is_over and over is not None and steps and per_epoch:
             done = max(done or 0, over * per_epoch)
-        steps_per_s = _steady_speed(self._steps[leader]) if leader is not None else None
+        steps_per_s = _steady_speed(self._steps[leader]) if leader in self._steps else None
         losses = [loss_of(line), loss_of(self._epoch_line)]
         loss = next(
             (loss for loss in (losses[::-1] if self._epoch_is_over else losses) if loss is not None), None
         )
         return State(
-            epoch=(done - 1) // per_epoch + 1 if told is None and steps and done and per_epoch else told,
+            epoch=(done - 1) // per_epoch + 1
+            if current is None and steps and done and per_epoch
+            else current,
             epochs=epochs,
             step=done,
             steps=steps,

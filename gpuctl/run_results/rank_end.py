@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpuctl.hangs.stacks import crashed_at
 from gpuctl.run_results import log_errors, metrics
+from gpuctl.run_results.metric_names import Line
 from gpuctl.text import clean
 from inventories.end_reasons import Cause, Ended, EndFacts, Reason
 from inventories.run import RankRecord
@@ -21,7 +22,7 @@ FULL_SHARE = 1 / 16
 """Of /dev/shm: with less free, what did not fit may be what failed."""
 
 
-def rank_end(record: RankRecord, log_tail: str, lines: Sequence[metrics.Line] = ()) -> tuple[Ended, bool]:
+def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> tuple[Ended, bool]:
     """Return what ended a rank, and whether its log tells of an error of its own. `lines`: its metrics."""
     code = record.exit_code
     bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)

@@ -21,9 +21,9 @@ from inventories.run import (
     RankResult,
     Result,
     Run,
-    RunUse,
     Seconds,
 )
+from inventories.usage import RunUse
 
 
 def args_of(result: Result) -> tuple[str, ...]:

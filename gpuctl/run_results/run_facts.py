@@ -114,7 +114,8 @@ def metric_text(result: Result, name: str) -> str:
     value = result.train.metrics.get(name)
     if value is None:
         return text.UNKNOWN
-    return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}} ({result.train.judged_on})"
+    shown = f"{value:{'.4f' if value == 0 or 1e-3 <= abs(value) < 1e6 else '.4g'}}"
+    return f"{shown} ({result.train.judged_on})" if result.train.judged_on else shown
 
 
 def _first_step(seconds: float | None) -> str:
@@ -177,4 +178,6 @@ def _loss(train: TrainSummary) -> str:
     shown = [text.loss(loss) for loss in losses]
     middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
     course = " ".join(shown) if len(shown) <= 4 else f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
+    if train.loss_name:
+        return f"{course} ({text.shorten(text.clean(train.loss_name), METRIC_NAME_WIDTH)})"
     return course + LOSS_FOUND[train.loss_from] if train.loss_from else course

@@ -7,8 +7,10 @@ Nothing here raises on them.
 from collections.abc import Mapping, Sequence
 
 from gpuctl import text
-from gpuctl.run_results.metrics import Line, number, whole, words
-from inventories.run import GpuUse, NodeUse, Run, RunUse
+from gpuctl.run_results.metric_names import Line, number
+from gpuctl.run_results.metrics import whole, words
+from inventories.run import Run
+from inventories.usage import GpuUse, NodeUse, RunUse
 
 NODES_SHOWN = 8
 LOOPBACK = "127.0.0.1"

@@ -13,6 +13,7 @@ from typing import Literal, Self, TypeAlias
 from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results import metrics as told
+from gpuctl.run_results.metric_names import Line, number
 from inventories.run import Result, Share, StepMs
 
 MOST_LAYOUTS = 32
@@ -94,7 +95,7 @@ class Job:
         return self.gradient_bytes is None or self.gradient_bytes < 4 * self.parameters
 
     @classmethod
-    def of(cls, start: told.Line, script: str | None = None) -> Self:
+    def of(cls, start: Line, script: str | None = None) -> Self:
         """From the line of its start. `script`: a person's own."""
         return cls(
             script=script,
@@ -143,7 +144,7 @@ class Repetition:
         return self.samples / self.epoch_s
 
 
-def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[told.Line]]) -> Repetition | None:
+def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
     """What a run of any script measured: by its epochs, else its samples, its steps, or what its log names of these.
 
     Steps are counted of all ranks together, as each has a batch of its own. None: it told of nothing that counts.
@@ -176,13 +177,12 @@ def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[told.Lin
     )
 
 
-def repetition_of(result: Result, metrics: Mapping[int, Sequence[told.Line]]) -> Repetition | None:
+def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
     """What a run measured, from its result and its metrics lines by rank; None where it told of no epoch."""
     epochs = [
         (seconds, samples_per_s * seconds)
         for line in told.events(metrics.get(0, ()), "epoch")
-        if (seconds := told.number(line.get("epoch_s")))
-        and (samples_per_s := told.number(line.get("samples_per_s")))
+        if (seconds := number(line.get("epoch_s"))) and (samples_per_s := number(line.get("samples_per_s")))
     ]
     steady = epochs[1:] or epochs
     if not steady:
@@ -201,7 +201,7 @@ def repetition_of(result: Result, metrics: Mapping[int, Sequence[told.Line]]) ->
     )
 
 
-def _own_ms(lines: Sequence[told.Line]) -> float | None:
+def _own_ms(lines: Sequence[Line]) -> float | None:
     """A rank's time a step without what it waited for others."""
     step_ms, waited = told.step_ms_of(lines).p50, told.share_of(lines).communication
     return None if step_ms is None or waited is None else step_ms * (1 - waited)

@@ -23,7 +23,7 @@ from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.tune import search_table
 from gpuctl.view import log_line
-from inventories.run import RankResult, Result, Seconds, Share
+from inventories.run import RankResult, Result, Seconds, Share, UnusedMetrics
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
 
@@ -119,6 +119,8 @@ def draw_run(
             f"(N larger than {max(result.train.epochs or 0, result.train.epochs_before or 0)})"
         )
         parts += [Text(text.for_cluster(more, result.cluster)), ""]
+    if result.unused_metrics:
+        parts += [Text(text.clean(_unused(result.unused_metrics)), "yellow"), ""]
     if result.search and result.search.trials:
         words = args if result.script == "tune built-in" else None
         parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
@@ -143,6 +145,15 @@ def draw_run(
     if earlier:
         parts += ["", _job([*earlier, result])]
     return Group(*parts)
+
+
+def _unused(metrics: UnusedMetrics) -> str:
+    """Return the sentence on lines of metrics that are not used."""
+    lines = f"{text.plural(metrics.lines, 'line')} in GPUCTL_METRICS {'is' if metrics.lines == 1 else 'are'}"
+    return (
+        f"{lines} not used, such as `{metrics.example}` of rank {metrics.rank}: {metrics.why}. Write each line "
+        'with json.dumps, such as {"step": 10, "loss": 0.4}'
+    )
 
 
 class _Head:

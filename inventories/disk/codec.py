@@ -147,6 +147,8 @@ def _value(hint: object, data: object, where: str) -> object:
     if origin in (Union, types.UnionType):
         if data is None and type(None) in args:
             return None
+        if args == (int, float):
+            return data if type(data) is int else _value(float, data, where)
         (inner,) = [arg for arg in args if arg is not type(None)]
         return _value(inner, data, where)
     if origin is Literal:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from remote.runs.run_files import metrics_line
+from remote.runs.metrics_lines import metrics_objects
 
 OVERWRITTEN_S = 1.0
 
@@ -65,5 +65,6 @@ class Lines:
             self._observer.log(
                 rank, self._node, line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
             )
-        elif folder == "metrics" and rank is not None and (parsed := metrics_line(line)) is not None:
-            self._observer.metric(rank, parsed)
+        elif folder == "metrics" and rank is not None:
+            for parsed in metrics_objects(line)[0]:
+                self._observer.metric(rank, parsed)

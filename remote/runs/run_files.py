@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
 from remote.runs.dumps import read_files
+from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
 from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
@@ -33,8 +34,6 @@ MAX_ARTIFACT_BYTES = 4 * 1000**3
 """Artifacts of one node that are brought back; larger ones stay there, for `gpuctl pull`."""
 MAX_CHECKPOINT_BYTES = 64 * 1000**2
 """Checkpoints that are brought back with a run's end, which is to take seconds; larger ones stay on the node."""
-
-MAX_METRICS_LINE_BYTES = 65_536
 
 Record = TypeVar("Record", RankRecord, NodeRecord)
 
@@ -352,10 +351,10 @@ def _records(cls: type[Record], paths: Sequence[Path]) -> list[Record]:
     return [load(cls, path.read_bytes(), str(path), rebuild=again) for path in paths if path.exists()]
 
 
-def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]:
-    """Metrics lines by rank; a line that is no JSON object (a torn last one) is left out."""
+def read_metrics(folder: RunFolder, run: Run) -> dict[int, MetricsFile]:
+    """Return the metrics of each rank."""
     return {
-        rank: list(_lines(folder.path / constants.RANK_METRICS.format(rank)))
+        rank: _metrics_file(folder.path / constants.RANK_METRICS.format(rank))
         for rank in range(run.world_size)
     }
 
@@ -363,27 +362,16 @@ def read_metrics(folder: RunFolder, run: Run) -> dict[int, list[dict[str, Any]]]
 def read_usage(folder: RunFolder, run: Run) -> dict[str, list[dict[str, Any]]]:
     """How busy each node was: its lines, as the node wrote them."""
     return {
-        node.name: list(_lines(folder.path / constants.USAGE / f"{node.name}.jsonl")) for node in run.nodes
+        node.name: _metrics_file(folder.path / constants.USAGE / f"{node.name}.jsonl").lines
+        for node in run.nodes
     }
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _metrics_file(path: Path) -> MetricsFile:
     if not path.exists():
-        return
+        return MetricsFile()
     with path.open("rb") as file:
-        for line in file:
-            parsed = metrics_line(line)
-            if parsed is not None:
-                yield parsed
-
-
-def metrics_line(line: bytes) -> dict[str, Any] | None:
-    """One line of a metrics file; None where it is no JSON object, or longer than a line of metrics can be."""
-    try:
-        parsed = json.loads(line) if len(line) <= MAX_METRICS_LINE_BYTES else None
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
+        return read_metrics_file(file)
 
 
 def tail(folder: RunFolder, rank: int, *, max_bytes: int = 65_536) -> str:

@@ -269,7 +269,11 @@ def test_train_tolerates_unexpected_files_and_metrics_lines(two_hosts: Gpuctl) -
         "    file.write('[' * 100000 + '\\n' + '{\"step\": 1, \"loss\": NaN}\\n' + '{\"step\": ' + 'x' * 70000)\n"
     )
     two_hosts.script("odd.py", text)
-    assert two_hosts.ok("train", "--json", "odd.py").json["status"] == "succeeded"
+    result = two_hosts.ok("train", "--json", "odd.py").json
+    assert result["status"] == "succeeded"
+    unused = result["unused_metrics"]
+    assert (unused["lines"], unused["rank"], unused["why"]) == (2, 0, "it is longer than 64 KiB")
+    assert "2 lines in GPUCTL_METRICS are not used" in two_hosts.ok("results").out
 
 
 def test_down_works_despite_damaged_run_records(two_hosts: Gpuctl) -> None:

@@ -72,7 +72,7 @@ def measure(
         service = launcher_of(run.mode).start(nodes, facts, cluster, view.node, most=len(nodes))
         launches = service.launches(run, script, facts, code, env)
         result = _run(view, run, run_folder, nodes, cluster, launches)
-        lines = [line for some in read_metrics(run_folder, run).values() for line in some]
+        lines = [line for file in read_metrics(run_folder, run).values() for line in file.lines]
     measured: list[Line] = [
         line for line in lines if line.get("event") == "allreduce" and line.keys() >= set(SHOWN)
     ]

@@ -223,7 +223,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
                 f"Run {run.run} on {layout.name} {result.status} ({what_failed(result)}). gpuctl results {run.run} "
                 "shows all of it."
             )
-    metrics = read_metrics(folder, run)
+    metrics = {rank: file.lines for rank, file in read_metrics(folder, run).items()}
     return Timed(
         run=run,
         job=Job.of(event(metrics.get(0, ()), "start"), script=None if request.built_in else script.title),

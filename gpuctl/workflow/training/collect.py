@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.hangs.sentences import in_the_past
 from gpuctl.run_results.curves import with_curve
+from gpuctl.run_results.metrics import unused
 from gpuctl.run_results.outputs import files_of, outputs_of
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
@@ -108,11 +109,12 @@ def _result(
 
     gather_parts(folder, run.nodes)
     outputs, totals = outputs_of(read_outputs(folder, run.nodes))
+    metrics = read_metrics(folder, run)
     result = summarise(
         run,
         read_rank_records(folder, run.nodes),
         records,
-        read_metrics(folder, run),
+        {rank: file.lines for rank, file in metrics.items()},
         {rank: tail(folder, rank) for rank in range(run.world_size)},
         seconds,
         ended_at.isoformat(timespec="milliseconds") if ended_at else None,
@@ -129,6 +131,7 @@ def _result(
         output_totals=totals,
         files=files_of(folder),
         hang=replace(hung, ranks=()) if hung is not None else None,
+        unused_metrics=None if run.built_in else unused(metrics),
         endings={record.node: record.ending for record in records if record.ending is not None},
     )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.run_results.curves import POINTS, losses_from_log, thinned, with_curve
+from gpuctl.run_results.curves import losses_from_log, with_curve
+from gpuctl.run_results.script_losses import POINTS, thinned
 from inventories.disk.store import RunFolder, Store
 from inventories.outputs import OutputFile
 from inventories.run import TrainSummary

@@ -1,5 +1,6 @@
 """What is made of metrics lines, good ones and bad ones."""
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
 from inventories.end_reasons import Reason
 from inventories.run import Share, StepMs
+from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 
 START = {
     "event": "start",
@@ -115,7 +117,7 @@ def test_summary_of_sparse_script_has_loss_and_speed_only() -> None:
     lines = [{"step": 1, "loss": 0.9, "samples": 64}, {"step": 2, "loss": 0.4, "samples": 128}]
     train = summary({0: lines, 1: lines}, world_size=2, written=grew(2.0))
     assert train.samples_per_s == 64
-    assert train.loss == (0.4,)
+    assert (train.loss, train.loss_at, train.loss_by) == ((0.9, 0.4), (1, 2), "step")
     assert (train.model, train.device, train.epochs, train.epoch_s, train.accuracy) == (
         None,
         None,
@@ -300,6 +302,9 @@ def test_percentile_interpolates_between_values() -> None:
 
 KEYS = ("event", "step", "loss", "samples", "time", "epoch", "epochs", "steps_per_epoch", "epoch_s", "share")
 MORE = (
+    "global_step",
+    "train/loss",
+    "val_loss",
     "accuracy",
     "samples_per_s",
     "step_ms",
@@ -317,7 +322,9 @@ values = st.recursive(
     | st.integers()
     | st.floats()
     | st.sampled_from([10**400, -(10**400), 1e308, -1e308, 5e-324])
-    | st.sampled_from(["start", "epoch", "end", "", "x", "\x1b[2J"]),
+    | st.sampled_from(
+        ["start", "epoch", "end", "", "x", "\x1b[2J", "0.3", "nan", "tensor(1., device='cpu')"]
+    ),
     lambda inner: (
         st.lists(inner, max_size=2)
         | st.dictionaries(st.sampled_from(["p50", "compute", "accuracy"]), inner, max_size=2)
@@ -361,3 +368,118 @@ def test_metrics_and_progress_accept_any_line(
 def test_failed_takes_only_what_a_rank_can_know(line: dict[str, object], told: object) -> None:
     assert metrics.failed([{"step": 1}, {"event": "failed", **line}]) == told
     assert metrics.failed([{"event": "end", **line}]) is None
+
+
+def curve(*lines: dict[str, object]) -> tuple[object, ...]:
+    train = summary({0: list(lines)})
+    return train.loss_by, train.loss_at, train.loss, train.loss_name
+
+
+@pytest.mark.parametrize(
+    ("shape", "by"),
+    [
+        ('{"step": %d, "loss": %d}', "step"),
+        ('{"step": "%d", "loss": "%d"}', "step"),
+        ('{"global_step": %d, "loss": [%d]}', "step"),
+        ('{"trainer/global_step": %d, "loss": "tensor(%d., device=\'cuda:0\')"}', "step"),
+        ('{"iteration": %d, "batch": 0, "epoch": 1, "loss": %d}', "step"),
+        ('{"_step": %d, "loss": %d, "_runtime": 1.5, "_timestamp": 2.5}', "step"),
+        ('{"iter": %d, "loss": %d, "event": "train"}', "step"),
+        ('{"num_updates": %d, "epoch": 0.5, "loss": %d}', "step"),
+        ('{"epoch": %d, "loss": %d}', "epoch"),
+        ('{"epoch": %d, "step": 7, "loss": %d}', "epoch"),
+        ('{"Epoch": %d, "Loss": %d}', "epoch"),
+    ],
+)
+def test_losses_of_any_usual_shape_are_a_curve(shape: str, by: str) -> None:
+    found = curve(*(json.loads(shape % (at, loss)) for at, loss in ((1, 9), (2, 6), (4, 3))))
+    assert found[:3] == (by, (1, 2, 4), (9.0, 6.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (("val_loss", "loss"), None),
+        (("loss_scale", "train/aux_loss", "train/loss", "eval/loss"), "train/loss"),
+        (("kl_loss", "total_loss", "value_loss"), "total_loss"),
+        (("value_loss",), "value_loss"),
+        (("valLoss", "trainLoss"), "trainLoss"),
+        (("test_loss", "validation/loss"), "test_loss"),
+    ],
+)
+def test_loss_of_several_names_is_the_training_loss(names: tuple[str, ...], chosen: str | None) -> None:
+    lines = [{"step": step} | {name: step + at for at, name in enumerate(names)} for step in (1, 2)]
+    at = names.index(chosen or "loss")
+    assert curve(*lines) == ("step", (1, 2), (1 + at, 2 + at), chosen)
+
+
+def test_losses_by_fractions_of_epochs_and_nested_names() -> None:
+    fractions = [{"train": {"loss": 1 - at}, "epoch": at} for at in (0.25, 0.5, 1)]
+    assert curve(*fractions) == ("epoch", (0.25, 0.5, 1), (0.75, 0.5, 0.0), "train/loss")
+    assert curve({"loss": 3}, {"loss": 2}, {"loss": 1}) == ("line", (1, 2, 3), (3.0, 2.0, 1.0), None)
+
+
+def test_losses_of_mixed_lines_are_those_of_one_kind_of_place() -> None:
+    by_step = [{"step": step, "train_loss": 1 / step} for step in (1, 2, 4)]
+    ends = [{"epoch": epoch, "val_loss": 2.0, "val_acc": 0.5 + epoch / 10} for epoch in (1, 2)]
+    train = summary({0: [by_step[0], ends[0], *by_step[1:], ends[1]]})
+    assert (train.loss_at, train.loss, train.metrics) == (
+        (1, 2, 4),
+        (1, 0.5, 0.25),
+        {"val_loss": 2.0, "val_acc": 0.7},
+    )
+    epochs = [{"epoch": epoch, "train_loss": 1 / epoch} for epoch in (1, 2)]
+    assert summary({0: [*by_step, *epochs]}).loss == (1.0, 0.5)
+    assert summary({0: ends[:1], 1: by_step}).loss == (1, 0.5, 0.25), (
+        "a training loss of any rank comes first"
+    )
+
+
+def test_losses_of_steps_that_begin_anew_are_counted_on() -> None:
+    found = curve(*({"batch": batch, "loss": loss} for batch, loss in ((0, 4), (5, 3), (0, 2), (5, 1))))
+    assert found[1:3] == ((0, 5, 6, 11), (4.0, 3.0, 2.0, 1.0))
+
+
+def test_losses_of_an_only_epoch_that_resumes_others_are_by_epoch() -> None:
+    again = [{"step": step, "epoch": 4, "loss": 1.0} for step in (1, 2)]
+    assert curve(*again)[:2] == ("epoch", (4,))
+
+
+def test_losses_that_are_nan_or_null_stay_in_the_curve() -> None:
+    losses = summary(
+        {0: [{"step": n, "loss": loss} for n, loss in enumerate((1, math.nan, None, "NaN", 2))]}
+    ).loss
+    assert [math.isnan(loss) for loss in losses] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "unused"),
+    [
+        (b'{"step": 1, "loss": 2}\n\n{"step": 2, "loss": NaN}\n', 2, None),
+        (b'\xef\xbb\xbf{"step": 1, "loss": 2}{"step": 2, "loss": 3}', 2, None),
+        (b'[{"step": 1, "loss": 2}, {"step": 2, "loss": 3}]\r\n', 2, None),
+        (b'{"step": 1, "loss": 2}\n{"step": 2, "lo', 1, None),
+        (b'{"lr": 0.1}\n{"loss_fn": "mse", "loss": 2}\n{"event": "end", "loss": true}\n', 3, None),
+        (b"step 1 loss 2\nstep 2 loss 1\n", 0, (2, "step 1 loss 2", "it is not JSON")),
+        (b"step 1 loss 2", 0, (1, "step 1 loss 2", "it is not JSON")),
+        (b"{'step': 1, 'loss': 2}\n", 0, (1, "{'step': 1, 'loss': 2}", "it is not JSON")),
+        (b'{"step": 1}\n0.5\n', 1, (1, "0.5", "it is not a JSON object")),
+        (b'{"step": 1, "loss": true}\n', 1, (1, '{"step": 1, "loss": true}', 'its "loss" is true')),
+        (b'{"loss": [1, 2]}\n', 1, (1, '{"loss": [1, 2]}', 'its "loss" is a list of 2')),
+        (b'{"step": "1/9"}\n', 1, (1, '{"step": "1/9"}', 'its "step" is the text "1/9"')),
+        (b'{"message": "hello"}\n', 1, (1, '{"message": "hello"}', "it holds no number")),
+        (
+            b'{"loss": ' + b"1" * 70_000 + b"}\n",
+            0,
+            (1, '{"loss": ' + "1" * 110 + "…", "it is longer than 64 KiB"),
+        ),
+    ],
+)
+def test_lines_that_are_not_used_are_counted_with_an_example_and_the_reason(
+    text: bytes, lines: int, unused: tuple[object, ...] | None
+) -> None:
+    read = read_metrics_file(text.splitlines(keepends=True))
+    found = metrics.unused({0: MetricsFile(), 1: read})
+    assert len(read.lines) == lines
+    assert (found and (found.lines, found.example, found.why)) == unused
+    assert found is None or found.rank == 1

@@ -1,0 +1,179 @@
+"""Step, epoch and loss in a line of metrics, under the names that scripts and libraries give them.
+
+The lines are anybody's: nothing here raises on what is in them.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+Line: TypeAlias = Mapping[str, Any]
+Kind: TypeAlias = Literal["step", "epoch", "loss", "usual", "other"]
+
+EVENTS = ("start", "epoch", "end", "failed", "allreduce")
+"""Values of `event` in lines of the built-in job."""
+DEPTH = 4
+"""Mappings in mappings that are read."""
+_BEFORE = r"(?:.*/)?_?(?:(?:global|train(?:ing|er)?|current|optimizer)_)*"
+_STEP = re.compile(
+    _BEFORE + r"(?:(?:time|env_|num_)?(?:steps?|updates?)|iter(?:ation)?s?|it|batch(?:_idx|_index)?)"
+)
+_EPOCH = re.compile(_BEFORE + r"epoch(?:_idx)?")
+_NO_LOSS = re.compile(r"scal|weight|coef|lossless|stop|patience|best|min_|max_")
+"""In names with `loss` of something else, such as `loss_scale` of mixed precision."""
+_HELD_OUT = re.compile(
+    r"(?:^|[^a-z])(?:val(?:id(?:ation)?)?|eval(?:uation)?|test(?:ing)?|dev|held_?out)(?:[^a-z]|loss|$)"
+)
+"""In names of a loss on other data than the training's; `value_loss` is no such name."""
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_USUAL = frozenset(
+    {"time", "timestamp", "runtime", "samples", "accuracy", "rank", "local_rank", "world_size"}
+)
+"""Names that have a meaning of their own, or judge nothing."""
+
+
+def flat(line: Line, prefix: str = "", depth: int = DEPTH) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of a line; in `{"train": {"loss": 1}}` the name is `train/loss`."""
+    for name, value in line.items():
+        if isinstance(value, Mapping) and depth:
+            yield from flat(value, f"{prefix}{name}/", depth - 1)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def plain(name: str) -> str:
+    """Return a name in small letters with `_` between words: `Train/valLoss` is `train/val_loss`."""
+    return re.sub(r"[- ]", "_", _CAMEL.sub("_", name)).lower().replace(".", "/")
+
+
+@lru_cache(maxsize=4096)
+def kind_of(name: str) -> Kind:
+    """Return the meaning of a name; `usual` is one with another meaning than that of a measured value."""
+    known = plain(name)
+    if _STEP.fullmatch(known):
+        return "step"
+    if _EPOCH.fullmatch(known):
+        return "epoch"
+    if "loss" in known and not _NO_LOSS.search(known):
+        return "loss"
+    last = known.rpartition("/")[2].strip("_")
+    return "usual" if last in _USUAL or last.endswith("_ms") else "other"
+
+
+def number(value: object) -> float | None:
+    """Return a finite number as it is, anything else as None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an int beyond every float
+        return None
+
+
+def number_in(value: object) -> float | None:
+    """Return the number that a value is or holds: as text, or alone in a list. NaN counts as a number.
+
+    Returns:
+        None if the value holds no number, or several.
+    """
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("tensor("):  # str() of a tensor
+            text = text.removeprefix("tensor(").partition(",")[0].strip("[]) ")
+        try:
+            return float(text)
+        except ValueError:
+            return None
+    return value if isinstance(value, float) else number(value)
+
+
+def step_of(line: Line) -> float | None:
+    """Return a line's step, iteration or batch."""
+    return _place(line, "step")
+
+
+def epoch_of(line: Line) -> float | None:
+    """Return a line's epoch, which may be a fraction."""
+    return _place(line, "epoch")
+
+
+def _place(line: Line, kind: Literal["step", "epoch"]) -> float | None:
+    if (usual := number(line.get(kind))) is not None:
+        return usual
+    places = {
+        name: place
+        for name, value in flat(line)
+        if kind_of(name) == kind and (place := number(number_in(value))) is not None
+    }
+    # A batch is counted within its epoch, a global step over the whole run.
+    name = min(places, key=lambda name: ("batch" in name.lower(), "global" not in name.lower()), default=None)
+    return None if name is None else places[name]
+
+
+def losses_of(line: Line) -> dict[str, float]:
+    """Return the losses of a line by their names. A loss that is null is NaN: people must see it."""
+    return {
+        name: loss
+        for name, value in flat(line)
+        if kind_of(name) == "loss" and (loss := math.nan if value is None else number_in(value)) is not None
+    }
+
+
+def loss_name(names: Iterable[str]) -> str | None:
+    """Return the name of the training loss among names of losses; of held-out data's if all are such."""
+    return min(names, key=_rank, default=None)
+
+
+@lru_cache(maxsize=4096)
+def _rank(name: str) -> tuple[bool, bool, bool, bool, int, str]:
+    known = plain(name)
+    words = len(re.findall(r"[a-z0-9]+", known))
+    return is_held_out(name), known != "loss", "train" not in known, "total" not in known, words, name
+
+
+def is_held_out(name: str) -> bool:
+    """Return whether a loss is one on other data than the training's."""
+    return bool(_HELD_OUT.search(plain(name)))
+
+
+def loss_of(line: Line) -> float | None:
+    """Return a line's training loss."""
+    losses = losses_of(line)
+    name = loss_name(losses)
+    return None if name is None or is_held_out(name) else losses[name]
+
+
+def others_of(line: Line, loss: str | None) -> dict[str, float]:
+    """Return the measured values of a line beside `loss`, by their names, such as `reward` or `val_loss`."""
+    return {
+        name: number_
+        for name, value in flat(line)
+        if name != loss
+        and kind_of(name) in ("loss", "other")
+        and (number_ := number(number_in(value))) is not None
+    }
+
+
+def unusable(line: Line) -> str:
+    """Return why a line's step, epoch or loss is not used: `its "loss" is true`. Empty: the line is used."""
+    if line.get("event") in EVENTS:
+        return ""
+    values = list(flat(line))
+    numbers = [name for name, value in values if value is None or number_in(value) is not None]
+    usable = {kind_of(name) for name in numbers}
+    for name, value in values:
+        if (kind := kind_of(name)) in ("step", "epoch", "loss") and kind not in usable:
+            return f'its "{name}" is {_described(value)}'
+    return "" if numbers else "it holds no number"
+
+
+def _described(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return f'the text "{value}"' if isinstance(value, str) else "an object"
