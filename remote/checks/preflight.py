@@ -125,6 +125,15 @@ def _no_interface(facts: Mapping[str, Facts], master_addr: str) -> list[Finding]
     ]
 
 
+def still_active(name: str, run: str) -> Finding:
+    """Return the finding on a node where another run is active."""
+    return Finding(
+        node=name,
+        problem=f"the run {run} is still active",
+        fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
+    )
+
+
 def has_room(fact: Facts) -> bool:
     """Whether the disk takes code and logs at all."""
     return fact.disk_free_bytes >= MIN_DISK_BYTES
@@ -142,14 +151,7 @@ def _node(name: str, fact: Facts) -> list[Finding]:
             )
         )
     if fact.active_runs:
-        run = fact.active_runs[0]
-        found.append(
-            Finding(
-                node=name,
-                problem=f"the run {run} is still active",
-                fix=f"wait for it (gpuctl logs -f {run}), or end it: gpuctl stop {run}",
-            )
-        )
+        found.append(still_active(name, fact.active_runs[0]))
     wrong = {
         interface
         for peer, interface in fact.interfaces.items()

@@ -95,6 +95,7 @@ def daemons(
         "argv": argv,
         "env": environment,
         "path_prefix": facts.programs,
+        "head": head,
         "ports": list(HEAD_PORTS if head is None else WORKER_PORTS),
         "listens": [address, "gcs"] if head is None else None,
         "token": token,

@@ -18,6 +18,7 @@ ANSWERING = {
     "run_state": "runs.supervisor",
     "follow": "runs.follow",
     "send": "storage.sending",
+    "occupancy": "checks.occupancy",
     "usage": "runs.usage",
     "why": "hangs.why",
     "checkpoints": "storage.checkpoints",

@@ -1,6 +1,7 @@
 """A run on one of its nodes: whether it goes on there, what the node says of its end, and how it is ended."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from inventories.disk.codec import from_json
@@ -32,6 +33,45 @@ def is_running(node: Node, part: RunNode) -> bool | None:
     if running is not None and not isinstance(running, bool):
         raise BadAnswer(f"{node.name}: was asked whether a run goes on, and said {running!r}.")
     return running
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupancy:
+    """Runs that a node is busy with."""
+
+    runs: tuple[str, ...]
+    """Ids of the active ones."""
+    begun: tuple[str, ...]
+    """Ids of runs without a recorded end in its home folder, also runs of other nodes with the same home."""
+    ray: str | None
+    """Address of the Ray cluster that it is part of."""
+
+
+def occupancy(node: Node) -> Occupancy:
+    """Ask a node which runs it is busy with, in one round trip. Raises BadAnswer."""
+    answer = node.call("occupancy", {"node": node.name})
+    ray = "KubeRay" if node.machine.transport == "pod" else answer.get("ray")
+    runs = {key: answer.get(key) for key in ("runs", "begun")}
+    try:
+        return from_json(Occupancy, {**runs, "ray": ray}, "the runs of a node")
+    except CorruptFile as error:
+        raise BadAnswer(f"{node.name}: the runs that it lists can't be read: {error}") from error
+
+
+def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -> dict[str, str]:
+    """Return each busy node with the run.
+
+    Busy is also a node in the Ray cluster of a driver, which is a process on one node alone, and a node that shares
+    its home folder, with code and environments, with a busy one. `spreads`: whether a run may be such a driver.
+    """
+    busy = {name: node.runs[0] for name, node in nodes.items() if node.runs}
+    drivers = {nodes[name].ray: run for name, run in busy.items() if nodes[name].ray and spreads(run)}
+    shared = {
+        name: next((run for run in busy.values() if run in node.begun), drivers.get(node.ray))
+        for name, node in nodes.items()
+        if name not in busy
+    }
+    return busy | {name: run for name, run in shared.items() if run is not None}
 
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:

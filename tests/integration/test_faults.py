@@ -255,8 +255,38 @@ def test_train_refuses_second_simultaneous_run(two_hosts: Gpuctl) -> None:
     ends = [(process.communicate(timeout=60), process.returncode) for process in both]
     assert sorted(code for _, code in ends) == [0, 1], ends
     [(_, said)] = [texts for texts, code in ends if code == 1]
-    assert "still active" in said
+    assert "it needs 2 nodes, and none is idle.\n  default-0 and default-1: the run 2" in said
     two_hosts.ok("stop")
+
+
+def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -> None:
+    two_hosts.script("steps.py", STEPS)
+    one = ("train", "--nnodes", "1", "--detach", "--json", "steps.py")
+    ends = [process.communicate(timeout=60) for process in [two_hosts.start(*one) for _ in range(2)]]
+    first, second = sorted((json.loads(out)["run"] for out, _ in ends))
+    said = next(err for out, err in ends if json.loads(out)["run"] == second)
+    assert f"the run {first} is active on default-0. This run takes default-1" in said
+    refused = two_hosts(*one)
+    assert refused.status == 1
+    assert "it needs 1 node, and none is idle." in refused.err
+    assert (
+        f"  default-1: the run {second} is still active. Fix: wait for it (gpuctl logs -f {second})"
+        in refused.err
+    )
+
+    stopped = two_hosts.ok("stop", "--json")
+    assert (stopped.json["run"], stopped.json["ranks"][0]["node"]) == (second, "default-1")
+    assert f"{second} is the latest run. {first} may still be active: gpuctl runs" in stopped.err
+    whole = two_hosts("train", "steps.py")
+    assert (whole.status, "  default-1 is idle: --nnodes 1 starts a run there." in whole.err) == (1, True)
+    planned = two_hosts.ok("train", "--nnodes", "1", "--dry-run", "--json", "steps.py").json
+    assert [node["node"] for node in planned["nodes"]] == ["default-1"]
+    two_hosts.script("short.py", "print('done')")
+    elastic = two_hosts.ok("train", "--nnodes", "1:2", "--json", "short.py")
+    assert [rank["node"] for rank in elastic.json["ranks"]] == ["default-1"]
+    two_hosts.ok("stop", first)
+    idle = two_hosts.ok("train", "--nnodes", "1", "--json", "short.py")
+    assert ([rank["node"] for rank in idle.json["ranks"]], "active" in idle.err) == (["default-0"], False)
 
 
 def test_train_tolerates_unexpected_files_and_metrics_lines(two_hosts: Gpuctl) -> None:

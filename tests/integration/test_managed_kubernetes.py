@@ -248,12 +248,13 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         assert followed.wait(timeout=240) == 1
         assert with_gpus(gpuctl) == 0
 
-        left_alone = gpuctl.ok(
-            "train", "--detach", "--device", "cpu", script_of(gpuctl, "sleep"), timeout_s=400
-        )
-        assert "2 machines stay" in left_alone.err
+        detach = ("train", "--nnodes", "1", "--detach", "--device", "cpu", script_of(gpuctl, "sleep"))
+        assert "1 machine stays" in gpuctl.ok(*detach, timeout_s=400).err
+        # A machine of its own for the run that starts beside it.
+        assert "2 machines stay" in gpuctl.ok(*detach, timeout_s=400).err
         assert gpuctl("up", "--yes").status == 2, "a run is active on them"
-        gpuctl.ok("stop")
+        for row in gpuctl.ok("runs", "--json").json["runs"][-2:]:
+            gpuctl.ok("stop", row["run"])
         assert with_gpus(gpuctl) == 0
         vanish(gpuctl)
 

@@ -26,10 +26,11 @@ from gpuctl.workflow.benchmarks.request import (
 from gpuctl.workflow.benchmarks.runs import Ready, measure, put_aside
 from gpuctl.workflow.cluster.run_machines import run_machines
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up
-from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.earlier import aside_of
+from gpuctl.workflow.training.idle_nodes import connected_idle
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import check_together, machines_of, project_of
+from gpuctl.workflow.training.request import candidates_of, check_together, machines_of, project_of
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
@@ -163,7 +164,12 @@ def _bench(app: App, request: BenchRequest) -> Bench:
             held.enter_context(folder.lock("bench", on_wait=view.note))
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
             check_set_up(folder, machines)
-            nodes = held.enter_context(connected(folder, machines))
+            candidates, count = candidates_of(inventory, train_request), len(machines)
+            nodes = held.enter_context(
+                connected_idle(app.store, folder, candidates, train_request, count, say=view.note)
+            )
+            machines = [node.machine for node in nodes.values()]
+            check_set_up(folder, machines)
             view.phase("prepare", "facts, firewalls, environment, code")
             prepared = prepare(
                 view,

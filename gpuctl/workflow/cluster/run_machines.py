@@ -42,7 +42,7 @@ def run_machines(
     min_nodes: int | None = None,
     check: Callable[[Inventory], object] = lambda _: None,
 ) -> Iterator[Callable[[object], None]]:
-    """Have the machines of a run while the body runs; the cluster's least stay after it.
+    """Have the machines of a run, beside busy ones, while the body runs; the cluster's least stay after it.
 
     `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; None:
     the cluster's most. `min_nodes`: as many will do where the cloud has no more. `check` raises what would stand in
@@ -66,6 +66,13 @@ def run_machines(
     with folder.claim_machines(command):
         inventory = load_inventory(folder, empty=True)
         had = len(inventory.machines)
+        busy = {
+            part.name
+            for run in open_runs(app, folder.name)
+            if run.going_on
+            for part in run.folder.load_run().nodes
+        }
+        count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.most)
         if had < count:
             check(inventory)
         runs = len(app.store.runs(folder.name))

@@ -53,6 +53,11 @@ class ResumePoint:
     unknown_node: str = ""
     """The name of that node."""
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of the earlier run's machines that were reached: to these no checkpoint has to be copied."""
+        return self.answering & {part.name for part in self.run.nodes}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSurvey:

@@ -288,6 +288,8 @@ class ElasticScaler:
             env_names=request.env,
             aside=aside_of(request, datetime.now(UTC), first=False),
         )
+        if active_runs := ready.facts[machine.name].active_runs:
+            raise NodeFailed(f"the run {active_runs[0]} is still active there.")
         together = {**{name: self._facts[name] for name in others}, **ready.facts}
         preflight.check(
             together,

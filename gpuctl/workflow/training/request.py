@@ -191,25 +191,42 @@ class TrainRequest:
         )
 
 
-def machines_of(
-    inventory: Inventory, request: TrainRequest, usable: Collection[str] | None = None
+def candidates_of(
+    inventory: Inventory,
+    request: TrainRequest,
+    usable: Collection[str] | None = None,
+    preferred: Collection[str] = (),
 ) -> Sequence[Machine]:
-    """Return the machines that take part: the first `nnodes` by rank, each with the interpreter asked for.
+    """Return the machines that can take part, the preferred first, each with the interpreter of the request.
+
+    `usable`: their names. None: all can.
+    """
+    machines = [machine for machine in inventory.machines if usable is None or machine.name in usable]
+    machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
+    return [replace(m, python=request.python) for m in machines] if request.python else machines
+
+
+def machines_of(
+    inventory: Inventory,
+    request: TrainRequest,
+    usable: Collection[str] | None = None,
+    preferred: Collection[str] = (),
+) -> Sequence[Machine]:
+    """Return the machines that take part, by rank: the first `nnodes` candidates.
 
     `usable`: names of those that can, of which fewer than `nnodes` will do. None: all must.
     """
-    there = [machine for machine in inventory.machines if usable is None or machine.name in usable]
+    candidates = candidates_of(inventory, request, usable, preferred)
     least = request.min_nodes or 1
-    count = len(there) if request.nnodes is None else request.nnodes
+    count = len(candidates) if request.nnodes is None else request.nnodes
     if request.elastic or usable is not None:
-        count = min(count, len(there))
-    if not least <= count <= len(there):
+        count = min(count, len(candidates))
+    if not least <= count <= len(candidates):
         raise Usage(
             f"--nnodes {request.nodes_asked_for or count} is not possible: the cluster {inventory.cluster} has "
-            f"{plural(len(there), 'node')}. Add some with: gpuctl up --count {max(count, least)}"
+            f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, least)}"
         )
-    chosen = sorted(there, key=lambda machine: machine.rank)[:count]
-    return [replace(m, python=request.python) for m in chosen] if request.python else chosen
+    return sorted(candidates[:count], key=lambda machine: machine.rank)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,28 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, RunStatus
 
+MAX_BESIDE = 20
+"""Latest runs among which active ones are looked for."""
+
 
 def latest(app: App, named: str | None) -> RunFolder:
-    """The run of that name (its beginning or end is enough), or the cluster's latest."""
+    """The run of that name (its beginning or end is enough), or the cluster's latest.
+
+    Says which it is where others may be active beside it.
+    """
     if named is not None:
         return app.store.run(named)
-    for folder in reversed(app.store.runs(app.options.cluster)):
+    folders = app.store.runs(app.options.cluster)
+    for folder in reversed(folders):
         if _readable(app, folder):
+            active = [
+                other for other in folders[-MAX_BESIDE:] if other.id != folder.id and _may_be_active(other)
+            ]
+            if active:
+                app.output.say(
+                    f"note: {folder.id} is the latest run. {', '.join(other.id for other in active)} may still be "
+                    "active: gpuctl runs"
+                )
             return folder
     raise no_runs(app)
 
@@ -35,6 +50,13 @@ def no_runs(app: App) -> NotFound:
                 of_runs.add(run.load_run().cluster)
         return unknown_cluster(folder, of_runs=of_runs)
     return NotFound(f"The cluster {folder.name} has no runs yet. Start one: gpuctl train")
+
+
+def _may_be_active(folder: RunFolder) -> bool:
+    """Return whether no end of the run is known on this computer."""
+    with suppress(InventoryError):
+        return final_result(folder) is None
+    return False
 
 
 def _readable(app: App, folder: RunFolder) -> bool:

@@ -19,11 +19,12 @@ from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.fitting import machines_that_fit
 from gpuctl.workflow.cluster.replaced_pods import ReplacedPods
 from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_setup
-from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.argument_paths import path_notes
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.training.earlier import aside_of, rewritten_sentence, tell_or_share
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
+from gpuctl.workflow.training.idle_nodes import busy_runs, connected_idle, refusal
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.training.launch import (
     Launch,
@@ -35,7 +36,7 @@ from gpuctl.workflow.training.launch import (
 )
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, candidates_of, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve, what_is_left
 from inventories.clocks import passed_s
 from inventories.errors import InventoryError
@@ -135,9 +136,9 @@ class _Runs:
         """
         began, started_at = passed_s(), datetime.now(UTC)
         inventory = load_inventory(self._folder, empty=True)
-        usable = self._usable(inventory, step)
-        request = with_strategy(self._app, self._request, machines_of(inventory, self._request, usable))
-        project = project_of(self._app, request, inventory, machines_of(inventory, request, usable))
+        resumed = point.nodes if point else frozenset()
+        planned = machines_of(inventory, self._request, self._usable(inventory, step), resumed)
+        request, project = self._project(inventory, planned)
         if step is None:
             for note in path_notes(request, project, inventory):
                 self._app.output.say(note)
@@ -148,12 +149,24 @@ class _Runs:
             wait_s = FIRST_LOCK_S if step is None else NEXT_LOCK_S
             starting.enter_context(self._folder.lock("train", wait_s=wait_s, on_wait=view.note))
             inventory = load_inventory(self._folder, empty=True)  # it may be another by now
-            machines = machines_of(inventory, request, self._usable(inventory, step))
+            usable = self._usable(inventory, step)
+            machines = machines_of(inventory, request, usable, resumed)
             check_set_up(self._folder, machines)
             view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
-            with connected(self._folder, machines, at_least=request.min_nodes, say=view.note) as nodes:
+            with connected_idle(
+                self._app.store,
+                self._folder,
+                candidates_of(inventory, request, usable, resumed),
+                request,
+                len(machines),
+                fewer=request.elastic or step is not None,
+                say=view.note,
+            ) as nodes:
                 seconds = {"connect": passed_s() - began}
-                machines = [machine for machine in machines if machine.name in nodes]
+                machines = [node.machine for node in nodes.values()]
+                check_set_up(self._folder, machines)
+                if [(m.python, m.shape) for m in machines] != [(m.python, m.shape) for m in planned]:
+                    request, project = self._project(inventory, machines)
                 aside = aside_of(request, started_at, first=step is None)
                 prepared, service = self._prepare(view, inventory, nodes, project, seconds, aside)
                 facts, fewer = prepared.facts, request.elastic or step is not None
@@ -203,6 +216,11 @@ class _Runs:
                             take_back(view, self._folder, nodes, point, run)
                         raise
 
+    def _project(self, inventory: Inventory, machines: Sequence[Machine]) -> tuple[TrainRequest, Project]:
+        """Return the request with its strategy, and the project, for these machines."""
+        request = with_strategy(self._app, self._request, machines)
+        return request, project_of(self._app, request, inventory, machines)
+
     def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:
         """Names of the machines that can take part in a run that follows another. None: in the first all must."""
         if step is None:
@@ -236,6 +254,9 @@ class _Runs:
                 env_names=request.env,
                 aside=aside,
             )
+        active = any(fact.active_runs for fact in prepared.facts.values())
+        if active and (busy := busy_runs(self._app.store, nodes)):
+            raise refusal(busy, [name for name in nodes if name not in busy], len(nodes))
         with _timed(seconds, "preflight"):
             view.phase("preflight", "trying every connection, checking what would fail later")
             skip, env_names = request.skip_preflight, request.env

@@ -11,12 +11,13 @@ from gpuctl.text import plural
 from gpuctl.workflow.advice.auto import with_strategy
 from gpuctl.workflow.advice.division import Division, division_of, lines
 from gpuctl.workflow.advice.fitting import machines_that_fit
-from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.argument_paths import path_notes
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
+from gpuctl.workflow.training.idle_nodes import connected_idle
 from gpuctl.workflow.training.launch import plan_run
 from gpuctl.workflow.training.prepare import expected_gpus
-from gpuctl.workflow.training.request import Project, TrainRequest, machines_of, project_of
+from gpuctl.workflow.training.request import Project, TrainRequest, candidates_of, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve
 from inventories.run import Run
 from remote.launchers import launcher_of
@@ -112,14 +113,23 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     request, point = resolve(app, request)
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder, empty=True)
-    machines = machines_of(inventory, request)
+    resumed = point.nodes if point else frozenset()
+    machines = machines_of(inventory, request, preferred=resumed)
     request = with_strategy(app, request, machines)
     project = project_of(app, request, inventory, machines)
     for note in path_notes(request, project, inventory):
         app.output.say(note)
     peers = tuple(machine.private_ip for machine in machines)
-    with connected(folder, machines, at_least=request.min_nodes, say=app.output.say) as nodes:
-        machines = [machine for machine in machines if machine.name in nodes]
+    with connected_idle(
+        app.store,
+        folder,
+        candidates_of(inventory, request, preferred=resumed),
+        request,
+        len(machines),
+        fewer=request.elastic,
+        say=app.output.say,
+    ) as nodes:
+        machines = [node.machine for node in nodes.values()]
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Sequence
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence
 
 from remote.node.checks.facts import free_port
 from remote.node.home_folder import NODE_HOME
@@ -55,10 +55,10 @@ def folder_of(node: str) -> Path:
 def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
     """`ray_start`: have the daemons of the request running; those that are there and as asked for are kept.
 
-    Request: identity, argv, env, path_prefix, token, node, listens (address and name of the port that is waited
-    for, or None). In argv `{NAME}` stands for the port that the node chooses for each name of `ports`, and
-    `{temp_dir}` for Ray's own folder, `{start}` for a name of this start. Answers with `ports`, `start` and whether
-    it was `kept`. Raises OSError with a sentence.
+    Request: identity, argv, env, path_prefix, token, node, head (HOST:PORT; None: this is the head), listens
+    (address and name of the port that is waited for, or None). In argv `{NAME}` stands for the port that the node
+    chooses for each name of `ports`, and `{temp_dir}` for Ray's own folder, `{start}` for a name of this start.
+    Answers with `ports`, `start` and whether it was `kept`. Raises OSError with a sentence.
     """
     folder = folder_of(request["node"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,6 +90,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     known = {
         "identity": request["identity"],
         "ports": ports,
+        "head": request["head"] or "{}:{}".format(request["listens"][0], ports[request["listens"][1]]),
         "start": os.urandom(8).hex(),
         "temp_dir": temporary,
         "run_dir": str(run_dir),
@@ -171,6 +172,12 @@ def running(folder: Path) -> bool:
     """Whether the daemons that were started last run."""
     known = read_json(folder / "node.json")
     return bool(known) and _running(known)
+
+
+def address(folder: Path) -> Optional[str]:
+    """Return HOST:PORT of the control service of the daemons, if they run."""
+    known = read_json(folder / "node.json")
+    return known.get("head") if known and _running(known) else None
 
 
 def vital_processes(folder: Path) -> Dict[int, str]:

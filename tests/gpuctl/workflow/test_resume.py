@@ -436,14 +436,18 @@ def test_machines_of_omits_unreachable_machines() -> None:
         machines=tuple(machine(f"gpu-{n}", n) for n in range(3)),
     )
 
-    def names(usable: frozenset[str] | None = None, **request: object) -> list[str]:
+    def names(
+        usable: frozenset[str] | None = None, preferred: tuple[str, ...] = (), **request: object
+    ) -> list[str]:
         asked = TrainRequest(**request)  # type: ignore[arg-type]
-        return [one.name for one in machines_of(inventory, asked, usable)]
+        return [one.name for one in machines_of(inventory, asked, usable, preferred)]
 
     there = frozenset({"gpu-1", "gpu-2"})
     assert names() == ["gpu-0", "gpu-1", "gpu-2"]
     assert names(there) == ["gpu-1", "gpu-2"]
     assert names(there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
+    assert names(there, nnodes=1, preferred=("gpu-0", "gpu-2")) == ["gpu-2"], "it has the checkpoints"
+    assert names(nnodes=2, preferred=("gpu-2",)) == ["gpu-0", "gpu-2"]
     assert names(there, nnodes=3) == ["gpu-1", "gpu-2"]
     assert names(there, min_nodes=1, nnodes=1) == ["gpu-1"]
     assert names(there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]

@@ -216,7 +216,7 @@ def test_ray_ids_are_of_nodes_as_they_were_started_last(nodes: list[Any] | None,
 
 def daemons_request(argv: list[str], **changed: object) -> dict[str, Any]:
     request = {"identity": "A", "node": "c-0", "argv": argv, "env": {}, "path_prefix": "/usr/bin", "ports": ["gcs"],
-               "listens": ["127.0.0.1", "gcs"], "token": "secret"}  # fmt: skip
+               "head": None, "listens": ["127.0.0.1", "gcs"], "token": "secret"}  # fmt: skip
     return {**request, **changed}
 
 
@@ -239,6 +239,8 @@ def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path)
     again = node.call("ray_start", daemons_request(argv))
     assert (again["kept"], again["ports"]) == (True, first["ports"])
     assert node.call("ray_state", {"node": "c-0"})["running"]
+    address = f"127.0.0.1:{first['ports']['gcs']}"
+    assert node.call("occupancy", {"node": "c-0"}) == {"t": "state", "runs": [], "begun": [], "ray": address}
 
     other = node.call("ray_start", daemons_request(argv, identity="B"))
     assert not other["kept"]
@@ -364,7 +366,7 @@ def node_ray(tmp_path: Path) -> Iterator[NodeRay]:
         "-c",
         f"{raylet} 300 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 300",
     ]
-    node.call("ray_start", daemons_request(argv, node="run", listens=None))
+    node.call("ray_start", daemons_request(argv, node="run", head="127.0.0.1:1", listens=None))
     folder = tmp_path / ".gpuctl-node" / "ray" / "run"
     run_dir = Path(json.loads((folder / "node.json").read_text())["run_dir"])
     wait_for((tmp_path / "pid").exists, what="the raylet")
