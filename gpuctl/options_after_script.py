@@ -1,7 +1,8 @@
 """Options of gpuctl that were typed after the script, so that the script gets them.
 
 A script that passes over an option that it does not know would run on machines that nobody meant. So the script is
-searched for the option's name before anything starts.
+searched for the option's name before anything starts. The run's record keeps such options for the advice on a script
+that then refuses them.
 """
 
 import ast
@@ -10,14 +11,18 @@ import re
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuctl.errors import Usage
-from gpuctl.options import TYPED
+from gpuctl.options import TYPED, App
 from gpuctl.script_sources import sources_of
+from gpuctl.text import clean
+from inventories.end_reasons import Cause
+from inventories.run import FirstError, Misplaced, Run
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
@@ -51,43 +56,127 @@ class _Line:
     after: Sequence[str]
     """All words after the script."""
     options: Mapping[str, Sequence[str]]
-    """Of these, name → words of each option of gpuctl."""
-    rest: Sequence[str]
-    """Of these, all others."""
+    """Of these, typed name → words of each option of gpuctl."""
 
     @property
     def corrected(self) -> str:
         """The line with all options before the script."""
-        moved = [word for words in self.options.values() for word in words]
-        return f"{self.command} {shlex.join([*moved, *self.before, *self.target, *self.rest])}"
+        return _corrected([self.command, *self.before], self.target, self.after, list(self.options.values()))
 
     @property
     def confirmed(self) -> str:
         """The line that leaves the options to the script."""
-        return f"{self.command} {shlex.join([*self.before, '--', *self.target, *self.after])}"
+        return shlex.join(["gpuctl", self.command, *self.before, "--", *self.target, *self.after])
 
 
-def note_on_options(request: "TrainRequest", *, ignored: str = "") -> str:
-    """Return the note on options of the current command after its script; empty: none needs one.
+def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "TrainRequest":
+    """Say which options of the current command after its script went to the script; return the request with them.
 
     Raises Usage for a distinctive option that the script does not know. Words after a typed `--` are the script's.
     `ignored`: an option that needs no note.
     """
     line = _cut(click.get_current_context(), request)
-    options = {} if line is None else {name for name in line.options if name != ignored}
-    if line is None or not options:
-        return ""
+    if line is None or not line.options:
+        return request
     sources = _sources(request)
-    unknown = [name for name in options if not _takes(sources, name)]
+    unknown = [name for name in line.options if name != ignored and not _takes(sources, name)]
+    if note := _note(line, unknown, ignored, is_sent=bool(sources)):
+        app.output.say(note)
+    misplaced = Misplaced(
+        command=(line.command, *_without_values(line.before)),
+        options=tuple(map(tuple, line.options.values())),
+        unknown=tuple(unknown),
+    )
+    return replace(request, misplaced=misplaced)
+
+
+def refuse_after_function(request: "TrainRequest") -> None:
+    """Raise Usage for words after the function of `gpuctl tune`, which gets none of them."""
+    if request.built_in or not request.words[1:]:
+        return
+    function, words = request.words[0], shlex.join(request.words[1:])
+    line = _cut(click.get_current_context(), request)
+    if line is not None and line.options:
+        raise Usage(
+            f"{next(iter(line.options))} stands after {function}, and a function gets no options. Put gpuctl's own "
+            f"options first: {line.corrected}"
+        )
+    raise Usage(f"{function} gets no arguments: leave out {words}, and name what it gets with --param.")
+
+
+def how_to_move(run: Run, error: FirstError) -> str:
+    """Return the line that gives gpuctl the options that the script refused; empty: it refused none of gpuctl's."""
+    misplaced = run.options and run.options.misplaced
+    if not misplaced:
+        return ""
+    names = [words[0].partition("=")[0] for words in misplaced.options]
+    refused = [name for name in names if _names(error, name)]
+    if error.detail.lower().startswith("usage:"):  # docopt prints no other line
+        refused = list(misplaced.unknown)
+    if not refused:
+        return ""
+    moved = [
+        words
+        for name, words in zip(names, misplaced.options, strict=True)
+        if name in refused or name in misplaced.unknown
+    ]
+    script = run.script.split() if run.script.startswith("-m ") else [run.script]
+    line = clean(_corrected(misplaced.command, script, run.args, moved), 10_000)
+    return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
+
+
+def _names(error: FirstError, option: str) -> bool:
+    """Return whether an error names an option as it was typed, or a refusal of arguments without its dashes."""
+    words = error.detail or error.message
+    bare = (
+        "-{0,2}" + _either_spelling(option.lstrip("-"))
+        if error.cause is Cause.ARGUMENTS
+        else re.escape(option)
+    )
+    return bool(re.search(rf"(?<![\w-]){bare}(?![\w-])", words))
+
+
+def _corrected(
+    command: Sequence[str], target: Sequence[str], after: Sequence[str], options: Sequence[Sequence[str]]
+) -> str:
+    """Return the line with these options moved from behind the script to its front, in gpuctl's spelling."""
+    rest, moved = list(after), []
+    for words in options:
+        starts = (at for at in range(len(rest)) if rest[at : at + len(words)] == list(words))
+        at = next(starts, len(rest))
+        del rest[at : at + len(words)]
+        name, equals, value = words[0].partition("=")
+        moved += [_dashed(name) + equals + value, *words[1:]]
+    return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
+
+
+def _without_values(words: Sequence[str]) -> list[str]:
+    """Return options without the values of variables, which may be secrets: `--env KEY` takes its value from here."""
+    last = ["", *words]
+    return [
+        re.sub(r"^(--env=[^=]*)=.*", r"\1", word, flags=re.DOTALL)
+        if before != "--env"
+        else word.partition("=")[0]
+        for before, word in zip(last, words, strict=False)
+    ]
+
+
+def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -> str:
+    """Return the note on options that the script got; empty: none needs one. Raises Usage as `check_options` does.
+
+    `unknown`: options that the script does not define, as far as its source is sent.
+    """
     # A module that is not sent may take any option.
-    if refused := [name for name in unknown if name in (DISTINCTIVE if sources else DECISIVE)]:
-        why = "which does not have that option" if sources else "whose source is not here"
+    if refused := [name for name in unknown if _dashed(name) in (DISTINCTIVE if is_sent else DECISIVE)]:
+        why = "which does not have that option" if is_sent else "whose source is not here"
         raise Usage(
             f"{refused[0]} stands after {line.target[-1]}, {why}. Put gpuctl's own options first: {line.corrected}\n"
             f"If the script takes the option, type: {line.confirmed}"
         )
-    shown = unknown if sources else [name for name in unknown if name in DISTINCTIVE]
-    noted = [name for name in options if name in shown or name in DECISIVE]
+    shown = unknown if is_sent else [name for name in unknown if _dashed(name) in DISTINCTIVE]
+    noted = [
+        name for name in line.options if name in shown or (name != ignored and _dashed(name) in DECISIVE)
+    ]
     if not noted:
         return ""
     went = "went to the script; gpuctl's own goes before it"
@@ -95,40 +184,40 @@ def note_on_options(request: "TrainRequest", *, ignored: str = "") -> str:
 
 
 def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
-    """Return the typed line, cut. None: no script was typed, or a `--` says whose the words after it are."""
+    """Return the typed line, cut. None: no script of the user's, or a `--` says whose the words after it are."""
     typed, words = context.meta[TYPED], context.params["words"]
     before = typed[: len(typed) - len(words)]
+    if context.parent is not None and (cluster := context.parent.params.get("cluster")):
+        before = ("--cluster", cluster, *before)
     if request.built_in or not words or "--" in before:
         return None
     target, after = words[:1], words[1:]
     if request.module is not None:
         typed_together = before[-1] != request.module  # -mMODULE
         before, target, after = before[: -1 if typed_together else -2], ("-m", request.module), words
+    elif not (Path(words[0]).exists() or Path(words[0].rpartition(":")[0]).is_file()):
+        return None  # another error
     taken = after[: after.index("--")] if "--" in after else after
     known = {
         name: param
         for param in context.command.params
         if isinstance(param, click.Option)
         for name in (*param.opts, *param.secondary_opts)
-        if name.startswith("--")
+        if param.name != "module"  # many scripts have a -m
     }
     options: dict[str, list[str]] = {}
-    rest: list[str] = []
     ahead = iter(taken)
     for word in ahead:
         name, equals, _ = word.partition("=")
-        if name not in known:
-            rest.append(word)
-            continue
-        takes_next = not (known[name].is_flag or equals)
-        options.setdefault(name, []).extend([word, *itertools.islice(ahead, takes_next)])
+        if (param := known.get(_dashed(name))) is not None:
+            takes_next = not (param.is_flag or equals)
+            options.setdefault(name, []).extend([word, *itertools.islice(ahead, takes_next)])
     return _Line(
-        command=context.command_path,
+        command=context.command_path.removeprefix("gpuctl "),
         before=before,
         target=target,
         after=after,
         options=options,
-        rest=[*rest, *after[len(taken) :]],
     )
 
 
@@ -151,7 +240,10 @@ def _takes(sources: Sequence[str], option: str) -> bool:
 
     A variable or a key of that name does not count.
     """
-    name = option.removeprefix("--").replace("-", "[-_]")
+    if not option.startswith("--"):
+        literal = re.compile(rf"['\"]{option}['\"]|\bgetopt\b|\bdocopt\b")
+        return any(literal.search(text) or _OF_FIELDS.search(text) for text in sources)
+    name = _either_spelling(option.removeprefix("--"))
     # argparse takes the beginning of an option's name, too.
     literal = re.compile(rf"['\"]--{name}|\bDEFINE_\w+\(\s*['\"]{name}['\"]")
     described = re.compile(rf"--{name}\b")
@@ -160,6 +252,16 @@ def _takes(sources: Sequence[str], option: str) -> bool:
     field = re.compile(name)
     by_fields = any(_OF_FIELDS.search(text) for text in sources)
     return by_fields and any(field.fullmatch(known) for text in sources for known in _fields(text))
+
+
+def _dashed(option: str) -> str:
+    """Return an option's name as gpuctl spells it."""
+    return option.replace("_", "-")
+
+
+def _either_spelling(name: str) -> str:
+    """Return the expression for an option's name with dashes or underscores."""
+    return re.sub("[-_]", "[-_]", name)
 
 
 def _fields(source: str) -> set[str]:

@@ -40,6 +40,18 @@ class RunNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Misplaced:
+    """Options of gpuctl that were typed after the script, so that the script got them."""
+
+    command: tuple[str, ...]
+    """The words before the script, from the command's name on, without the values of variables."""
+    options: tuple[tuple[str, ...], ...]
+    """The words of each option."""
+    unknown: tuple[str, ...] = ()
+    """The names of options that the source of the script does not define."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What a person asked for, as far as a run that resumes this one takes it over."""
 
@@ -72,6 +84,8 @@ class RunOptions:
     """None: not said."""
     stop_grace_s: float | None = None
     """Seconds that its ranks get to save before SIGKILL. None: STOP_GRACE_S."""
+    misplaced: Misplaced | None = None
+    """Not taken over. None: no option of gpuctl stood after the script."""
 
 
 @dataclass(frozen=True, kw_only=True)

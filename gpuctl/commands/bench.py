@@ -1,5 +1,6 @@
 """`gpuctl bench`: a script or the built-in job on each layout, how it scales, what other layouts would bring."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
-from gpuctl.options_after_script import note_on_options
+from gpuctl.options_after_script import check_options
 
 if TYPE_CHECKING:
     from gpuctl.workflow.benchmarks.bench import Bench
@@ -119,8 +120,7 @@ def command(
     request = bench_request(words, run_options(app, {**own, **options}))
     if request.job.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    if note := note_on_options(request.job):
-        app.output.say(note)
+    request = replace(request, job=check_options(app, request.job))
 
     def show(done: "Bench") -> None:
         if app.options.json:

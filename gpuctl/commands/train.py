@@ -27,7 +27,7 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
-from gpuctl.options_after_script import note_on_options
+from gpuctl.options_after_script import check_options
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def command(
     request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
-    if note := note_on_options(request, ignored="--dry-run" if dry_run is False else ""):
-        app.output.say(note)
+    request = check_options(app, request, ignored="--dry-run" if dry_run is False else "")
     if dry_run:
         from gpuctl.workflow.training.train_plan import show_launch
 

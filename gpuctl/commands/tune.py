@@ -17,6 +17,7 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
+from gpuctl.options_after_script import refuse_after_function
 
 if TYPE_CHECKING:
     from gpuctl.workflow.benchmarks.tune import Tuned
@@ -126,6 +127,8 @@ def command(
     request = with_config(TrainRequest(launcher="ray", words=words, stop_grace_s=grace_s, **given))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
+
+    refuse_after_function(request)
 
     def show(tuned: "Tuned") -> None:
         if app.options.json:

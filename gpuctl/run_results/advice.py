@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
+from gpuctl.options_after_script import how_to_move
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.missing.written import written_elsewhere
@@ -48,6 +49,8 @@ def advice_on(result: Result) -> str:
         run = None
     if run is not None and run.args[:1] == ("--",) and error is not None and error.cause is Cause.ARGUMENTS:
         return _without_dashes(run)
+    if run is not None and error is not None and (line := how_to_move(run, error)):
+        return line
     written = ""
     if run is not None and error is not None and error.reason in OF_A_MISSING_FILE:
         written = written_elsewhere(result, error, run)

@@ -80,9 +80,7 @@ def user_function(word: str, tree: Tree, folder: Path | None = None) -> Script:
 
     Raises as it does, and ScriptNotSynced where the script has no such name.
     """
-    name, colon, function = word.rpartition(":")
-    if not colon or not function.isidentifier() or not name.endswith(".py"):
-        raise ScriptNotSynced(f"{word!r} names no function. Write it like script.py:function.")
+    name, function = name_of_function(word)
     folder = Path.cwd() if folder is None else folder
     path = user_script((name,), None, tree, folder).target
     if path.startswith("../"):
@@ -98,6 +96,19 @@ def user_function(word: str, tree: Tree, folder: Path | None = None) -> Script:
     if names is not None and function not in names:
         raise ScriptNotSynced(f"{path} has no {function}{did_you_mean(function, names) or '.'}")
     return Script(kind="function", target=f"{'.'.join(parts)}:{function}")
+
+
+def name_of_function(word: str) -> tuple[str, str]:
+    """Return the script and the name of `script.py:function`. Raises ScriptNotSynced for another form."""
+    name, colon, function = word.rpartition(":")
+    if colon and function.isidentifier() and name.endswith(".py"):
+        return name, function
+    script = shlex.quote(word if word.endswith(".py") else "my.py")
+    raise ScriptNotSynced(
+        f"{word!r} names no function, and a search calls one for each trial: gpuctl tune … {script}:FUNCTION. To "
+        f"compare settings of a script as it is, start a run for each (gpuctl train {script} --lr 0.1), and type: "
+        "gpuctl results RUN1 RUN2"
+    )
 
 
 def _names_in(source: bytes) -> set[str] | None:

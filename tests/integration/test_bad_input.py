@@ -1,5 +1,7 @@
 """Bad input: exit status 2, one sentence that says what to do, and no traceback."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,20 @@ def test_train_exits_2_when_ranks_reject_an_option(cluster: Gpuctl) -> None:
     done = cluster("train", "--json", "--nnodes", "1", "--", "--model", "cnn", "--stem", "cifar")
     assert (done.status, done.json["status"], done.json["exit_code"]) == (2, "failed", 2)
     assert "--stem is for residual networks" in done.json["first_error"]["message"]
+
+
+def test_script_that_refuses_options_of_gpuctl_gets_the_line_that_works(cluster: Gpuctl) -> None:
+    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr')\nparser.parse_args()\n"
+    cluster.script("parses.py", script)
+    wide = {"COLUMNS": "200"}
+    words = ("--nnodes", "1", "--env", "A=b", "parses.py", "--device", "cpu", "--lr", "1", "-y")
+    done = cluster("train", *words, env=wide)
+    assert done.status == 1
+    assert done.err.startswith("note: --device and -y after parses.py went to the script; ")
+    [line] = re.findall(r"gpuctl's own options go before the script: (.*)", done.out)
+    assert line == "gpuctl train --device cpu -y --nnodes 1 --env A parses.py --lr 1"
+    assert line in cluster.ok("results", env=wide).out
+    cluster.ok(*shlex.split(line)[1:], env={"A": "b"})
 
 
 def test_down_of_unknown_cluster_names_existing_clusters(cluster: Gpuctl) -> None:

@@ -15,6 +15,7 @@ from gpuctl.workflow.training.train import train
 from inventories.disk.codec import to_json
 from inventories.run import Result
 from inventories.search import Goal, Search
+from remote.launchers.rank_command import name_of_function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,8 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callabl
 def check(request: TrainRequest, asked: TuneRequest) -> str:
     """The metric. Raises Usage for what can't be searched, before anything is launched."""
     check_together(request)
+    if not request.built_in:
+        name_of_function(request.words[0])
     if request.on_cpu and asked.gpus:
         raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
     if not asked.params:
@@ -108,7 +111,8 @@ def check(request: TrainRequest, asked: TuneRequest) -> str:
     if not request.built_in:
         if asked.metric is None:
             raise Usage(
-                "Name what is judged by: --metric NAME, one of what the function reports to ray.tune.report."
+                "--metric is missing: name the value to optimize, which the function reports with ray.tune.report: "
+                f"--metric NAME {request.words[0]}"
             )
         return asked.metric
     for param in asked.params:

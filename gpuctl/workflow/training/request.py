@@ -16,7 +16,7 @@ from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_insta
 from gpuctl.workflow.training.ask_built_in import ask_built_in, refusal_of
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
-from inventories.run import Commit, RunOptions
+from inventories.run import Commit, Misplaced, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
@@ -89,6 +89,8 @@ class TrainRequest:
     """Seconds that ranks get to save before SIGKILL. None: not said."""
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
+    misplaced: Misplaced | None = None
+    """Options of gpuctl that stood after the script on the command line. None: none did."""
 
     @property
     def built_in(self) -> bool:
@@ -188,6 +190,7 @@ class TrainRequest:
             hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
             on_hang=self.on_hang,
             stop_grace_s=self.stop_grace_s,
+            misplaced=self.misplaced,
         )
 
 

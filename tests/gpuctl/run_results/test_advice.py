@@ -12,7 +12,7 @@ from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from inventories.disk.store import Store
 from inventories.end_reasons import Cause, Reason
 from inventories.hang import Culprit, Hang, WaitingRank
-from inventories.run import Commit, FirstError, Result, Run, RunOptions, TrainSummary
+from inventories.run import Commit, FirstError, Misplaced, Result, Run, RunOptions, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks
@@ -142,6 +142,44 @@ def test_script_that_refuses_the_dashes_after_its_name_comes_with_the_line_witho
     )
     found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
     assert found.endswith(f"Leave out the `--`: {advised}") if advised else found == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "names"),
+    [
+        ("my.py: error: unrecognized arguments: --device cpu -v", Cause.ARGUMENTS, "--device and -v"),
+        ("Error: No such option '--device'.", Cause.ARGUMENTS, "--device"),
+        ("No such option: -v", Cause.ARGUMENTS, "-v"),
+        ("ERROR: Could not consume arg: --device", Cause.ARGUMENTS, "--device"),
+        ("FATAL Flags parsing error: Unknown command line flag 'device'", Cause.ARGUMENTS, "--device"),
+        ("Unrecognized options: --device, cpu", Cause.ARGUMENTS, "--device"),
+        ("getopt.GetoptError: option --device not recognized", None, "--device"),
+        ("ValueError: arguments are not used: ['--device', 'cpu', '-v']", None, "--device and -v"),
+        ("Usage: my.py [--lr=LR]", None, "--device and -v"),
+        ("my.py: error: argument --lr: invalid float value: 'x'", Cause.ARGUMENTS, ""),
+        ("my.py: error: unrecognized arguments: --device-map", Cause.ARGUMENTS, ""),
+        ("RuntimeError: device cpu", None, ""),
+    ],
+)
+def test_script_that_refuses_options_of_gpuctl_comes_with_the_line_that_moves_them(
+    tmp_path: Path, words: str, cause: Cause | None, names: str
+) -> None:
+    options = RunOptions(
+        misplaced=Misplaced(
+            command=("train", "--cluster", "n", "--env", "KEY"),
+            options=(("--device", "cpu"), ("-v",), ("--resume",)),
+            unknown=("--device", "-v"),
+        )
+    )
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    args = ("--lr", "x y", "--device", "cpu", "--resume", "-v")
+    folder.save_run(a_run(run=folder.id, cluster="n", script="my.py", args=args, options=options))
+    error = FirstError(rank=0, node="n-0", message=words, reason=Reason.EXIT_CODE, cause=cause, detail=words)
+    found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    line = "gpuctl train --device cpu -v --cluster n --env KEY my.py --lr 'x y' --resume"
+    assert found == (
+        f"The script got {names}. gpuctl's own options go before the script: {line}" if names else ""
+    )
 
 
 def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Path) -> None:
