@@ -135,6 +135,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def commit(sha: str, *, dirty: bool) -> str:
+    """`1a2b3c4d5e`, or `1a2b3c4d5e, files changed`."""
+    return f"{sha[:10]}{', files changed' if dirty else ''}"
+
+
 def age(iso: str, now: datetime | None = None) -> str:
     """How long ago an ISO 8601 time was, roughly: `now`, `20 s ago`, `3 min ago`, `2 h ago`, `5 d ago`."""
     try:

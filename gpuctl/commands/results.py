@@ -22,10 +22,15 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
     rows below its own.
     """
-    from gpuctl.run_results.export import write_csv, write_plot
+    from gpuctl.run_results.export import check_table, write_csv, write_plot
+    from gpuctl.run_results.plot_files import check_picture
     from gpuctl.tables.lists import comparison_table, run_table
     from gpuctl.workflow.training.runs import results_of
 
+    if csv is not None:
+        check_table(csv)
+    if plot is not None:
+        check_picture(plot)
     results = results_of(app, runs)
     if csv is not None:
         app.output.say(write_csv(results, csv))

@@ -3,8 +3,9 @@
 import csv
 import io
 import itertools
+import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl import text
 from gpuctl.errors import Failed, Usage
-from gpuctl.run_results.plot_files import PLOTS, new_figure, save_figure
+from gpuctl.output_files import check_file, write_file
+from gpuctl.run_results.metric_names import is_held_out
+from gpuctl.run_results.plot_files import check_picture, new_figure, save_figure
 from gpuctl.run_results.result import args_of, earlier_of, job_of
+from gpuctl.run_results.variants import differences, options_of
 from inventories.disk.codec import to_json
 from inventories.run import Result
 from inventories.search import Search
@@ -22,7 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOG_SCALE_FROM = 50.0
-"""Ratio of a parameter's largest to its smallest value from which its axis is logarithmic."""
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+LABEL_WIDTH = 60
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "first_error": ("rank", "node", "message", "reason", "detail"),
+    "usage": ("gpu_utilization", "cpu_utilization"),
+    "commit": ("sha", "dirty"),
+}
+"""Columns of a part of a result, also if it is null."""
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
@@ -31,16 +42,22 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
     What is not known is empty. Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be
     written.
     """
-    if str(path) == "-":
-        raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
-    _write(path, csv_text(results).encode())
+    check_table(path)
+    write_file(path, csv_text(results).encode())
     return f"wrote {path}: {text.plural(len(results), 'run')}"
 
 
+def check_table(path: Path) -> None:
+    """Raise Usage for a file that can't be written: before any work."""
+    if str(path) == "-":
+        raise Usage("The table is written to a file, not to stdout. Name the file, as in --csv runs.csv.")
+    check_file(path)
+
+
 def csv_text(results: Sequence[Result]) -> str:
-    """The table as text, with a head; its last column has the script's arguments."""
+    """Return the table as text, with a head. The script's arguments come last: a column each, and one with all."""
     rows = [row for result in results for row in (_row(result), *_trials(result))]
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = sorted(dict.fromkeys(column for row in rows for column in row), key=_is_argument)
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -49,8 +66,9 @@ def csv_text(results: Sequence[Result]) -> str:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    # Each node's files are in the JSON alone: a column a node would make no table.
-    document = to_json(replace(result, checkpoints={}, search=None))
+    # Each node's files and end are in the JSON alone: a column a node would make no table.
+    document = to_json(replace(result, checkpoints={}, endings={}, search=None))
+    args = args_of(result)
     found = result.search
     search = {
         "search.metric": found.metric if found else None,
@@ -58,7 +76,13 @@ def _row(result: Result) -> dict[str, Any]:
         "search.best": found.best.trial if found and found.best else None,
         "search.value": found.best.value if found and found.best else None,
     }
-    return _flat(document) | search | {"args": shlex.join(args_of(result))}
+    last = _cell(result.train.loss[-1]) if result.train.loss else None
+    options = {f"args.{name}": value or "yes" for name, value in options_of(args).items()}
+    return _flat(document) | {"train.last_loss": last} | search | options | {"args": shlex.join(args)}
+
+
+def _is_argument(column: str) -> int:
+    return 2 if column == "args" else 1 if column.startswith("args.") else 0
 
 
 def _trials(result: Result) -> Iterator[dict[str, Any]]:
@@ -72,12 +96,10 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested document with dotted keys; lists of numbers are separated by blanks, other lists left out."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
-        if key == "first_error":
-            value = value or dict.fromkeys(("rank", "node", "message", "reason", "detail"))
-        if key == "usage":
-            value = value or {"gpu_utilization": None, "cpu_utilization": None}
-        if key == "hang":
-            value = value and value["sentence"]
+        if key in FIELDS:
+            value = value or dict.fromkeys(FIELDS[key])
+        if key in ("hang", "logged_error"):
+            value = value and value["sentence" if key == "hang" else "message"]
         if isinstance(value, dict):
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
@@ -99,8 +121,7 @@ def write_plot(results: Sequence[Result], path: Path) -> str:
     A panel without values is left out. The ending of the file names its kind. Return a sentence on it. Raises Usage
     for another kind, Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
     """
-    if path.suffix.lower() not in PLOTS:
-        raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
+    check_picture(path)
     shown = [panel for panel, has in PANELS if any(has(result) for result in results)]
     shown += _trial_panels(results)
     if not shown:
@@ -128,9 +149,10 @@ def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
         _name_runs(axes, timed)
         return
     axes.set(title="speed", xlabel="ranks", ylabel="samples/s")
+    first = {job_of(result): result for result in reversed(timed)}
+    labels = dict(zip(first, differences(list(first.values()), layout=False), strict=True))
     for job, points in jobs.items():
-        # Between two dollars matplotlib would read a formula.
-        name = text.shorten(" ".join(text.clean(part, 30) for part in job if part), 60).replace("$", r"\$")
+        name = _plain(labels[job] or " ".join(part for part in job if part))
         axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
     label: str | None = "ideal"
     for points in scaled.values():
@@ -157,27 +179,29 @@ def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
 def _name_runs(axes: "Axes", results: Sequence[Result]) -> None:
     """Write each run's name below its bar."""
     slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(results) > 3 else {}
-    axes.set_xticks(range(len(results)), [_label(result) for result in results], **slant)
+    axes.set_xticks(range(len(results)), _labels(results), **slant)
 
 
 def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
     """A line a job that has losses, through all of its runs; where one resumes another, it has a mark."""
     from matplotlib.ticker import MaxNLocator
 
-    by_step = False
-    for runs in jobs_of(results):
-        curve, began = loss_curve(runs)
-        if not curve:
-            continue
-        by_step |= any(run.train.loss_by == "step" for run in runs)
-        label = _label(runs[-1]) if len(runs) == 1 else f"{_label(runs[-1])}, {len(runs)} runs"
+    jobs = [(runs, *loss_curve(runs)) for runs in jobs_of(results)]
+    jobs = [(runs, curve, began) for runs, curve, began in jobs if curve]
+    labels = _labels([runs[-1] for runs, _, _ in jobs])
+    for label, (runs, curve, began) in zip(labels, jobs, strict=True):
+        label += f", {len(runs)} runs" if len(runs) > 1 else ""
         (line,) = axes.plot(list(curve), list(curve.values()), "o-", markersize=3, label=label)
         resumed = [place for place in began if place in curve]
         marks = [curve[place] for place in resumed]
         axes.plot(resumed, marks, "|", markersize=14, color=line.get_color())
-    axes.set(title="training loss", xlabel="epoch, or a step of some" if by_step else "epoch")
+    units = dict.fromkeys(runs[-1].train.loss_by or "epoch" for runs, _, _ in jobs)
+    trained = not any(is_held_out(runs[-1].train.loss_name or "") for runs, _, _ in jobs)
+    axes.set(title="training loss" if trained else "loss", xlabel=" or ".join(units))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0)
+    losses = [loss for _, curve, _ in jobs for loss in curve.values() if math.isfinite(loss)]
+    if losses and min(losses) > 0 and max(losses) / min(losses) >= LOG_SCALE_FROM:
+        axes.set_yscale("log")
     axes.legend()
 
 
@@ -254,13 +278,15 @@ PANELS: tuple[tuple["Callable[[Axes, Sequence[Result]], None]", Callable[[Result
 """(what draws a panel, whether a run has something for it)"""
 
 
-def _label(result: Result) -> str:
-    """`2 ranks, 3fa9`: enough to tell the runs apart."""
-    return f"{text.plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}"
+def _plain(label: str) -> str:
+    """Return a label in which matplotlib reads no formula, and which it shows in a legend."""
+    label = text.shorten(text.clean(label), LABEL_WIDTH).replace("$", r"\$")
+    return f" {label}" if label.startswith("_") else label
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise Failed(f"'{path}' can't be written: {error.strerror}. Name another file.") from error
+def _labels(results: Sequence[Result]) -> list[str]:
+    """Return a label for each run: `lr 0.1, 3fa9`, or `2 ranks, 3fa9` if the runs have the same settings."""
+    return [
+        _plain(f"{shown or text.plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}")
+        for result, shown in zip(results, differences(results), strict=True)
+    ]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import Failed, Usage
+from gpuctl.output_files import check_file, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,13 +14,10 @@ PLOTS = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Raises Usage for a file that is no picture, Failed without matplotlib: before anything is paid for."""
+    """Raise Usage for a file that is no picture or can't be written, Failed without matplotlib: before any work."""
     if path.suffix.lower() not in PLOTS:
         raise Usage(f"A plot can be one of {', '.join(PLOTS)}, but '{path}' is none of them.")
-    if not path.absolute().parent.is_dir():
-        raise Usage(
-            f"There is no folder {path.absolute().parent} for the plot. Make it, or name another file."
-        )
+    check_file(path)
     new_figure(1, 1)
 
 
@@ -38,7 +36,4 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """Write it, in the kind that the file's ending names. Raises Failed where the file can't be written."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=120)
-    try:
-        path.write_bytes(drawn.getvalue())
-    except OSError as error:
-        raise Failed(f"'{path}' can't be written: {error.strerror}. Name another file.") from error
+    write_file(path, drawn.getvalue())

@@ -170,6 +170,21 @@ def epochs_text(result: Result) -> str:
     return f"{planned or len(times)} x {each}"
 
 
+def commit_text(result: Result) -> str:
+    """`1a2b3c4d5e, files changed`: the commit of the project that was sent."""
+    commit = result.commit
+    return text.UNKNOWN if commit is None else text.commit(commit.sha, dirty=commit.dirty)
+
+
+def last_loss(train: TrainSummary) -> str:
+    """`0.120`, or `0.120 (val_loss)` of a loss with another name."""
+    return text.loss(train.loss[-1]) + _loss_name(train) if train.loss else text.UNKNOWN
+
+
+def _loss_name(train: TrainSummary) -> str:
+    return f" ({text.shorten(text.clean(train.loss_name), METRIC_NAME_WIDTH)})" if train.loss_name else ""
+
+
 def _loss(train: TrainSummary) -> str:
     """`0.912 0.301 0.120`, or the first and the last with their course between; and where they were found."""
     losses = train.loss
@@ -178,6 +193,4 @@ def _loss(train: TrainSummary) -> str:
     shown = [text.loss(loss) for loss in losses]
     middle = [losses[round(at * (len(losses) - 1) / 15)] for at in range(16)] if len(losses) > 16 else losses
     course = " ".join(shown) if len(shown) <= 4 else f"{shown[0]} {text.sparkline(middle)} {shown[-1]}"
-    if train.loss_name:
-        return f"{course} ({text.shorten(text.clean(train.loss_name), METRIC_NAME_WIDTH)})"
-    return course + LOSS_FOUND[train.loss_from] if train.loss_from else course
+    return course + (LOSS_FOUND[train.loss_from] if train.loss_from else _loss_name(train))

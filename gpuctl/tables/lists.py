@@ -18,11 +18,14 @@ from gpuctl.run_results.result import args_of, is_other_layout
 from gpuctl.run_results.run_facts import (
     METRIC_NAME_WIDTH,
     accuracy_text,
+    commit_text,
     epochs_text,
+    last_loss,
     memory_text,
     metric_names,
     metric_text,
 )
+from gpuctl.run_results.variants import differences
 from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES, run_table
 from inventories.machine import MachineInfo
@@ -54,6 +57,7 @@ class _Comparison:
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.results = tuple(results)
+        self.differing = dict(zip((result.dir for result in results), differences(results), strict=True))
         names = dict.fromkeys(name for result in results for name in metric_names(result))
         self.metrics = {text.shorten(name, METRIC_NAME_WIDTH): name for name in names}
 
@@ -84,6 +88,8 @@ class _Comparison:
         """The rows of all tables, and after the accuracy one a metric that any of the runs has."""
         for name, value in COMPARED:
             yield name, value
+            if name == "cluster":
+                yield "differs by", lambda result, _: self.differing[result.dir] or text.UNKNOWN
             if name == "accuracy":
                 for shown, metric in self.metrics.items():
                     yield shown, _metric(metric)
@@ -127,13 +133,14 @@ COMPARED: tuple[Row, ...] = (
     ("cluster", lambda result, _: result.cluster),
     ("script", lambda result, _: text.clean(result.script)),
     ("args", _args),
+    ("commit", lambda result, _: commit_text(result)),
     ("ranks", lambda result, _: f"{result.world_size} on {text.plural(result.nnodes, 'node')}"),
     ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
     ("accuracy", lambda result, _: accuracy_text(result)),
     ("best trial", _best_trial),
-    ("loss", lambda result, _: text.loss(result.train.loss[-1]) if result.train.loss else text.UNKNOWN),
+    ("loss", lambda result, _: last_loss(result.train)),
     ("epochs", lambda result, _: epochs_text(result)),
     ("samples/s", lambda result, _: text.count(result.train.samples_per_s)),
     ("tokens/s", lambda result, _: text.count(result.train.tokens_per_s)),

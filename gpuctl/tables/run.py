@@ -17,7 +17,7 @@ from gpuctl import text
 from gpuctl.run_results.advice import advice_on
 from gpuctl.run_results.failures import headline, how_it_ended
 from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
-from gpuctl.run_results.run_facts import LABEL_WIDTH, epochs_text, facts_table
+from gpuctl.run_results.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
@@ -365,6 +365,8 @@ def _tail(result: Result, artifacts: Sequence[str]) -> Table:
     grid.add_column(overflow="fold")
     if result.resumed_from:
         grid.add_row("resumed", f"from run {result.resumed_from}")
+    if result.commit:
+        grid.add_row("commit", commit_text(result))
     if result.cost_usd is not None:
         grid.add_row("cost", text.dollars(result.cost_usd))
     grid.add_row("files", text.with_tilde(result.dir))

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuctl.errors import Failed, Usage
 from gpuctl.json_documents import ExportedModel
 from gpuctl.options import App
+from gpuctl.output_files import check_file
 from gpuctl.view import open_view
 from gpuctl.workflow.training.ask_built_in import answer_in
 from gpuctl.workflow.training.checkpoints import ResumePoint, survey_checkpoints
@@ -32,6 +33,7 @@ def export(app: App, named: str | None, target: Path) -> ExportedModel:
         raise Usage(
             f"{target} ends in neither {' nor '.join(FORMATS)}. Name the file, as in -o model.safetensors."
         )
+    check_file(target)
     folder = latest(app, named)
     run = folder.load_run()
     if not run.built_in:

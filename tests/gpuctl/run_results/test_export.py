@@ -4,18 +4,22 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.run_results import export
+from gpuctl.run_results.plot_files import check_picture, new_figure
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.hang import Culprit, Hang
 from inventories.outputs import OutputFile, OutputTotal, RunFile
 from inventories.run import (
     Checkpoints,
+    Commit,
     FirstError,
+    NodeEnding,
     RankResult,
     Result,
     Run,
@@ -25,6 +29,9 @@ from inventories.run import (
     TrainSummary,
 )
 from inventories.search import Search, Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RESULT = Result(
     run="20261121-054625-3fa9",
@@ -128,7 +135,23 @@ def test_csv_text_has_a_column_of_script_arguments(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     RunFolder(tmp_path / "r").save_run(run)
     text = export.csv_text([replace(RESULT, dir=str(tmp_path / "r")), FAILED])
-    assert [row["args"] for row in csv.DictReader(io.StringIO(text))] == ["--lr 0.1 --name 'a b'", ""]
+    first, second = csv.DictReader(io.StringIO(text))
+    assert list(first.items())[-3:] == [
+        ("args.lr", "0.1"),
+        ("args.name", "a b"),
+        ("args", "--lr 0.1 --name 'a b'"),
+    ]
+    assert (second["args.lr"], second["args"]) == ("", "")
+
+
+def test_csv_text_has_the_last_loss_and_the_commit() -> None:
+    of_commit = replace(RESULT, commit=Commit(sha="1a2b", dirty=True), endings={"node-0": NodeEnding()})
+    text = export.csv_text([of_commit, replace(FAILED, logged_error=FAILED.first_error)])
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["train.last_loss"], first["commit.sha"], first["commit.dirty"]) == ("0.3", "1a2b", "True")
+    assert (second["train.last_loss"], second["commit.sha"], "commit" in second) == ("", "", False)
+    assert (first["logged_error"], second["logged_error"][:13]) == ("", "exit status 3")
+    assert not any(column.startswith("endings") for column in first)
 
 
 def test_write_csv_and_write_plot_report_written_file(tmp_path: Path) -> None:
@@ -161,7 +184,7 @@ def test_write_plot_draws_one_line_per_job(tmp_path: Path) -> None:
     assert "<!-- $other$.py -->" in drawn
     assert "<!-- built-in -->" in drawn
     assert "<!-- measured -->" not in drawn
-    assert "<!-- 1 rank, 3fa9 -->" in drawn
+    assert "<!-- built-in, 1 rank, 3fa9 -->" in drawn
 
 
 def test_write_plot_draws_variants_of_a_script_as_bars_without_an_ideal(tmp_path: Path) -> None:
@@ -232,9 +255,45 @@ def test_plot_has_only_panels_with_something_in_them(tmp_path: Path) -> None:
     assert "step's time" not in drawn
 
 
-def test_write_csv_reports_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="No such file or directory"):
-        export.write_csv([RESULT], tmp_path / "missing" / "runs.csv")
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        (
+            "a b/runs{}",
+            "There is no folder '{0}/a b' for runs{1}. Make it with `mkdir -p '{0}/a b'`, or name another file.",
+        ),
+        ("folder{}", "'{0}/folder{1}' is a folder. Name a file in it."),
+        (
+            "file/runs{}",
+            "'{0}/file' is no folder, so '{0}/file/runs{1}' can't be written. Name another file.",
+        ),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused_before_any_work(
+    tmp_path: Path, name: str, refusal: str
+) -> None:
+    for suffix in (".csv", ".png"):
+        (tmp_path / f"folder{suffix}").mkdir()
+    (tmp_path / "file").touch()
+    for check, suffix in ((export.check_table, ".csv"), (check_picture, ".png")):
+        with pytest.raises(Usage) as refused:
+            check(tmp_path / name.format(suffix))
+        assert str(refused.value) == refusal.format(tmp_path, suffix)
+
+
+def test_plot_of_losses_has_the_limits_of_the_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (draw,) = (panel for panel, has in export.PANELS if has(replace(FAILED, train=TrainSummary(loss=(1.0,)))))
+
+    def axes_of(*losses: float) -> "Axes":
+        axes = new_figure(4, 4).subplots()
+        draw(axes, [replace(RESULT, train=TrainSummary(loss=losses, loss_by="step"))])
+        return axes
+
+    flat = axes_of(2.31, 2.3, float("nan"), 2.29)
+    assert (flat.get_yscale(), flat.get_ylim()[0] > 2.2, flat.get_xlabel()) == ("linear", True, "step")
+    assert axes_of(100.0, 1.0, float("inf"), 0.1).get_yscale() == "log"
+    assert axes_of(100.0, -1.0).get_yscale() == "linear"
 
 
 def test_write_plot_refuses_unknown_file_type(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_write_bench_plot_accepts_one_layout_without_shares(tmp_path: Path) -> N
 def test_bench_plot_refuses_unusable_output_path(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"one of \.png, \.svg, \.pdf, but 'b\.txt' is none"):
         check_picture(Path("b.txt"))
-    with pytest.raises(Usage, match=r"There is no folder .*nowhere for the plot"):
+    with pytest.raises(Usage, match=r"There is no folder '.*nowhere' for b\.png"):
         check_picture(tmp_path / "nowhere" / "b.png")
     (tmp_path / "b.png").mkdir()
     with pytest.raises(Failed, match=r"b\.png' can't be written: Is a directory\. Name another file\."):

@@ -1,6 +1,7 @@
 """The tables as people see them, at 80 columns and without colour."""
 
 import io
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from inventories.end_reasons import Reason
 from inventories.hang import Hang
 from inventories.machine import MachineInfo
 from inventories.run import (
+    Commit,
     FirstError,
     RankResult,
     Result,
@@ -215,8 +217,13 @@ def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     text = drawn(comparison_table([slow, fast]))
     assert "args           --lr 0.01 " in text
     assert "--lr 0.1\n" in text
+    assert "differs by     lr 0.01, default name " in text
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert "args" not in drawn(comparison_table([GOOD, GOOD]))
+    same = drawn(comparison_table([GOOD, GOOD]))
+    assert not any(row in same for row in ("args", "differs", "commit"))
+    of_commit = replace(GOOD, commit=Commit(sha="1a2b3c4d5e6f", dirty=True))
+    for table in (comparison_table([GOOD, of_commit]), run_table(of_commit)):
+        assert re.search(r"^commit .* 1a2b3c4d5e, files ", drawn(table), re.MULTILINE)
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
     listed = drawn(runs_table([row(GOOD, script="a.py", args=("--lr", "0.1")), row(GOOD)], now))
     column = listed.index("script")

@@ -1,0 +1,32 @@
+"""Files that an option names and a command writes, such as `--csv runs.csv`."""
+
+import os
+import shlex
+from pathlib import Path
+
+from gpuctl.errors import Failed, Usage
+
+
+def check_file(path: Path) -> None:
+    """Raise Usage for a file that can't be written: before the command does any work."""
+    folder = path.absolute().parent
+    if os.path.isdir(path):  # noqa: PTH112 - never raises
+        raise Usage(f"'{path}' is a folder. Name a file in it.")
+    if os.path.isdir(folder):  # noqa: PTH112
+        if not os.access(path if os.path.lexists(path) else folder, os.W_OK):
+            raise Usage(f"'{path}' can't be written: permission denied. Name another file.")
+        return
+    if os.path.lexists(folder):
+        raise Usage(f"'{folder}' is no folder, so '{path}' can't be written. Name another file.")
+    raise Usage(
+        f"There is no folder '{folder}' for {path.name}. Make it with `mkdir -p {shlex.quote(str(folder))}`, or name "
+        "another file."
+    )
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file, in place of an earlier one. Raises Failed."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise Failed(f"'{path}' can't be written: {error.strerror}. Name another file.") from error

@@ -1,0 +1,95 @@
+"""The settings in which several runs differ: script, arguments, environment, nodes, commit."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from gpuctl import text
+from inventories.disk.store import RunFolder
+from inventories.errors import InventoryError
+from inventories.run import Result
+
+Setting: TypeAlias = tuple[str, str]
+"""Its kind, `option` for an option of the script, and its name."""
+WIDTH = 30
+"""Characters of a value, and of a name."""
+ARGUMENTS = "arguments"
+"""The name of words that belong to no option."""
+
+
+def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
+    """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`. Empty: they have the same.
+
+    Without `layout`, the number of nodes and ranks does not count.
+    """
+    runs = [_settings(result, layout=layout) for result in results]
+    names = dict.fromkeys(itertools.chain.from_iterable(runs))
+    columns = [(name, [run.get(name) for run in runs]) for name in names]
+    differing = [(name, values) for name, values in columns if len(set(values)) > 1]
+    return [
+        ", ".join(_text(name, values[at], values) for name, values in differing) for at in range(len(runs))
+    ]
+
+
+def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
+    """Return a setting with its value; `values` are those of all runs."""
+    kind, name = setting
+    shown = text.shorten(text.clean(value or ""), WIDTH)
+    label = text.shorten(text.clean(name), WIDTH)
+    if value is None:
+        return (
+            f"default {label}"
+            if kind == "option" and any(values) and name != ARGUMENTS
+            else f"without {label}"
+        )
+    return shown if kind != "option" or name == ARGUMENTS else f"{label} {shown}".rstrip()
+
+
+def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
+    """Return what a run was started with. A setting that it was not given is missing."""
+    try:
+        run = RunFolder(Path(result.dir)).load_run()
+    except (InventoryError, OSError):
+        run = None
+    options = options_of(run.args if run else ())
+    settings: dict[Setting, str] = {("run", "script"): result.script}
+    settings |= {("option", name): value for name, value in options.items()}
+    if run and run.options and run.options.env:
+        settings["run", "--env"] = f"--env {' '.join(run.options.env)}"
+    settings["run", "mode"] = result.mode
+    if layout:
+        settings["run", "ranks"] = text.plural(result.world_size, "rank")
+        settings["run", "nodes"] = text.plural(result.nnodes, "node")
+        if run and run.shape:
+            settings["run", "shape"] = run.shape
+    if result.commit:
+        settings["run", "commit"] = text.commit(result.commit.sha, dirty=result.commit.dirty)
+    return settings
+
+
+def options_of(args: Sequence[str]) -> Mapping[str, str]:
+    """Return the options of a script with their values: `--lr 0.1`, `--lr=0.1` and `lr=0.1` are one.
+
+    A flag has an empty value.
+    """
+    options: dict[str, list[str]] = {}
+    name = ARGUMENTS
+    for word in args:
+        key, is_assigned, value = word.partition("=")
+        if word.startswith("-") and not _is_number(word):
+            name = key.lstrip("-") or ARGUMENTS
+            options.setdefault(name, []).extend([value] if is_assigned else [])
+        elif is_assigned and key.lstrip("+").replace(".", "_").isidentifier():
+            options.setdefault(key.lstrip("+"), []).append(value)
+        else:
+            options.setdefault(name, []).append(word)
+    return {name: " ".join(values) for name, values in options.items()}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""In which settings several runs differ."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuctl.run_results.variants import differences, options_of
+from inventories.disk.store import RunFolder
+from inventories.run import Commit, Result, Run, RunOptions, Seconds, TrainSummary
+
+RESULT = Result(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="fit.py",
+    status="succeeded",
+    exit_code=0,
+    nnodes=2,
+    nproc_per_node=1,
+    world_size=2,
+    started_at="2026-11-21T05:46:25+00:00",
+    ended_at=None,
+    seconds=Seconds(total=16.0),
+    train=TrainSummary(),
+    ranks=(),
+    first_error=None,
+    cost_usd=None,
+    dir="/nowhere",
+)
+
+
+def started(folder: Path, args: str = "", env: tuple[str, ...] = (), **changes: object) -> Result:
+    """Return the result of a run that was started with these arguments."""
+    result = replace(RESULT, dir=str(folder), **changes)  # type: ignore[arg-type]
+    folder.mkdir()
+    run = Run(
+        run=folder.name,
+        cluster="default",
+        mode="torchrun",
+        script=result.script,
+        args=tuple(args.split()),
+        nodes=(),
+        master_addr="127.0.0.1",
+        master_port=1,
+        started_at=RESULT.started_at,
+        options=RunOptions(env=env),
+    )
+    RunFolder(folder).save_run(run)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "texts"),
+    [
+        (("--lr 0.1 --epochs 3", "--epochs 3 --lr=0.01"), ["lr 0.1", "lr 0.01"]),
+        (("lr=0.1 model.size=2", "lr=0.1 model.size=4"), ["model.size 2", "model.size 4"]),
+        (("--amp --lr 1", "--lr 1"), ["amp", "without amp"]),
+        (("--lr 0.1", ""), ["lr 0.1", "default lr"]),
+        (("a.csv", "b.csv --lr -1e-3"), ["a.csv, default lr", "b.csv, lr -1e-3"]),
+        (("--sizes 1 2", "--sizes 1 3"), ["sizes 1 2", "sizes 1 3"]),
+        (("--mode a", "--mode b"), ["mode a", "mode b"]),
+        (("--lr 1", "--lr 1"), ["", ""]),
+        (("--name " + "x" * 40, "--name y"), ["name " + "x" * 15 + "…" + "x" * 14, "name y"]),
+    ],
+)
+def test_differences_name_options_with_other_values(
+    args: tuple[str, str], texts: list[str], tmp_path: Path
+) -> None:
+    runs = [started(tmp_path / str(at), words) for at, words in enumerate(args)]
+    assert differences(runs) == texts
+
+
+def test_differences_name_script_environment_layout_and_commit(tmp_path: Path) -> None:
+    sha = "1a2b3c4d5e6f"
+    first = started(tmp_path / "a", env=("A",), commit=Commit(sha=sha, dirty=False))
+    second = started(tmp_path / "b", commit=Commit(sha=sha, dirty=True), script="-m pkg.fit")
+    third = started(tmp_path / "c", env=("A", "B"), world_size=1, nnodes=1)
+    assert differences([first, second, third]) == [
+        "fit.py, --env A, 2 ranks, 2 nodes, 1a2b3c4d5e",
+        "-m pkg.fit, without --env, 2 ranks, 2 nodes, 1a2b3c4d5e, files changed",
+        "fit.py, --env A B, 1 rank, 1 node, without commit",
+    ]
+    layouts = [RESULT, replace(RESULT, world_size=4)]
+    assert (differences(layouts), differences(layouts, layout=False)) == (["2 ranks", "4 ranks"], ["", ""])
+
+
+def test_options_of_separates_words_before_the_first_option() -> None:
+    assert options_of(["fit", "a=b/c", "./x=1", "--", "-v", "+seed=3"]) == {
+        "arguments": "fit ./x=1",
+        "a": "b/c",
+        "v": "",
+        "seed": "3",
+    }
