@@ -84,6 +84,8 @@ class RunOptions:
     """None: not said."""
     stop_grace_s: float | None = None
     """Seconds that its ranks get to save before SIGKILL. None: STOP_GRACE_S."""
+    added_args: int = 0
+    """The number of its script's last arguments that were given when it, or a run before it, was resumed."""
     misplaced: Misplaced | None = None
     """Not taken over. None: no option of gpuctl stood after the script."""
 

@@ -211,7 +211,7 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     for words, who in (
         (("--resume",), f"Run {run}, the latest, was of plain.py, and no run of that left a checkpoint"),
         (("--resume-from", run), f"Run {run} left no checkpoint"),
-        (("--resume", "other.py"), "No run of that script left a checkpoint"),
+        (("--resume", "other.py"), "There is no script other.py, and no run of it left a checkpoint"),
     ):
         refused = two_hosts("train", *words)
         assert refused.status == 2
@@ -221,6 +221,9 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     two_hosts.script("leaves.py", SCRIPT)
     left = two_hosts.ok("train", "--nnodes", "1", "--json", "leaves.py", "1", "0").json["run"]
     last = two_hosts.ok("train", "--nnodes", "1", "--json", "plain.py").json["run"]
+    refused = two_hosts("train", "--resume", "plain.py")
+    assert (refused.status, "No run of plain.py left a checkpoint" in refused.err) == (2, True)
+    assert "leaves.py" not in refused.err, "another script's checkpoints are of no use to it"
     refused = two_hosts("train", "--resume", "--", "--epochs", "5")
     assert refused.status == 2
     assert f"Run {last}, the latest, was of plain.py, and no run of that left a checkpoint" in refused.err

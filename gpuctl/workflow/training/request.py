@@ -89,6 +89,8 @@ class TrainRequest:
     """Seconds that ranks get to save before SIGKILL. None: not said."""
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
+    added_args: int = 0
+    """The number of the last words that were added to those of the run that it resumes."""
     misplaced: Misplaced | None = None
     """Options of gpuctl that stood after the script on the command line. None: none did."""
 
@@ -190,6 +192,7 @@ class TrainRequest:
             hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
             on_hang=self.on_hang,
             stop_grace_s=self.stop_grace_s,
+            added_args=self.added_args,
             misplaced=self.misplaced,
         )
 

@@ -1,6 +1,8 @@
 """`train --resume`: which run is resumed, from which checkpoints, and what is taken over from it."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint 
     Raises NotFound, where there are no checkpoints, or Usage; and Failed where some, or newer ones, may lie on a
     machine that does not answer.
     """
+    _refuse_value(app, request)
     if request.resume_from:
         point = _named(app, latest(app, request.resume_from).load_run())
     elif request.resume:
@@ -34,6 +37,33 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint 
     if completed.nodes_asked_for != request.nodes_asked_for:
         app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {point.run.run} was started")
     return completed, point
+
+
+def _refuse_value(app: App, request: TrainRequest) -> None:
+    """Raise Usage for a script in place of the run of --resume-from, and for a word that --resume does not take."""
+    if request.resume_from:
+        script = Path(request.resume_from)
+        if script.suffix == ".py":
+            line = shlex.join(["gpuctl", "train", "--resume", str(script), *request.words])
+            raise Usage(
+                f"--resume-from takes a run, and {script} is a script. To resume its latest run: {line}"
+            )
+        return
+    if request.built_in or request.module is not None:
+        return
+    word, *words = request.words
+    path = Path(word)
+    if path.suffix in ("", ".py") and (path.is_file() or (path / "__main__.py").is_file()):
+        return
+    with suppress(NotFound):
+        run = app.store.run(word).id
+        raise Usage(
+            f"--resume takes no value. To resume run {run}: "
+            + shlex.join(["gpuctl", "train", "--resume-from", run, *words])
+        )
+    if words and Path(words[0]).suffix == ".py":
+        line = shlex.join(["gpuctl", "train", "--resume", *words])
+        raise Usage(f"--resume takes no value: leave out {shlex.quote(word)}: {line}")
 
 
 def _named(app: App, run: Run) -> ResumePoint:
@@ -63,10 +93,16 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     asked = candidates.only(candidates.wrote())
     picked = asked.pick()
     if picked is None:
-        who = "No run of that script"
+        others = {run.run for run in runs}.difference(mine)
         if request.built_in:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
-        other = every.only({run.run for run in runs}.difference(mine)).pick()
+        else:
+            name = request.module or request.words[0]
+            missing = not request.module and not Path(name).exists()
+            who = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
+            # The script of another path may be the same one, moved since.
+            others &= {run.run for run in runs if Path(run.script).name == Path(name).name}
+        other = every.only(others).pick()
         raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
     source, found, locations = picked
     if (missed := asked.unknown()) is not None:
@@ -178,7 +214,9 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         return request
     if run.built_in:
         return replace(request, words=last_of_each((*run.args, *request.job_words)), device=None)
-    args = (*run.args, *request.words)
+    cut = len(run.args) - before.added_args
+    added = superseded(run.args[cut:], request.words)
+    args = (*run.args[:cut], *added)
     if run.script.startswith("-m "):
         words, module = args, run.script.removeprefix("-m ")
     else:
@@ -187,6 +225,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         request,
         words=words,
         module=module,
+        added_args=len(added),
         project=Path(before.project) if before.project else None,
         bring=request.bring or before.bring,
     )
@@ -217,6 +256,33 @@ def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
             group = options[_option(word)] = []
         group.append(word)
     return tuple(word for group in options.values() for word in group)
+
+
+def superseded(before: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments that resumes have added to a script's: earlier ones, and then the new ones.
+
+    An earlier option is left out where a new one has its name and as many values: it counts no more.
+    """
+    new = {_form(group) for group in _groups(words)}
+    earlier = [group for group in _groups(before) if _form(group) not in new]
+    return (*(word for group in earlier for word in group), *words)
+
+
+def _form(group: Sequence[str]) -> tuple[str, int]:
+    """Return an option's name and the number of its values, of which one may stand behind a `=`."""
+    name, equals, _ = group[0].partition("=")
+    return name, len(group) - 1 + len(equals)
+
+
+def _groups(words: Sequence[str]) -> list[list[str]]:
+    """Return a script's arguments, each option with the words that follow it."""
+    groups: list[list[str]] = []
+    for word in words:
+        is_option = word.startswith("-") and not word[1:2].isdigit()
+        if is_option or not groups or not groups[-1][0].startswith("-"):
+            groups.append([])
+        groups[-1].append(word)
+    return groups
 
 
 def _option(word: str) -> str:

@@ -47,6 +47,17 @@ NEXT = replace(RUN, run="20261121-060000-0000")
     [
         ({}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1"), "project": Path("/srv")}),
         ({"words": ("--lr", "1")}, RUN, {"words": ("/srv/sub/my.py", "--lr", "0.1", "--lr", "1")}),
+        (
+            {"words": ("--lr", "2")},
+            replace(RUN, args=("--lr", "0.1", "--lr", "1"), options=RunOptions(project="/srv", added_args=2)),
+            {"words": ("/srv/sub/my.py", "--lr", "0.1", "--lr", "2"), "added_args": 2},
+        ),
+        (
+            {},
+            replace(RUN, args=("--lr", "0.1", "--lr", "1"), options=RunOptions(project="/srv", added_args=2)),
+            {"words": ("/srv/sub/my.py", "--lr", "0.1", "--lr", "1"), "added_args": 2},
+        ),
+        ({"words": ("other.py",)}, RUN, {"added_args": 0}),
         ({"words": ("other.py",)}, RUN, {"words": ("other.py",), "project": None, "module": None}),
         ({"module": "a.b", "words": ("x",)}, RUN, {"words": ("x",), "project": None, "module": "a.b"}),
         ({}, MODULE, {"words": ("--lr", "0.1"), "module": "pkg.mod", "project": Path("/srv")}),
