@@ -9,6 +9,7 @@ from remote.checks.finding import listed, number_ranges
 MEMORY = "running out of memory is the usual cause"
 BLOCKING = "CUDA tells of it late: --env CUDA_LAUNCH_BLOCKING=1 makes the traceback name the line"
 NO_MEMORY_KILL = "; the kernel killed no process there for want of memory"
+ON_CPU = 'without a GPU use torch.device("cuda" if torch.cuda.is_available() else "cpu")'
 SET_BY = "by the script or by the node's /etc/security/limits.conf"
 LIMITS = (Cause.OPEN_FILES, Cause.PROCESSES, Cause.FILE_SIZE)
 """Limits of a process, which its node reads."""
@@ -19,17 +20,23 @@ CAUSES = {
     Cause.NO_KERNEL_IMAGE: "this PyTorch was built for other GPUs: install a build for this one's compute capability",
     Cause.DRIVER_TOO_OLD: "the node's NVIDIA driver is older than PyTorch's CUDA needs: install a newer driver, or a "
     "PyTorch that was built for an older CUDA",
-    Cause.NO_DRIVER: "the node has no NVIDIA driver that works: gpuctl doctor looks at it",
-    Cause.CPU_BUILD: "the PyTorch that was installed is one for CPUs only",
+    Cause.NO_DRIVER: f"the node has no NVIDIA driver that works: {ON_CPU}, and with GPUs run gpuctl doctor",
+    Cause.CPU_BUILD: f"this PyTorch is a build for CPUs: {ON_CPU}, and with GPUs install a build for CUDA",
+    Cause.NO_GPU: f"the rank has no such device: {ON_CPU}, and leave device_id out",
+    Cause.NO_BACKEND: 'use gloo where there is no GPU: init_process_group("nccl" if torch.cuda.is_available() else '
+    '"gloo"); with GPUs run gpuctl doctor',
+    Cause.CPU_TENSOR: 'NCCL takes tensors on a GPU only: move the tensor to the GPU, or init_process_group("cpu:gloo,'
+    'cuda:nccl")',
+    Cause.CPU_MODEL: "the model is on the CPU: move it to the GPU first, or without a GPU leave device_ids out",
     Cause.NO_SUCH_GPU: "the rank asked for a GPU that it does not have: --nproc-per-node may be too high, or "
-    "CUDA_VISIBLE_DEVICES hides some",
+    "CUDA_VISIBLE_DEVICES or --device cpu hides some",
     Cause.GPU_BUSY: "another process has the GPU for itself: gpuctl top shows which GPUs are in use",
     Cause.FABRIC_MANAGER: "NVIDIA's fabric manager does not run on the node: "
     "sudo systemctl restart nvidia-fabricmanager",
     Cause.GPU_BROKEN: "the GPU itself is at fault: replace the machine, or have it rebooted",
     Cause.SAME_GPU: "two ranks use one GPU: call torch.cuda.set_device with LOCAL_RANK before the first collective",
 }
-"""What is behind an error of a GPU, and what to do."""
+"""The cause of an error of a GPU or a backend, and the way out."""
 
 
 def sentence(ended: Ended) -> str:
@@ -64,7 +71,7 @@ def sentence(ended: Ended) -> str:
             return f"{_with_words(exit_text(ended), ended)}; {_shared_memory(ended.facts)}"
         case Reason.NCCL_ERROR:
             return f"{_with_words(exit_text(ended), ended)}{_nccl(ended.facts)}{_cause(ended)}"
-        case Reason.CUDA_ERROR:
+        case Reason.EXIT_CODE | Reason.CUDA_ERROR if ended.cause in CAUSES:
             return f"{_with_words(exit_text(ended), ended)}{_cause(ended)}"
         case Reason.THREAD_AT_EXIT:
             return (
@@ -100,6 +107,7 @@ _OF_RANKS = frozenset(
         Reason.EXIT_CODE,
         Reason.SIGNAL,
         Reason.TERMINATED,
+        Reason.CUDA_ERROR,
         Reason.MODULE_NOT_FOUND,
         Reason.FILE_NOT_FOUND,
         Reason.LOST_PEER,

@@ -79,8 +79,26 @@ _CHILD_GONE = re.compile(
     r"DataLoader worker.*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError|WorkerLostError"
 )
 """Words for the end of a process of a rank, whose status is not in them."""
+_BACKENDS: Mapping[Cause, re.Pattern[str]] = {
+    Cause.NO_BACKEND: re.compile(
+        r"Distributed package doesn't have \w+ ?built in|Unknown (c10d )?backend type|Invalid backend: '"
+        r"|ProcessGroupNCCL is only supported with GPUs"
+    ),
+    Cause.CPU_TENSOR: re.compile(
+        r"No backend type associated with device type cpu|Tensors must be CUDA and dense"
+    ),
+    Cause.CPU_MODEL: re.compile(r"device_ids and output_device arguments only work with .*'cpu'"),
+    Cause.NO_GPU: re.compile(
+        r"Cannot access accelerator device when none is available|not compiled with (?!CUDA)[A-Z]+ enabled"
+        r"|current compilation's accelerator support: None|No supported gpu backend found"
+        r"|accelerator(?:`|'|\b) can ?not run on your system|\b0 active drivers \("
+        r"|Could not run 'aten::empty\S*' with arguments from the '(CUDA|MPS|XPU)' backend"
+    ),
+}
+"""What torch says of a backend or a device that the rank does not have."""
 _CUDA = re.compile(
-    r"\bCUDA\b|\bcuda\b|cuDNN|CUBLAS_STATUS|CUDNN_STATUS|NVIDIA|AcceleratorError|device-side assert"
+    r"\bCUDA\b|\bcuda\b|'_cuda_|dummy base class (Event|Stream|_Cuda|CUDAGraph)|cuDNN|CUBLAS_STATUS|CUDNN_STATUS"
+    r"|NVIDIA|AcceleratorError|device-side assert"
 )
 _CUDA_CAUSES: Mapping[Cause, re.Pattern[str]] = {
     Cause.DEVICE_ASSERT: re.compile(r"device-side assert"),
@@ -93,7 +111,10 @@ _CUDA_CAUSES: Mapping[Cause, re.Pattern[str]] = {
         r"|system has unsupported display driver"
     ),
     Cause.NO_DRIVER: re.compile(r"Found no NVIDIA driver"),
-    Cause.CPU_BUILD: re.compile(r"not compiled with CUDA|Torch not built with CUDA"),
+    Cause.CPU_BUILD: re.compile(
+        r"not compiled with CUDA|Torch not built with CUDA|requires CUDA support"
+        r"|'torch\._C' has no attribute '_cuda_|dummy base class (Event|Stream|_Cuda|CUDAGraph)"
+    ),
     Cause.NO_SUCH_GPU: re.compile(
         r"invalid device ordinal|No CUDA GPUs are available|no CUDA-capable device"
     ),
@@ -278,7 +299,7 @@ def _reason_of_both(raised: RootCause) -> tuple[Reason | None, Cause | None]:
     if raised.link is Link.CONTEXT and not raised.deliberate:
         heads = heads[:1]  # the exception that was handled then may have nothing to do with it
     heads += [member.head for member in raised.thrown.members]
-    return next((known for head in heads if (known := _reason_of(head))[0] is not None), (None, None))
+    return next((known for head in heads if (known := _reason_of(head)) != (None, None)), (None, None))
 
 
 def _place(thrown: Thrown) -> str:
@@ -308,6 +329,8 @@ def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
         return Reason.LOST_PEER, None
     if _SHARED_MEMORY.search(words):
         return Reason.SHARED_MEMORY_FULL, None
+    if cause := next((cause for cause, pattern in _BACKENDS.items() if pattern.search(words)), None):
+        return None, cause
     if _GPU_MEMORY.search(words):
         return Reason.OUT_OF_MEMORY, Cause.GPU_MEMORY
     if _MEMORY.search(words):

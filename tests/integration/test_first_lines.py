@@ -1,11 +1,16 @@
 """Ranks that die without a word of their own, on real hosts: the first line of the failure says what it was."""
 
 import os
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import Gpuctl
+
+from gpuctl.run_results.log_errors import read
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +41,9 @@ elif kind == "address space":
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     bytearray(3 << 30)
+elif kind == "nccl":
+    import torch.distributed
+    torch.distributed.init_process_group("nccl")
 elif kind == "launcher":
     import subprocess
     with open("inner.py", "w") as inner:
@@ -111,3 +119,68 @@ def test_kill_by_the_kernel_is_told_with_the_limit(cluster: Gpuctl) -> None:
         group.rmdir()
     assert (error["reason"], error["cause"]) == ("out_of_memory", "kernel_kill")
     assert "its container or session had reached its memory limit of 200 MB" in error["message"]
+
+
+WITHOUT_GPU = """
+import os, traceback
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+os.environ["LOCAL_RANK"] = "0"
+net = torch.nn.Linear(1, 1)
+kinds = {
+    "no_backend": [lambda name=name: dist.new_group(backend=name) for name in ("nccl", "mpi", "ucc", "xccl", "hccl")],
+    "cpu_build": [
+        net.cuda,
+        lambda: net.to("cuda"),
+        lambda: torch.ones(1, device="cuda:0"),
+        lambda: torch.cuda.set_device(0),
+        lambda: init_device_mesh("cuda", (1,)),
+        lambda: torch.cuda.get_device_name(0),
+        torch.cuda.synchronize,
+        torch.cuda.Stream,
+        torch.cuda.Event,
+        torch.cuda.reset_peak_memory_stats,
+    ],
+    "no_gpu": [
+        lambda: torch.ones(1).to(0),
+        lambda: torch.ones(1, device="xpu"),
+        lambda: torch.ones(1, device="mps"),
+    ],
+    "cpu_model": [lambda: DistributedDataParallel(net, device_ids=[0])],
+}
+for kind, failures in kinds.items():
+    for fails in failures:
+        try:
+            fails()
+        except Exception:
+            print(kind, traceback.format_exc(), sep="\\0", end="\\1")
+dist.destroy_process_group()
+try:
+    dist.init_process_group("gloo", device_id=torch.device("cuda:0"), store=dist.HashStore(), rank=0, world_size=1)
+except Exception:
+    print("no_gpu", traceback.format_exc(), sep="\\0", end="\\1", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="torch is a build for GPUs")
+def test_causes_of_torch_without_gpu_fit_the_words_of_the_installed_torch() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, timeout=200, check=True
+    ).stdout
+    logs = [log.split("\0") for log in printed.split("\1")[:-1]]
+    assert len(logs) == 20
+    assert [(cause, log) for cause, log in logs if read(log).cause != cause] == []
+
+
+def test_backend_without_gpu_is_told_with_the_way_to_choose_one(cluster: Gpuctl) -> None:
+    error = first_line(cluster, "nccl")
+    assert "doesn't have NCCL built in (dies.py:" in error["message"]
+    use = (
+        'use gloo where there is no GPU: init_process_group("nccl" if torch.cuda.is_available() else "gloo")'
+    )
+    assert use in error["message"]

@@ -111,6 +111,18 @@ ASSERT = "Loss.cu:250: nll_loss: block: [0,0,0], thread: [4,0,0] Assertion `t >=
             Cause.GPU_BROKEN,
         ),
         ("RuntimeError: CUDA error: something new", Reason.CUDA_ERROR, None),
+        (
+            "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+            None,
+            Cause.NO_BACKEND,
+        ),
+        ("RuntimeError: No backend type associated with device type cpu", None, Cause.CPU_TENSOR),
+        ("RuntimeError: 0 active drivers ([]). There should only be one.", None, Cause.NO_GPU),
+        (
+            "NotImplementedError: Could not run 'torchvision::nms' with arguments from the 'CUDA' backend.",
+            None,
+            None,
+        ),
         ("RuntimeError: expected a CPU tensor, got cuda:0", None, None),
         (
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
