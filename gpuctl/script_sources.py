@@ -17,6 +17,11 @@ _READS = re.compile(
     r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*['\"][wax]b?\+?['\"])"
 )
 """Words with which a source loads a file, or looks whether it exists."""
+_NAMES_RANKS = re.compile(
+    r"RANK|WORLD_SIZE|MASTER_|distribut|torchrun|horovod|os\.system|Popen|spawn"
+    r"|\b(?:accelerate|dask|deepspeed|hvd|jax|mpi4py|multiprocessing|optuna|ray|socket|subprocess)\b"
+)
+"""Words of sources that divide work among processes, or start processes, by themselves."""
 _LITERAL = re.compile(r"(['\"])(.*?)\1")
 _PLACE = re.compile(r"\((?P<file>[^\s():]+):(?P<line>\d+)\)")
 
@@ -51,6 +56,11 @@ def sources_of(tree: "Tree", folder: Path, target: str, *, module: bool) -> list
 def reads_files(source: str) -> bool:
     """Return whether a source loads files, or looks for them."""
     return bool(_READS.search(source))
+
+
+def names_ranks(sources: Sequence[str]) -> bool:
+    """Return whether sources name ranks or other processes, also where no source is known."""
+    return not sources or any(map(_NAMES_RANKS.search, sources))
 
 
 def names_in(sources: Iterable[str], words: Sequence[str]) -> set[str]:

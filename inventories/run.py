@@ -158,6 +158,8 @@ class Run:
     """None: with no checkpoints, or the record is of an older gpuctl."""
     options: RunOptions | None = None
     """None: not known, the record is of an older gpuctl."""
+    names_ranks: bool = True
+    """False: the script's sources name no ranks or other processes, so that each rank does the same."""
     uneven_files: str = ""
     """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
     commit: Commit | None = None
@@ -411,6 +413,8 @@ class Result:
     """Node → how its ranks were ended, and what they left behind. A node whose ranks just ended is missing."""
     logged_error: FirstError | None = None
     """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
+    joined: bool | None = None
+    """False: no rank joined others by torch.distributed. None: it has one rank, or not all have told."""
     unused_metrics: UnusedMetrics | None = field(default=None, metadata=OMITTED)
     """Lines of metrics that are not used. None: all are."""
 
@@ -438,6 +442,8 @@ class RankRecord:
     """The samples that the file ended with then."""
     metrics_ended_at: float | None = None
     """The last write of that file. None: not known, or not over."""
+    joined: bool | None = None
+    """Whether it joined other ranks by torch.distributed. None: not known, or not over."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,30 @@ def summarise(
         reason=reason_of(status, nodes, failure),
         commit=run.commit,
         logged_error=_logged_error(run, log_tails) if status == "succeeded" else None,
+        joined=_joined(run, records),
+    )
+
+
+def _joined(run: Run, records: Mapping[int, RankRecord]) -> bool | None:
+    """Return whether ranks joined each other. None: the run has one rank, or not all have told."""
+    joined = [record.joined for record in records.values()]
+    if run.world_size < 2 or len(joined) < run.world_size:
+        return None
+    return True if any(joined) else None if None in joined else False
+
+
+def alone_sentence(result: Result) -> str:
+    """Return the sentence on ranks that each did the whole job. Empty: they joined, or may have divided it."""
+    if result.joined is not False or result.status != "succeeded":
+        return ""
+    try:
+        if RunFolder(Path(result.dir)).load_run().names_ranks:
+            return ""
+    except (InventoryError, OSError):
+        return ""
+    return (
+        f"The {result.world_size} ranks never joined each other (torch.distributed), so each seems to have done the "
+        "whole job. --nnodes 1 --nproc-per-node 1 runs it once."
     )
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.run_results.advice import advice_on
 from gpuctl.run_results.failures import headline, how_it_ended
-from gpuctl.run_results.result import args_of, earlier_of, nothing_was_left
+from gpuctl.run_results.result import alone_sentence, args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
@@ -64,6 +64,7 @@ def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
         result,
         args=args_of(result),
         advice=advice_on(result),
+        alone=alone_sentence(result),
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),
@@ -91,13 +92,15 @@ def draw_run(
     *,
     args: Sequence[str] = (),
     advice: str = "",
+    alone: str = "",
     log_tail: str = "",
     artifacts: Sequence[str] = (),
     earlier: Sequence[Result] = (),
 ) -> RenderableType:
     """One run's table, of what is given.
 
-    `args`: the script's. `advice`: what to do about the failure or the hang. `log_tail`: of what failed
+    `args`: the script's. `advice`: what to do about the failure or the hang. `alone`: that each rank did the whole
+    job. `log_tail`: of what failed
     first. `earlier`: the runs that it goes on from, oldest first.
     """
     parts: list[RenderableType] = []
@@ -108,6 +111,8 @@ def draw_run(
     if result.hang:
         parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
         parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
+    if alone:
+        parts += [Text(alone, "yellow"), ""]
     parts += [_Head(result, args), ""]
     if result.status == "running":
         parts += [Text(_next_step(result)), ""]

@@ -144,7 +144,16 @@ def test_a_tutorial_style_script_runs_unmodified(cluster: Gpuctl) -> None:
         error = result["first_error"]
         if error is None or "SIGABRT" not in error["message"]:
             break
-    assert (result["status"], error) == ("succeeded", None)
+    assert (result["status"], result["joined"], error) == ("succeeded", True, None)
+
+
+def test_ranks_of_a_script_that_is_not_distributed_are_told(cluster: Gpuctl) -> None:
+    cluster.script("alone.py", "import torch\nprint(torch.ones(1).item())\n")
+    done = cluster.ok("train", "alone.py")
+    assert "The 2 ranks never joined each other (torch.distributed), so each seems to have done" in done.out
+    assert cluster.ok("results", "--json").json["runs"][0]["joined"] is False
+    once = cluster.ok("train", "--nnodes", "1", "--nproc-per-node", "1", "--json", "alone.py").json
+    assert (once["world_size"], once["joined"]) == (1, None)
 
 
 USES_NAMESAKES = """

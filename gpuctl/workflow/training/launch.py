@@ -100,6 +100,7 @@ def plan_run(
     seconds: Mapping[str, float],
     *,
     root: Path | None = None,
+    names_ranks: bool = True,
     uneven_files: str = "",
     commit: Commit | None = None,
 ) -> Run:
@@ -145,6 +146,7 @@ def plan_run(
         hourly_usd=hourly_usd,
         shape=_shape(inventory, machines),
         options=options,
+        names_ranks=names_ranks,
         uneven_files=uneven_files,
         commit=commit,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
+from gpuctl.script_sources import names_ranks, sources_of
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
@@ -257,6 +258,14 @@ class Project:
     """The variables that the ranks are given."""
     commit: Commit | None
     """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
+
+    @property
+    def names_ranks(self) -> bool:
+        """False: sources of the script and of its imports name no ranks or other processes."""
+        script, folder = self.script, self.tree.root / self.folder
+        if script.kind not in ("file", "module"):
+            return True
+        return names_ranks(sources_of(self.tree, folder, script.target, module=script.kind == "module"))
 
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:

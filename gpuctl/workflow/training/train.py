@@ -189,6 +189,7 @@ class _Runs:
                         started_at,
                         seconds,
                         root=project.tree.root,
+                        names_ranks=project.names_ranks,
                         uneven_files=uneven,
                         commit=project.commit,
                     )

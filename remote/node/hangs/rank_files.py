@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Optional
 
-from remote.node.hangs.rank_hook.sitecustomize import HOOK_VARIABLE
+from remote.node.hangs.rank_hook.sitecustomize import ALONE, HOOK_VARIABLE, JOINED
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF, HANGS, RANK_DUMP
 
 HOOK_FOLDER = str(Path(__file__).parent / "rank_hook")
@@ -22,6 +22,12 @@ OLDER_NAMES = {
 def rank_files(run_dir: Path, rank: int) -> str:
     """Return the path of a rank's files without their suffixes, in a folder that no other user sees."""
     return str(run_dir / HANGS / "rank-{}".format(rank))
+
+
+def has_joined(run_dir: Path, rank: int) -> Optional[bool]:
+    """Return whether a rank's process has joined others by torch. None: its hook could not tell."""
+    files = rank_files(run_dir, rank)
+    return True if os.path.exists(files + JOINED) else False if os.path.exists(files + ALONE) else None
 
 
 def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -> Dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from remote.node import end_reasons
-from remote.node.hangs.rank_files import hook_environment
+from remote.node.hangs.rank_files import has_joined, hook_environment
 from remote.node.runs import nccl_log, process
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.fork import SIGNALS, Fork, end_by
@@ -109,7 +109,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
         code, chosen, (began_at, samples) = _wait(child, metrics, facts, *nccl)
         ended = {"ended_at": time.time(), "exit_code": code, "transports": chosen}
         ended.update(metrics_began_at=began_at, metrics_began_samples=samples)
-        ended.update(metrics_ended_at=_written_at(metrics))
+        ended.update(metrics_ended_at=_written_at(metrics), joined=has_joined(run_dir, rank))
         if code:
             interface = environment.get("NCCL_SOCKET_IFNAME", "")
             ended.update(facts=facts.told(nccl[0], interface))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuctl.run_results.result import nothing_was_left, summarise
+from gpuctl.run_results.result import alone_sentence, nothing_was_left, summarise
 from inventories.disk import codec
+from inventories.disk.store import RunFolder
 from inventories.end_reasons import Cause, Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
@@ -124,6 +125,41 @@ def test_summarise_names_an_exception_that_a_script_only_logged(
     assert found.status == ("failed" if any(codes) else "succeeded")
     assert (found.logged_error is None) == (logged is None)
     assert found.logged_error is None or (logged or "") in found.logged_error.message
+
+
+@pytest.mark.parametrize(
+    ("joined", "names_ranks", "codes", "known", "told"),
+    [
+        ((False, False, False), False, (0, 0, 0), False, True),
+        ((False, False, False), True, (0, 0, 0), False, False),
+        ((False, False, False), False, (0, 0, 1), False, False),
+        ((False, True, False), False, (0, 0, 0), True, False),
+        ((False, None, False), False, (0, 0, 0), None, False),
+    ],
+)
+def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
+    tmp_path: Path,
+    joined: tuple[bool | None, ...],
+    names_ranks: bool,
+    codes: tuple[int, ...],
+    known: bool | None,
+    told: bool,
+) -> None:
+    records = {
+        node: [replace(record, joined=joined[record.rank]) for record in of_node]
+        for node, of_node in ranks(*codes).items()
+    }
+    run = replace(RUN, names_ranks=names_ranks)
+    folder = RunFolder(tmp_path / run.run)
+    folder.path.mkdir()
+    folder.save_run(run)
+    found = replace(result(records, nodes(0, max(codes)), run=run), dir=str(folder.path))
+    assert found.joined is known
+    sentence = (
+        "The 3 ranks never joined each other (torch.distributed), so each seems to have done the whole job."
+    )
+    assert alone_sentence(found).startswith(sentence) is told
+    assert bool(alone_sentence(found)) is told
 
 
 def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:

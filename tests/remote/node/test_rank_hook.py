@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from remote.node.hangs import why
-from remote.node.hangs.rank_files import HOOK_FOLDER, hook_environment, rank_files
+from remote.node.hangs.rank_files import HOOK_FOLDER, has_joined, hook_environment, rank_files
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the hook's signal needs Linux")
 SHOW = """
@@ -40,6 +40,13 @@ import time
 class _WorkerServer:
     def __init__(self, path, port):
         open(path, "w").write("started")
+"""
+STORE = """
+import os, sys, torch.distributed
+from torch.distributed import TCPStore, HashStore
+class Own(TCPStore):
+    def __init__(self, port):
+        super().__init__("127.0.0.1", port, 1, True)
 """
 
 
@@ -77,6 +84,27 @@ def test_users_own_sitecustomize_and_python_path_are_kept(tmp_path: Path) -> Non
     told = json.loads(run(SHOW, environment(tmp_path, PYTHONPATH=str(own))))
     assert told["own"] == str(own / "sitecustomize.py")
     assert told["pythonpath"] == str(own)
+
+
+@pytest.mark.parametrize(
+    ("code", "joined"),
+    [
+        ("print('no torch')", False),
+        ("import torch; os = __import__('os'); os._exit(0)", False),
+        (f"{STORE}HashStore()", False),
+        (f"{STORE}TCPStore('127.0.0.1', 0, 1, True).set('a', 'b'); os._exit(0)", True),
+        (f"{STORE}Own(0).set('a', 'b')", True),
+        (f"{STORE}torch.distributed.FileStore(sys.argv[0] + 'store', 1)", True),
+        (f"{STORE}child = os.fork()\nif not child: TCPStore('127.0.0.1', 0, 1, True)\nelse: os.wait()", True),
+        # The constructor's own errors stay as they are.
+        (f"{STORE}\ntry: TCPStore(1)\nexcept TypeError as error: assert 'TCPStore' in str(error)", True),
+    ],
+)
+def test_hook_notes_whether_the_process_has_joined_others(tmp_path: Path, code: str, joined: bool) -> None:
+    pytest.importorskip("torch")
+    assert has_joined(tmp_path, 0) is None
+    run(code.replace("sys.argv[0]", repr(str(tmp_path / "s"))), environment(tmp_path))
+    assert has_joined(tmp_path, 0) is joined
 
 
 def test_hook_is_not_there_with_the_watch_off(tmp_path: Path) -> None:

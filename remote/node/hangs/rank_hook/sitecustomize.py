@@ -4,19 +4,22 @@ Python imports it before the script, in the first Python process of a rank and i
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
 STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
 prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and what it can't do it notes in
-a file. At the end it lets gloo's threads come to rest. It imports nothing of ours: it runs in the user's process.
+a file. At the end it lets gloo's threads come to rest. A file tells whether the process has made a store of torch,
+with which ranks join each other. It imports nothing of ours: it runs in the user's process.
 """
 
 import os
 import sys
 
 if False:  # typing costs every rank's start its import
-    from typing import Callable
+    from typing import Any, Callable
 
 HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
-"""The files of this rank, without their suffixes: `.stacks`, `.sock`, `.problem`."""
+"""The files of this rank, without their suffixes: `.stacks`, `.sock`, `.problem`, `.alone` or `.joined`."""
 STACKS_SIGNAL = 46
 """A real-time signal that no library is known to use: SIGUSR1 and SIGUSR2 are the user's."""
+ALONE, JOINED = ".alone", ".joined"
+"""Suffixes of the note on whether the process has made a store."""
 MOST_OF_A_SOCKETS_PATH = 107
 STDERR = 2
 HIGHEST = 1024
@@ -44,7 +47,7 @@ def begin_as_told() -> None:
 
 def begin(files: str) -> None:
     """Have this process tell what it is doing. Also called in a process that others have started."""
-    for work in (_let_gloo_rest_at_exit, _register_signal, _start_server_later):
+    for work in (_let_gloo_rest_at_exit, _register_signal, _watch_torch_distributed, _note_alone):
         try:
             work(files)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
@@ -126,12 +129,18 @@ def _register_signal(files: str) -> None:
     faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=others)
 
 
-def _start_server_later(files: str) -> None:
-    """Start torch's worker server when `torch.distributed` has been imported, by whoever does so."""
+def _note_alone(files: str) -> None:
+    """Begin the note that the process has not joined others, which `_note_stores` renames."""
+    with open(files + ALONE, "w"):
+        return
+
+
+def _watch_torch_distributed(files: str) -> None:
+    """Call `_use_torch_distributed` when `torch.distributed` has been imported, by whoever does so."""
     import importlib.util
 
     if "torch.distributed" in sys.modules:
-        _start_server(files)
+        _use_torch_distributed(files)
         return
     process = os.getpid()
 
@@ -152,16 +161,48 @@ def _start_server_later(files: str) -> None:
 
             def then_start(module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
                 execute(module)
-                try:
-                    _start_server(files)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
-                    _note(files, error)
+                _use_torch_distributed(files)
 
             loader.exec_module = then_start  # type: ignore[method-assign]
             return found
 
     finder = Finder()
     sys.meta_path.insert(0, finder)
+
+
+def _use_torch_distributed(files: str) -> None:
+    """Start torch's worker server, and look out for its stores."""
+    for work in (_start_server, _note_stores):
+        try:
+            work(files)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must go on
+            _note(files, error)
+
+
+def _note_stores(files: str) -> None:
+    """Have the note renamed when this process, or a fork of it, makes a store that others can reach.
+
+    The constructor is looked up through a descriptor, so that nothing of this module is in the stack while a store
+    waits for other ranks.
+    """
+
+    class Constructor:
+        def __init__(self, original: "Any") -> None:  # noqa: ANN401 - a descriptor
+            self.original = original
+
+        def __get__(self, store: object, kind: type) -> object:
+            try:  # noqa: SIM105 - an import would cost every rank's start
+                os.rename(files + ALONE, files + JOINED)
+            except OSError:
+                pass
+            bound: object = self.original.__get__(store, kind)
+            return bound
+
+    extension = sys.modules.get("torch._C._distributed_c10d")
+    for name in ("TCPStore", "FileStore"):
+        kind = getattr(extension, name, None)
+        if kind is not None:
+            kind.__init__ = Constructor(kind.__dict__["__init__"])
 
 
 def _start_server(files: str) -> None:
