@@ -11,7 +11,7 @@ from remote.checks.finding import listed
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
 from remote.files.tree import human_bytes, tree_of
-from remote.python_env import conda_file
+from remote.python_env import build_needs, conda_file
 from remote.python_env.backend import DRIVER, settings
 from remote.python_env.project_files import project_of
 from remote.python_env.requirements import BUILT_IN, EVERY, UV, Wanted, key_of
@@ -162,6 +162,8 @@ def request(
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
     files = dict(wanted.files)
+    if wanted.build_settings:
+        files[build_needs.SETTINGS] = wanted.build_settings
     if pins and not wanted.is_locked:
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
     constrained = CONSTRAINTS in files
@@ -301,15 +303,18 @@ def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: st
 
     `lacks`: what `what_lacks` says, in place of these words, which name one thing at a time.
     """
-    said = "\n".join(f"    {line}" for line in tail if line.strip())
     text = "\n".join(tail)
+    needs = build_needs.advice(
+        text, build_needs.uv_settings(wanted.files, wanted.build_settings), wanted.named
+    )
+    said = "\n".join(f"    {line}" for line in build_needs.without_hint(tail) if line.strip())
     if "os error 28" in text or "No space left" in text:
         return DiskFull(
             f"{name}: the disk is full, and the environment for {wanted.source} is not built:\n{said}\n"
             "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
         )
     # What fails before uv is at work says itself what to do.
-    way_on = "" if step in (PREPARING, NO_CONDA) else f"\n  {fix_of(wanted, text)}"
+    way_on = "" if step in (PREPARING, NO_CONDA) else f"\n  {needs or fix_of(wanted, text)}"
     why = f"  {lacks}" if lacks else f"{said}{way_on}"
     kind = NoConda if step == NO_CONDA else EnvironmentFailed
     return kind(f"{name}: the environment for {wanted.source} could not be built ({step}):\n{why}")

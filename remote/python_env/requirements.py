@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from remote.python_env import conda_file
+from remote.python_env.build_needs import settings_of
 from remote.python_env.groups import with_groups
 from remote.python_env.includes import with_includes
 from remote.python_env.local_paths import NamedProject, project_of_line
@@ -78,6 +79,8 @@ class Wanted:
     """Requirements that are installed beside, unless a lock decides."""
     projects: tuple[NamedProject, ...] = ()
     """Projects that are to be installed from their folders."""
+    build_settings: str = ""
+    """Beside a list of requirements: uv's settings on packages whose build needs others. Empty: there are none."""
     package: str | None = None
     """Of a lock the member of its workspace that is meant, or EVERY. None: its own project."""
 
@@ -159,6 +162,9 @@ def wanted(
         python=found.python,
         wheels_folder=wheels,
         always=() if found.kind in LOCKS else tuple(always),
+        build_settings=settings_of(folder, folder if root is None else root)
+        if found.kind in ("requirements", "pylock") and wheels is None and not built_in
+        else "",
         package=found.package,
         projects=found.projects,
     )
@@ -203,6 +209,7 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
         "python": wanted.python,
         "wheels": sorted(wanted.wheels),
         **({"always": sorted(wanted.always)} if wanted.always else {}),
+        **({"build": wanted.build_settings} if wanted.build_settings else {}),
         **({"package": wanted.package} if wanted.package else {}),
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]

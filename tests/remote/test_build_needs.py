@@ -1,0 +1,90 @@
+"""Packages whose build imports what they do not declare: the table that uv reads, and the advice that adds to it."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from remote.python_env import building
+from remote.python_env.requirements import Wanted, key_of, wanted
+
+TABLE = (
+    '[tool.uv.extra-build-dependencies]\n"other" = ["numpy", {requirement = "torch", match-runtime = true}]\n'
+)
+SENT = '[extra-build-dependencies]\nother = ["numpy", { requirement = "torch", match-runtime = true }]\n'
+HINT = """\
+             File "<string>", line 22, in <module>
+         ModuleNotFoundError: No module named 'torch'
+
+hint: This error likely indicates that `flash-attn@2.8.3.post2` depends on `torch`, but doesn't declare it as a \
+build dependency. If `flash-attn` is a first-party package, consider adding `torch` to its `build-system.requires`. \
+Otherwise, either add it to your `pyproject.toml` under:
+
+[tool.uv.extra-build-dependencies]
+flash-attn = ["torch"]
+
+or `uv pip install torch` into the environment and re-run with `--no-build-isolation`.
+""".splitlines()
+"""The last lines of uv 0.13.9."""
+
+
+def listing(text: str, settings: str = "") -> Wanted:
+    """A list of requirements on the command line."""
+    return Wanted(source="--pip", kind="requirements", files=(("named.txt", text),), build_settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("files", "pip"),
+    [
+        ({"pyproject.toml": TABLE}, ["flash-attn"]),
+        ({"pyproject.toml": TABLE, "requirements.txt": "flash-attn\n"}, []),
+        ({"../pyproject.toml": TABLE, "pyproject.toml": "[tool.ruff]\n"}, ["flash-attn"]),
+    ],
+)
+def test_list_of_requirements_is_sent_with_the_table_of_its_project(
+    tmp_path: Path, files: dict[str, str], pip: list[str]
+) -> None:
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    wish = wanted(folder, root=tmp_path, pip=pip)
+    assert wish is not None
+    assert building.request(wish, None)["files"]["uv.toml"] == SENT
+    assert (
+        "uv.toml"
+        not in building.request(Wanted(source="x", kind="requirements", files=wish.files), None)["files"]
+    )
+    plain = Wanted(source=wish.source, kind=wish.kind, files=wish.files)
+    assert "uv.toml" not in building.request(plain, None)["files"]
+    assert key_of(wish, None) != key_of(plain, None)
+    assert wish.named == plain.named == ["flash-attn"], "the table names no requirements"
+
+
+@pytest.mark.parametrize(
+    ("wish", "table"),
+    [
+        (listing("flash-attn\n"), {"flash-attn": ["torch"]}),
+        (listing("torch==2.6.0\nflash-attn\ntorchvision\n"), {"flash-attn": ["torch==2.6.0"]}),
+        (
+            listing("x\n", SENT),
+            {"other": ["numpy", {"requirement": "torch", "match-runtime": True}], "flash-attn": ["torch"]},
+        ),
+        (
+            Wanted(
+                source="pyproject.toml",
+                kind="project",
+                files=(("pyproject.toml", '[tool.uv.extra-build-dependencies]\nflash-attn = ["packaging"]\n'),),
+            ),
+            {"flash-attn": ["packaging", "torch"]},
+        ),
+    ],
+)  # fmt: skip
+def test_failed_build_comes_with_the_table_that_mends_it(wish: Wanted, table: dict[str, object]) -> None:
+    text = str(building.failure("node-1", wish, "uv pip install", HINT))
+    assert "No module named 'torch'\n  The build of flash-attn imports torch, and flash-attn does not" in text
+    assert "--no-build-isolation" not in text, "no option of gpuctl"
+    end = text.partition("type the command again:\n")[2]
+    lines, _, python = end.rpartition("\n  ")
+    assert tomllib.loads(lines) == {"tool": {"uv": {"extra-build-dependencies": table}}}
+    assert python == "Or name an interpreter that has flash-attn with --python PATH."
