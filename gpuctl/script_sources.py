@@ -1,20 +1,26 @@
 """The sources of a script and of all that it imports of the project, and what they say about files."""
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree
+    from remote.launchers.rank_command import Script
 
 MAX_SOURCE_BYTES = 1000 * 1000
 LINES_AROUND = 3
+CONFIGS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini")
+MAX_CONFIGS = 50
+MAX_PATHS = 300
+MAX_NAMES = 2000
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _READS = re.compile(
     r"(?<![A-Za-z])load(?!er|ed)|(?<![A-Za-z])(?:restore|resume|read)(?:_|\b)|pretrained|ckpt_path|last_checkpoint"
-    r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*['\"][wax]b?\+?['\"])"
+    r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*[,=] ?['\"][wax]b?\+?['\"])"
 )
 """Words with which a source loads a file, or looks whether it exists."""
 _NAMES_RANKS = re.compile(
@@ -23,6 +29,16 @@ _NAMES_RANKS = re.compile(
 )
 """Words of sources that divide work among processes, or start processes, by themselves."""
 _LITERAL = re.compile(r"(['\"])(.*?)\1")
+_CHUNK = r"(?:\$?\{[^{}\n]*\}|[^\s'\"`,;:()<>|&=\\\\{}*?\[\]#!])"
+_OUTSIDE = re.compile(rf"(?<![\w./:~)\]}}<-])(?:(?:~|(?:\.\./)*\.\.)/{_CHUNK}*|/{_CHUNK}+)")
+_ALONE = re.compile(r"(['\"])(~|\.\.)\1")
+_FIELD = re.compile(r"\$?\{[^{}]*\}|\$\w+|%[-+0-9.]*[a-z]")
+"""A part of a path that is put in later: `{name}`, `$NAME`, `%03d`."""
+_PLACES = {
+    "~": re.compile(r"\bhome\(\)|expanduser|['\"]HOME['\"]"),
+    "/tmp": re.compile(r"gettempdir|['\"$]TMPDIR\b"),  # noqa: S108 - only looked into
+}
+"""Folder → words of a source that stand for it."""
 _PLACE = re.compile(r"\((?P<file>[^\s():]+):(?P<line>\d+)\)")
 
 
@@ -51,6 +67,50 @@ def sources_of(tree: "Tree", folder: Path, target: str, *, module: bool) -> list
             file for file in ahead if (file.parent.name if file.stem == "__init__" else file.stem) in names
         }
     return sources
+
+
+def sources_of_script(script: "Script", tree: "Tree", folder: Path) -> list[str]:
+    """Return the sources of a run's script. `folder`: that of the script on this computer."""
+    target = script.target.partition(":")[0]
+    return sources_of(tree, folder, target, module=script.kind in ("module", "function"))
+
+
+def config_texts(tree: "Tree", names: Collection[str]) -> list[str]:
+    """Return the texts of the project's settings files that have one of these names."""
+    chosen = (
+        tree.root / path
+        for path, entry in tree.entries.items()
+        if path.endswith(CONFIGS) and len(entry) > 1 and entry[0] <= MAX_SOURCE_BYTES
+        if not {Path(path).name, Path(path).stem}.isdisjoint(names)
+    )
+    return [path.read_text(errors="replace") for path in itertools.islice(chosen, MAX_CONFIGS)]
+
+
+def outside_paths(texts: Iterable[str]) -> list[str]:
+    """Return the paths in texts that may lie outside the project: absolute, in the home folder, or above.
+
+    An asterisk stands for a part that the texts do not say, such as a field of an f-string.
+    """
+    paths: dict[str, None] = {}
+    for text in texts:
+        plain = text.replace("${HOME}", "~").replace("$HOME", "~")
+        paths |= dict.fromkeys(_as_pattern(path) for path in _OUTSIDE.findall(plain))
+        paths |= dict.fromkeys(path for _, path in _ALONE.findall(plain))
+        paths |= dict.fromkeys(place for place, words in _PLACES.items() if words.search(text))
+    return list(itertools.islice((path for path in paths if path.strip("/*.~") or path in "~.."), MAX_PATHS))
+
+
+def name_patterns(names: Iterable[str]) -> list[str]:
+    """Return patterns of the names of files, as a script composes them; a name that says nothing is left out."""
+    patterns = (
+        _as_pattern(f"*{name}" if name[0] in ".-_" else f"{name}*" if name[-1] in "-_" else name)
+        for name in names
+    )
+    return sorted({name for name in patterns if len(re.sub(r"\W", "", name)) > 1})[:MAX_NAMES]
+
+
+def _as_pattern(path: str) -> str:
+    return re.sub(r"\*+", "*", _FIELD.sub("*", path))
 
 
 def reads_files(source: str) -> bool:

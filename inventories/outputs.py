@@ -19,6 +19,17 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutsidePath:
+    """A file that a run wrote outside the project's folder, or a folder with such files. It stays on its node."""
+
+    node: str
+    path: str
+    """As `gpuctl pull` takes it: relative to the home folder where it is in it. A folder's ends with a slash."""
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeOutputs:
     """What a node said of the files that a run wrote into the project's folder there (`written/NODE.json`)."""
 
@@ -32,6 +43,7 @@ class NodeOutputs:
     shared_with: tuple[str, ...] = ()
     """Nodes whose home is this one, and that listed what is in it, too."""
     listed: tuple[WrittenFile, ...] = ()
+    outside: tuple[OutsidePath, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from inventories.disk.codec import OMITTED
 from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
 from inventories.hang import Hang, OnHang
-from inventories.outputs import OutputFile, OutputTotal, RunFile
+from inventories.outputs import OutputFile, OutputTotal, OutsidePath, RunFile
 from inventories.search import Search
 from inventories.usage import RunUse
 
@@ -415,6 +415,8 @@ class Result:
     """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
     joined: bool | None = None
     """False: no rank joined others by torch.distributed. None: it has one rank, or not all have told."""
+    outside: tuple[OutsidePath, ...] = ()
+    """Files that the run wrote outside the project's folder, as far as gpuctl found them. They stay on the nodes."""
     unused_metrics: UnusedMetrics | None = field(default=None, metadata=OMITTED)
     """Lines of metrics that are not used. None: all are."""
 

@@ -104,7 +104,7 @@ def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             flat.update(_flat(value, f"{prefix}{key}."))
         elif not isinstance(value, list):
             flat[prefix + key] = value
-        elif key not in ("ranks", "nodes", "outputs", "output_totals", "files", "search"):
+        elif key not in ("ranks", "nodes", "outputs", "output_totals", "outside", "files", "search"):
             flat[prefix + key] = " ".join(map(_cell, value))
     return flat
 

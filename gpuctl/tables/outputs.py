@@ -28,6 +28,8 @@ NODES_SHOWN = 4
 GROUPS_SHOWN = 5
 COMMANDS_SHOWN = 3
 """Of a node of which more is not here, one command brings the whole folder."""
+OUTSIDE_SHOWN = 4
+OUTSIDE_WIDTH = 40
 PATH_WIDTH = 90
 
 
@@ -58,6 +60,28 @@ def output_lines(result: Result) -> Iterator[str]:
     more = len(result.output_totals) - NODES_SHOWN
     if more > 0:
         yield f"and on {text.plural(more, 'more node')}: gpuctl results {result.run} --json"
+    if result.outside:
+        yield "outside the project, not brought:"
+        yield from _outside_lines(result)
+
+
+def _outside_lines(result: Result) -> Iterator[str]:
+    """Yield lines on the first paths outside the project on each node, with the command that brings each."""
+    more = 0
+    for node in dict.fromkeys(place.node for place in result.outside):
+        places = [place for place in result.outside if place.node == node]
+        more += len(places[OUTSIDE_SHOWN:])
+        for place in places[:OUTSIDE_SHOWN]:
+            count = "" if place.files == 1 else f"{text.plural(place.files, 'file')}, "
+            path = text.clean(place.path, 10_000)
+            shown = path if len(path) <= OUTSIDE_WIDTH else f"…/{PurePosixPath(path).name}"
+            name = (
+                PurePosixPath(path).name if path.endswith("/") else ""
+            )  # a folder's content comes without it
+            command = pull_command(result.cluster, node, place.path.rstrip("/"), name)
+            yield f"  {node}: {shown} {count}{human_bytes(place.bytes)}: {command}"
+    if more:
+        yield f"  and {more} more: gpuctl results {result.run} --json"
 
 
 def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> Iterator[str]:

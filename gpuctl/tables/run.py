@@ -145,7 +145,7 @@ def draw_run(
         "",
         _tail(result, artifacts),
     ]
-    if result.output_totals:
+    if result.output_totals or result.outside:
         parts.append(OutputLines(result))
     if earlier:
         parts += ["", _job([*earlier, result])]

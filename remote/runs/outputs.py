@@ -13,7 +13,7 @@ from inventories.disk import lock
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import RunFolder
-from inventories.outputs import NodeOutputs, WrittenFile
+from inventories.outputs import NodeOutputs, OutsidePath, WrittenFile
 from inventories.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.shared.checkpoint_sets import sets_in
@@ -61,6 +61,15 @@ def listing_of(node: str, header: Mapping[str, Any], body: bytes) -> NodeOutputs
             WrittenFile(path=_shown(path), bytes=int(size), changed_ns=int(at), brought=False)
             for path, size, at in listed
         ),
+        outside=outside_paths(node, header.get("outside", [])),
+    )
+
+
+def outside_paths(node: str, listed: Any) -> tuple[OutsidePath, ...]:  # noqa: ANN401 - whatever the node sent
+    """Return a node's list of the paths that a run wrote outside the project's folder. Raises as `listing_of`."""
+    return tuple(
+        OutsidePath(node=node, path=_shown(path), bytes=int(size), files=int(files))
+        for path, size, files in listed[:MAX_LISTED]
     )
 
 

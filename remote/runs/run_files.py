@@ -217,7 +217,7 @@ class RunFiles:
 
     def keep_outputs(self) -> None:
         """Put what has come of those files, all of it by now, into the run's folder, and keep the list."""
-        if self._written is not None and self._written.files:
+        if self._written is not None and (self._written.files or self._written.outside):
             outputs.keep_outputs(self._folder, self._written, self.intake.root / constants.OUTPUTS)
 
     def _size(self, path: str) -> int:

@@ -16,6 +16,9 @@ rank = os.environ["RANK"]
 Path("runs/exp1").mkdir(parents=True, exist_ok=True)
 Path(f"runs/exp1/events.out.tfevents.{rank}").write_bytes(b"e" * 1000)
 Path("../shared.txt").write_text(f"of rank {rank}")
+(Path.home() / "sets").mkdir(exist_ok=True)
+(Path.home() / "sets" / f"part-{rank}.npy").write_text("outside")
+Path("../../beside.txt").write_text("outside")
 os.makedirs("__pycache__", exist_ok=True)
 Path("__pycache__/x.pyc").write_text("cache")
 if rank == "0":
@@ -60,7 +63,14 @@ def test_what_a_script_wrote_comes_back_or_is_named_with_what_brings_it(cluster:
     sizes = {file["path"]: file["bytes"] for file in result["files"] if file["kind"] == "output"}
     assert sizes["outputs/default-1/job/runs/exp1/events.out.tfevents.1"] == 1000
 
+    outside = {(place["node"], place["path"], place["files"]) for place in result["outside"]}
+    beside = ".gpuctl-node/code/beside.txt"
+    assert outside == {(f"default-{n}", path, 1) for n in range(2) for path in ("sets/", beside)}
+
     shown = cluster.ok("results", result["run"]).out
+    bring = next(line for line in shown.splitlines() if "default-1: sets/ 7 B: " in line).partition("B: ")[2]
+    cluster.ok(*shlex.split(bring)[1:])
+    assert (cluster.cwd / "sets" / "part-1.npy").read_text() == "outside"
     (command,) = [line.partition(": ")[2] for line in shown.splitlines() if "on the node: " in line]
     cluster.ok(*shlex.split(command)[1:])
     assert (cluster.cwd / "big model.pt").stat().st_size == 70 * 1000**2

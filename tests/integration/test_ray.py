@@ -35,7 +35,9 @@ ray.init(log_to_driver=False)
 @ray.remote(scheduling_strategy="SPREAD")
 def square(number):
     assert os.environ["KEY"] == "secret"
-    return squares.of(number), ray.get_runtime_context().get_node_labels()["gpuctl-node"]
+    node = ray.get_runtime_context().get_node_labels()["gpuctl-node"]
+    open("of-" + node + ".txt", "w").write(node)
+    return squares.of(number), node
 
 @ray.remote
 class Actor:
@@ -50,6 +52,7 @@ def fails():
 
 found = ray.get([square.remote(number) for number in range(8)])
 print("squares", [number for number, _ in found], sys.argv[1:])
+print("nodes", *sorted({node for _, node in found}))
 with open(os.environ["GPUCTL_METRICS"], "a") as file:
     file.write(json.dumps({"step": 1, "loss": 0.5, "samples": 10}) + "\\n")
 if "--fail" in sys.argv:
@@ -216,6 +219,10 @@ def test_ray_script_runs_tasks_on_the_cluster(hosts: Gpuctl) -> None:
     log = (hosts.run_folder(result["run"]) / "logs" / "rank-0.log").read_text()
     assert "squares [0, 1, 4, 9, 16, 25, 36, 49] ['--lr', '0.1']" in log
     assert (hosts.run_folder(result["run"]) / "artifacts" / "found.txt").read_text() == "squares"
+    nodes = log.partition("nodes ")[2].splitlines()[0].split()
+    assert {(place["node"], Path(place["path"]).name) for place in result["outside"]} == {
+        (node, f"of-{node}.txt") for node in nodes
+    }
 
     failed = train(hosts, "--env", "KEY=secret", "drive.py", "--fail")
     assert failed.status == 1

@@ -108,7 +108,8 @@ def _result(
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
     gather_parts(folder, run.nodes)
-    outputs, totals = outputs_of(read_outputs(folder, run.nodes))
+    written = read_outputs(folder, run.nodes)
+    outputs, totals = outputs_of(written)
     metrics = read_metrics(folder, run)
     result = summarise(
         run,
@@ -129,6 +130,7 @@ def _result(
         checkpoints=checkpoints_left(run, folder),
         outputs=outputs,
         output_totals=totals,
+        outside=tuple(path for node in written for path in node.outside),
         files=files_of(folder),
         hang=replace(hung, ranks=()) if hung is not None else None,
         unused_metrics=None if run.built_in else unused(metrics),

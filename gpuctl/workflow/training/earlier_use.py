@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuctl.script_sources import names_in, reads_files, sources_of
+from gpuctl.script_sources import names_in, reads_files, sources_of_script
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from remote.files.earlier import EarlierFiles
@@ -24,7 +24,7 @@ def loadable(
     `folder`: that of the script on this computer. `runs`: the folder of the runs' records.
     """
     script = project.script
-    sources = sources_of(project.tree, folder, script.target, module=script.kind == "module")
+    sources = sources_of_script(project.script, project.tree, folder)
     if sources and not any(map(reads_files, sources)):
         return {}
     ids = {run for left in earlier.values() for run in left.runs.values()}

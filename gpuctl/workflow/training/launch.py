@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
+from gpuctl.script_sources import config_texts, name_patterns, names_in, outside_paths, sources_of_script
 from gpuctl.text import plural
 from gpuctl.view import Outcome
 from gpuctl.workflow.advice.fitting import ranks_on
 from gpuctl.workflow.hangs.watch import HangWatch, ask
 from gpuctl.workflow.training.collect import conclude
-from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.request import Project, TrainRequest
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
@@ -78,15 +79,33 @@ class Launch:
 
 
 def told_of_project(
-    launches: Mapping[str, dict[str, Any]], roots: Mapping[str, str], folder: str, home_folders: Sequence[str]
+    launches: Mapping[str, dict[str, Any]],
+    roots: Mapping[str, str],
+    project: Project,
+    folder: Path,
+    home_folders: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the launches with where each node's copy of the project lies: what the run writes there is listed.
 
-    `roots`: its path by node; `folder`: the one in it in which the ranks run; `home_folders`: folders of the home
-    folder whose files are listed, too.
+    `roots`: its path by node; `folder`: that of the script here; `home_folders`: folders of the home folder whose
+    files are listed, too. So are new files at paths outside the project that the script's sources have.
     """
-    code = {"folder": folder, "home_folders": list(home_folders)}
-    return {name: {**launch, "code": {"root": roots[name], **code}} for name, launch in launches.items()}
+    args, sources = project.script.args, sources_of_script(project.script, project.tree, folder)
+    names = names_in(sources, args)
+    texts = [*args, *sources, *config_texts(project.tree, names)]
+    code = {
+        "folder": project.folder,
+        "home_folders": list(home_folders),
+        "paths": outside_paths(texts),
+        "names": name_patterns(names),
+    }
+    return {
+        name: {
+            **launch,
+            "code": {"root": roots[name], "ray_node": name if project.mode == "ray" else "", **code},
+        }
+        for name, launch in launches.items()
+    }
 
 
 def plan_run(

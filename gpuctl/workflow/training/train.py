@@ -38,6 +38,7 @@ from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
 from gpuctl.workflow.training.request import Project, TrainRequest, candidates_of, machines_of, project_of
 from gpuctl.workflow.training.resume import resolve, what_is_left
+from gpuctl.workflow.training.task_files import with_task_files
 from inventories.clocks import passed_s
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -276,7 +277,7 @@ class _Runs:
         if self._request.built_in:
             return launches
         home_folders = launcher_of(project.mode).home_folders
-        return told_of_project(launches, prepared.roots, project.folder, home_folders)
+        return told_of_project(launches, prepared.roots, project, self._request.folder, home_folders)
 
     def _place(
         self,
@@ -319,10 +320,14 @@ class _Runs:
             result, interrupted = see_through(
                 preparation.view, launch, watch, detach=request.detach, on_started=starting.close
             )
-        if request.share_outputs and preparation.prepared.earlier:
-            names = [part.name for part in launch.run.nodes]
-            if sentence := rewritten_sentence(result.outputs, names, preparation.prepared.earlier):
-                self._app.output.say(sentence)
+        names = [part.name for part in launch.run.nodes]
+        if request.drives and result.ended_at is not None:
+            rankless = {name: node for name, node in launch.nodes.items() if name not in names}
+            sent, age_s = preparation.project.tree.entries, passed_s() - launch.began
+            result = with_task_files(result, launch.folder, rankless, sent, age_s)
+        earlier = preparation.prepared.earlier
+        if request.share_outputs and (sentence := rewritten_sentence(result.outputs, names, earlier)):
+            self._app.output.say(sentence)
         attempt = attempt_of(
             launch.run,
             result,
@@ -333,9 +338,8 @@ class _Runs:
             hung=watch.stopped_as_hung and request.on_hang == "restart",
         )
         if request.drives and result.status in ("succeeded", "failed"):
-            followed = {part.name for part in launch.run.nodes}
             with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
-                self._pods.tell_of_lost([machine for machine in at_work if machine.name not in followed])
+                self._pods.tell_of_lost([machine for machine in at_work if machine.name not in names])
         return attempt
 
     def _refuse_if_stopped(self, run: Run) -> None:

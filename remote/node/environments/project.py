@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 from remote.node.environments import build, build_lock, uv_tool
 from remote.node.environments.within import normal_name
 from remote.node.storage import sync_lock
-from remote.node.storage.outputs import look
+from remote.node.storage.changed_files import look
 from remote.node.storage.pushed import brought, note_pushed
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json

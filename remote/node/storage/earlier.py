@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from remote.node.home_folder import NODE_HOME
+from remote.node.storage.changed_files import as_sent, is_cache, is_environment, look
 from remote.node.storage.checkpoints import Heartbeat
-from remote.node.storage.outputs import as_sent, is_cache, is_environment, look
 from remote.node.storage.sending import send_files
 from remote.shared import frames
 from remote.shared.checkpoint_sets import METADATA, named_parts

@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 from remote.node.checks import listening
 from remote.node.home_folder import FOLDERS, NODE_HOME, folders_named_in
 from remote.node.runs import process, supervisor
-from remote.node.storage.outputs import LISTING, as_sent
+from remote.node.storage.changed_files import as_sent
+from remote.node.storage.outputs import LISTING
 from remote.node.storage.pushed import MANIFEST, sent
 from remote.shared import constants, frames, trees
 from remote.shared.checkpoint_files import files_in, parts_in

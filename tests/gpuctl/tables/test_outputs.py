@@ -9,7 +9,7 @@ from gpuctl.run_results.outputs import kind_of
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.cluster.run_machines import outputs_only_there
-from inventories.outputs import OutputFile, OutputTotal
+from inventories.outputs import OutputFile, OutputTotal, OutsidePath
 
 FOLDER = ".gpuctl-node/code/my-01"
 TOTAL = OutputTotal(node="node-0", folder=FOLDER, files=3, bytes=91_200_100, whole=True)
@@ -44,6 +44,23 @@ def test_outputs_are_told_with_what_brings_those_that_are_not_here() -> None:
 def test_outputs_of_another_cluster_are_pulled_from_it() -> None:
     lines = list(output_lines(replace(RESULT, cluster="four")))
     assert f"    on the node: gpuctl pull --cluster four --rank node-0 {FOLDER}/big.pt" in lines
+
+
+def test_paths_outside_the_project_come_with_the_command_that_brings_them() -> None:
+    long = "deep/" * 10
+    places = [("/tmp/x.pt", 1200, 1), ("out/", 30, 3), (f"{long}a b.txt", 5, 1)]
+    outside = tuple(OutsidePath(node="node-1", path=path, bytes=size, files=n) for path, size, n in places)
+    lines = [
+        "outside the project, not brought:",
+        "  node-1: /tmp/x.pt 1.2 kB: gpuctl pull --rank node-1 /tmp/x.pt",
+        "  node-1: out/ 3 files, 30 B: gpuctl pull --rank node-1 out out",
+        f"  node-1: …/a b.txt 5 B: gpuctl pull --rank node-1 '{long}a b.txt'",
+    ]
+    alone = replace(RESULT, outputs=(), output_totals=(), outside=outside)
+    assert list(output_lines(alone)) == lines
+    assert "gpuctl pull --rank node-1 /tmp/x.pt" in drawn(draw_run(alone))
+    many = replace(alone, outside=outside * 2)
+    assert list(output_lines(many))[-1] == f"  and 2 more: gpuctl results {RESULT.run} --json"
 
 
 def test_outputs_outside_the_project_are_pulled_from_where_they_are() -> None:

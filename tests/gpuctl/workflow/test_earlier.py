@@ -37,7 +37,7 @@ from inventories.outputs import OutputFile
 from remote.errors import BadAnswer, NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 from remote.files.sync import sync
-from remote.files.tree import Tree, read_tree, tree_of
+from remote.files.tree import Tree, tree_of
 from remote.launchers.rank_command import Script
 from remote.shared import frames
 
@@ -176,6 +176,12 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
     )
 
 
+def a_project(folder: Path, *args: str) -> Any:
+    return SimpleNamespace(
+        script=Script(kind="file", target="my.py", args=args), tree=tree_of(folder, "*.py")
+    )
+
+
 LOADS = 'import torch\ntorch.load("best.pt")\n'
 SAVES = (
     'import torch\nfrom torch.utils.data import DataLoader\ntorch.save(1, "best.pt")\nopen("a.csv", "w")\n'
@@ -204,9 +210,7 @@ def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
     wrote = dict.fromkeys(("best.pt", "sets/part.pt", "of_other.pt"), runs["other.py"].id)
     wrote |= {"own.pt": runs["my.py"].id, "unknown.pt": ""}
     earlier = {"gpu-0": EarlierFiles(files=dict.fromkeys(wrote, (1, 1)), runs=wrote)}
-    project: Any = SimpleNamespace(
-        script=Script(kind="file", target="my.py", args=args), tree=read_tree(tmp_path / "code")
-    )
+    project = a_project(tmp_path / "code", *args)
     found = loadable(project, tmp_path / "code", earlier, runs["my.py"].path.parent)
     assert sorted(path for left in found.values() for path in left.files) == sorted(expected)
 
@@ -336,7 +340,7 @@ def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Pat
     prepared = Prepared(facts={}, code={}, roots=roots, earlier=earlier)
     folder, aside = Store(tmp_path).new_run(datetime.now(UTC)), Aside(name="1")
     (tmp_path / "my.py").write_text('torch.load("last.pt")')
-    project: Any = SimpleNamespace(script=Script(kind="file", target="my.py"), tree=tree_of(tmp_path, "*.py"))
+    project = a_project(tmp_path)
     request = replace(train_request(["my.py"], {}), project=tmp_path)
     with PlainView(Output(Options()), logs=False) as view:
         told = tell_or_share(view, "c", nodes, prepared, request, aside, folder, project)

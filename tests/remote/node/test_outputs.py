@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from remote.node.storage import outputs
+from remote.node.ray import task_files
+from remote.node.storage import changed_files, outputs, outside
 from remote.shared import frames
 from remote.shared.trees import matches
 
@@ -84,6 +85,70 @@ def test_new_and_changed_files_are_outputs_and_sent_ones_are_not(project: Projec
     project.write("settings.py", "a = 2")
     project.write("runs/exp1/log.csv")
     assert project.listed() == ["runs/exp1/log.csv", "settings.py"]
+
+
+def test_files_outside_the_project_are_listed_where_the_launch_says(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "NODE_HOME", tmp_path / ".gpuctl-node")
+    monkeypatch.setattr(outside, "SHARED", (str(tmp_path / "shared"),))
+
+    def write(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("x" * 10)
+
+    write("out/old.pt", "shared/part/old", "sets/old")
+    newest = max(path.lstat().st_ctime_ns for path in tmp_path.rglob("old*"))
+    patterns = ["~", "out", "out/sub", "shared/*", "single-*.txt", "sets", ".gpuctl-node/code/my-0123/in.txt"]
+    paths = [path if path == "~" else str(tmp_path / path) for path in patterns]
+    names = ["model.pt", "part", "*.log", "mine", ".gpuctl-node"]
+    record = project.run_dir / "code.json"
+    while not record.exists() or record.lstat().st_ctime_ns <= newest:
+        code = {
+            "root": str(project.root),
+            "folder": "job",
+            "paths": ["../../side.txt", *paths],
+            "names": names,
+        }
+        outputs.begin(project.run_dir, code)
+    project.write("in.txt")
+    write("out/new.pt", "out/sub/new.pt", "shared/other.txt", "shared/part/a", "shared/of-0.log", "mine/a.pt")
+    write("single-0.txt", "notes.txt", ".cache/model.pt", ".gpuctl-node/code/side.txt")
+    listing = outputs.keep(project.run_dir)
+    assert [path for path, _, _ in listing["listed"]] == ["in.txt"]
+    assert sorted(listing["outside"]) == [
+        (".gpuctl-node/code/side.txt", 10, 1),
+        ("mine/", 10, 1),
+        ("out/", 20, 2),
+        ("shared/of-0.log", 10, 1),
+        ("shared/part/", 10, 1),
+        ("single-0.txt", 10, 1),
+    ]
+    assert project.send()[0][0]["outside"] == [list(entry) for entry in listing["outside"]]
+
+
+def test_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, temporary = tmp_path / ".gpuctl-node", tmp_path / "temporary"
+    monkeypatch.setattr(task_files, "NODE_HOME", home)
+    daemons, session = home / "ray" / "gpu-0" / "daemons-1", temporary / "r" / "session_latest"
+    package = session / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    wrote = [
+        daemons / "task.json",
+        daemons / "deep" / "a.pt",
+        package / "b.pt",
+        session / "artifacts" / "x" / "c.pt",
+    ]
+    for path in [*wrote, daemons / "logs" / "ray.log", daemons / "runner.json", package / "train.py"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    record = {"run_dir": str(daemons), "temp_dir": str(temporary)}
+    (home / "ray" / "gpu-0" / "node.json").write_text(json.dumps(record))
+    found = task_files.written_by_tasks("gpu-0", {"job/train.py": []}, 0)
+    assert [Path(path).name for path, _, _ in found] == ["deep", "task.json", "x", "b.pt"]
+    assert task_files.written_by_tasks("gpu-1", {}, 0) == []
 
 
 def test_files_of_ray_and_of_the_runs_own_folder_are_outputs_and_older_ones_are_not(
@@ -179,7 +244,7 @@ def test_links_are_not_followed_and_no_outputs(project: Project, tmp_path: Path)
 def test_what_is_found_is_bounded_and_tells_how_much_there_is(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "MAX_LISTED", 3)
+    monkeypatch.setattr(changed_files, "MAX_LISTED", 3)
     project.begin()
     for number in range(8):
         project.write(f"shards/{number}.bin", "four")
@@ -192,10 +257,10 @@ def test_what_is_found_is_bounded_and_tells_how_much_there_is(
 
 def test_look_at_very_many_files_ends_and_says_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.begin()
-    for number in range(outputs.LOOK_AT_ONCE + 1):
+    for number in range(changed_files.LOOK_AT_ONCE + 1):
         project.write(f"shards/{number}")
-    assert not outputs.look(str(project.root), {}, 0, look_s=-1).whole
-    monkeypatch.setattr(outputs, "MAX_LOOKED_AT", 5)
+    assert not changed_files.look(str(project.root), {}, 0, look_s=-1).whole
+    monkeypatch.setattr(changed_files, "MAX_LOOKED_AT", 5)
     listing = outputs.keep(project.run_dir)
     assert (listing["whole"], len(listing["listed"])) == (False, 4)
 

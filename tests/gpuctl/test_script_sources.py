@@ -1,0 +1,72 @@
+"""Words of a script's sources about files: paths outside its project, names, and what reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuctl.script_sources import config_texts, name_patterns, names_in, outside_paths, reads_at, reads_files
+from remote.files.tree import read_tree
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("open('/data/x.txt', 'w')", ["/data/x.txt"]),
+        ("open(f\"/data/{os.environ['RANK']}/x-{i:03d}.txt\")", ["/data/*/x-*.txt"]),
+        ('path = "/data/%03d.txt" % i', ["/data/*.txt"]),
+        ("echo 1 > /data/$RANK.txt; cp x $HOME/y ~/z", ["/data/*.txt", "~/y", "~/z"]),
+        ("output: /data/run # where", ["/data/run"]),
+        ('open("../x"); open(os.path.join("..", "y")); "../../z"', ["../x", "../../z", ".."]),
+        ("Path.home() / 'x'", ["~"]),
+        ("os.path.expanduser('~')", ["~"]),
+        ("tempfile.gettempdir()", ["/tmp"]),
+        ("x = a/b + 4 /y; url = 'https://host/path'; 'a/b/c'; './d'; x[1]/2; f(a)/c", ["/y"]),
+        ("'/', '//', '/*'", []),
+    ],
+)
+def test_paths_that_may_lie_outside_the_project(text: str, paths: list[str]) -> None:
+    assert outside_paths([text]) == paths
+
+
+def test_names_of_files_are_patterns_as_a_script_composes_them() -> None:
+    source = 'open(TMP + "part-" + rank + ".log"); f"run-{i}/a.pt"; "*"; "{x}"'
+    assert name_patterns(names_in([source], ["--out=dir/b"])) == [
+        "*--out", "*.log", "a.pt", "dir", "part-*", "run-*"
+    ]  # fmt: skip
+
+
+def test_settings_files_count_that_a_script_names(tmp_path: Path) -> None:
+    for name in ("conf/base.yaml", "conf/other.yaml", "big.json", "base.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert config_texts(read_tree(tmp_path), {"base", "big.json"}) == ["big.json", "conf/base.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reads"),
+    [
+        ('torch.load("a.pt")', True),
+        ("load_checkpoint(model)", True),
+        ("model.restore()", True),
+        ('open("x")', True),
+        ('open("x", "rb")', True),
+        ("Trainer(resume_from_checkpoint=True)", True),
+        ("AutoModel.from_pretrained(name)", True),
+        ('Path("x").exists()', True),
+        ("pandas.read_csv(x)", True),
+        ('open("x", "w")', False),
+        ("DataLoader(data_loader, loader)", False),
+        ("print('uploaded'); thread.spread()", False),
+        ("torch.save(x, y)", False),
+    ],
+)
+def test_sources_that_read_files_are_known(source: str, reads: bool) -> None:
+    assert reads_files(source) is reads
+
+
+def test_place_at_which_files_are_read_is_known(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("\n" * 20 + "x = torch.load(y)\n" + "\n" * 20)
+    assert reads_at(tmp_path, "KeyError: 'x' (a.py:22)")
+    assert not reads_at(tmp_path, "KeyError: 'x' (a.py:40)")
+    assert not reads_at(tmp_path, "KeyError: 'x' (gone.py:2)")
+    assert not reads_at(tmp_path, "KeyError: 'x'")
