@@ -132,7 +132,7 @@ def ours(strategy: str, batch: Batch) -> Loop:
     def take(steps: int) -> None:
         for _ in range(steps):
             timer.start()
-            timer.data_ready()
+            timer.data_ready(BATCH)
             loss, _ = step(*batch)
             timer.end()
             progress.add_step(BATCH, loss.double() * BATCH, consumed=0, counts=distributed.counts)

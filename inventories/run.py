@@ -225,6 +225,37 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstStepParts:
+    """Where the time to the first step went, of the rank that took it last; seconds."""
+
+    imports: float
+    """From the launch until the job began: Python, torch and the packages of the job."""
+    device: float
+    """Until the device was open and the ranks had met."""
+    data: float
+    model: float
+    step: float
+    """The step itself; before it, a checkpoint is read where the run goes on from one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainParts:
+    """Where the time of the ranks went, as rank 0 tells; seconds. Together they are the phase `train`."""
+
+    start: float
+    """From the launch until the model was made."""
+    first_steps: float
+    """The first step of each batch size, which compile and tune."""
+    steps: float
+    evaluation: float
+    """With the reports of the epochs."""
+    checkpoints: float
+    """Reading one, and the time for which writing them held up the training."""
+    end: float
+    """From the last evaluation until the node's ranks were gone: the last checkpoint, the model's file."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainSummary:
     """What the job itself reported; None where it said nothing."""
 
@@ -241,10 +272,14 @@ class TrainSummary:
     epochs_before: int | None = None
     """Those that earlier runs had taken, of which it went on from a checkpoint."""
     first_step_s: float | None = None
-    """From the ranks' start to the first step that the last of them told of: imports, data, meeting each other."""
+    """From the launch to the first step that the last rank told of: imports, data, meeting each other."""
+    first_step: FirstStepParts | None = None
+    """The parts of `first_step_s`. None: the job told none."""
+    parts: TrainParts | None = None
+    """None: the job told none, or did not come to its end."""
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
-    """Of all ranks together."""
+    """Of all ranks together, in steady steps: not of first steps, evaluations and checkpoints."""
     loss: tuple[float, ...] = ()
     """Training loss an epoch, or by what `loss_by` says."""
     loss_at: tuple[int | float, ...] = ()
@@ -429,6 +464,8 @@ class RankRecord:
     local_rank: int
     pid: int
     started_at: float
+    launched_at: float | None = None
+    """When its node began to start its ranks. None: not known."""
     ended_at: float | None = None
     exit_code: int | None = None
     """Negative: ended by that signal. None: still running, or killed together with its watcher."""

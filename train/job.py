@@ -1,6 +1,7 @@
 """The training run of one rank, from its start to the model on disk."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from train.distributed.process_group import process_group
 from train.options import Options
 from train.reporting.report import Epoch, Report
 from train.reporting.tensorboard import open_writer
-from train.reporting.timing import summarize
+from train.reporting.time_parts import TimeParts
 from train.trainer import Trainer
 
 
@@ -24,6 +25,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
 
     `on_epoch` is called on every rank after each epoch and its evaluation.
     """
+    began, parts = time.perf_counter(), TimeParts()
     env = read_environment()
     device = choose_device(options.device, env)
     note = unused_gpus.check(options.device, device)
@@ -34,29 +36,33 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
         process_group(env, device, timeout_s=options.timeout_s),
         open_writer(curves, env, wanted=options.tensorboard, say=report.say) as writer,
     ):
+        parts.add("device", time.perf_counter() - began)
         if note:
             report.say(note)
         fair = cpu_threads(env, cores=usable_cores(), ranks=ranks_on_this_machine(env))
         torch.set_num_threads(options.threads or fair)
         set_arithmetic(options)
-        trainer = Trainer(options, env, device, report, run_dir / CHECKPOINTS)
+        with parts.measure("model"):
+            trainer = Trainer(options, env, device, report, run_dir / CHECKPOINTS, parts)
         trainer.start()
         epochs = []
         while trainer.progress.epoch <= options.epochs:
             epochs.append(trainer.train_epoch())
-            report.epoch(epochs[-1])
-            on_epoch(epochs[-1])
-            for tag, value in epochs[-1].scalars().items():
-                writer.scalar(tag, value, epochs[-1].number)
+            with parts.measure("evaluation"):
+                report.epoch(epochs[-1])
+                on_epoch(epochs[-1])
+                for tag, value in epochs[-1].scalars().items():
+                    writer.scalar(tag, value, epochs[-1].number)
             trainer.save_if_due()
         if epochs:
-            use = trainer.device_use()
+            use, test = trainer.device_use(), trainer.test()
             report.end(
                 epochs,
-                summarize(trainer.timer.steps),
+                trainer.timing(),
                 use=use,
                 flops_per_sample=trainer.flops_per_sample,
-                test=trainer.test(),
+                test=test,
+                parts=parts.seconds,
             )
         else:
             test = trainer.test()

@@ -67,7 +67,6 @@ class TrainStep:
         self._timer = timer
         self._strategy = strategy
         self._weights = weights_of(optimizer)
-        self._seen_sizes: set[int] = set()
         # Gradients in half precision lose small values: the loss is scaled up, and the gradients are scaled back.
         scales = options.precision == "fp16" and not strategy.own_precision
         self.scaler = torch.amp.GradScaler(strategy.device.type, enabled=scales)
@@ -76,12 +75,6 @@ class TrainStep:
         )
         if update_is_compiled(options):
             self._update = torch.compile(self._plain_update, dynamic=False)
-
-    def compiles(self, batch_size: int) -> bool:
-        """Return whether a batch of that size is the first one, for which torch compiles then."""
-        new = self._options.compile and batch_size not in self._seen_sizes
-        self._seen_sizes.add(batch_size)
-        return new
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.

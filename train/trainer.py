@@ -1,6 +1,8 @@
 """The model, the data and the epochs of one rank."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ from train.reporting.metrics import MetricsManager
 from train.reporting.progress import TrainingProgress
 from train.reporting.report import Epoch, Report
 from train.reporting.step_logger import StepLogger
-from train.reporting.timing import StepTimer
+from train.reporting.time_parts import TimeParts
+from train.reporting.timing import StepTime, StepTimer, Timing, summarize
 from train.strategies.choice import build_strategy
 from train.strategies.degrees import micro_batches
 from train.strategies.recompute import recompute_blocks
@@ -66,17 +69,21 @@ class Trainer:
         device: torch.device,
         report: Report,
         checkpoints: Path,
+        parts_of_run: TimeParts,
     ) -> None:
+        """`parts_of_run`: where the times of this run are added."""
         self.options = options
         self.env = env
         self._device = device
         self._report = report
+        self._run_parts = parts_of_run
         fast = options.loop == "fast"
 
         self.strategy = build_strategy(options, env, device)
-        self._data = load_dataset(options, env)
-        barrier("data", env, timeout_s=DATA_TIMEOUT_S)
-        check_same_data(self._data, env)
+        with self._run_parts.measure("data"):
+            self._data = load_dataset(options, env)
+            barrier("data", env, timeout_s=DATA_TIMEOUT_S)
+            check_same_data(self._data, env)
         self.images = len(self._data.training)
         """Training samples of all ranks together."""
         replicas = self.strategy.sizes.replicas
@@ -147,8 +154,11 @@ class Trainer:
             strategy=self.strategy.name,
             place=self.strategy.sizes.place(self.env.rank),
             parts_known=self.strategy.times_communication,
+            seconds=self._run_parts.seconds,
         )
-        resumed = self._checkpointer.resume()
+        self._run_parts.seconds.clear()
+        with self._run_parts.measure("checkpoints"):
+            resumed = self._checkpointer.resume()
         if resumed:
             self._report.say(resumed)
 
@@ -159,10 +169,16 @@ class Trainer:
         """
         progress = self.progress
         progress.begin()
-        loss, samples, self._checkpoint_due = self._train()
-        seconds = progress.seconds()
+        first = self.timer.count
+        with self._run_parts.measure("steps"):
+            loss, samples, self._checkpoint_due = self._train()
+        seconds, steps = progress.seconds(), self.timer.steps(first)
+        first_steps_s = sum(step.apart_ms for step in steps if step.is_first) / 1000
+        self._run_parts.add("first_steps", first_steps_s)
+        self._run_parts.add("steps", -first_steps_s)
         # Text has no other metric of its training, and no logits are kept for one.
-        training = {"loss": loss} if self.options.is_text else self._metrics["training"].compute()
+        with self._run_parts.measure("evaluation"):
+            training = {"loss": loss} if self.options.is_text else self._metrics["training"].compute()
         validation = self.validate()
         if self.options.schedule == "plateau":
             self._plateau.after_epoch(validation["loss"])
@@ -170,6 +186,8 @@ class Trainer:
             number=progress.epoch,
             seconds=seconds,
             samples=samples,
+            first_steps_s=first_steps_s,
+            timing=self._timing(steps),
             loss=loss,
             lr=self._lr,
             training=training,
@@ -181,7 +199,7 @@ class Trainer:
     def save_if_due(self) -> None:
         """Write a checkpoint where one is due at the end of the last epoch."""
         if self._checkpoint_due:
-            self._checkpointer.save()
+            self._save()
 
     def finish(self) -> None:
         """Wait until the last checkpoint is whole."""
@@ -194,6 +212,10 @@ class Trainer:
     def test(self) -> dict[str, float] | None:
         """Compute the metrics of the test images; None where only the validation samples are there."""
         return self._evaluate("test", self._data.test) if self._data.test else None
+
+    def timing(self) -> Timing | None:
+        """Return that of all steady steps of this run."""
+        return self._timing(self.timer.steps())
 
     def device_use(self) -> DeviceUse:
         """Return how much of their devices the ranks use. Every rank calls it after a step."""
@@ -311,15 +333,14 @@ class Trainer:
         self.model.train()
         progress, factors = self.progress, self._plateau.factors
         replicas, counts = self.strategy.sizes.replicas, self.strategy.counts
+        self.timer.interrupt()
         size = min(round(self._batch_size * factors.batch_size), self._samples)
         batches = self._batches.epoch(progress.epoch, size, progress.consumed)
         for _ in range(self._steps(size, progress.consumed)):
             self.timer.start()
             images, labels = next(batches)
-            if self._step.compiles(len(labels)) and self.timer.count:
-                self.timer.exclude()
             images = images.contiguous(memory_format=self._format)
-            self.timer.data_ready()
+            self.timer.data_ready(len(labels))
             consumed = min(self.images, progress.consumed + len(labels) * replicas)
             middle = (progress.consumed + consumed) / 2
             self._lr = self._lr_schedule.at(progress.epoch - 1 + middle / self.images) * factors.lr
@@ -332,7 +353,7 @@ class Trainer:
             progress.add_step(len(labels), loss_sum, consumed=consumed, counts=counts)
             self._step_logger.add(progress, loss)
             if consumed < self.images and self._checkpointer.due():
-                self._checkpointer.save()
+                self._save()
         self._step_logger.finish()
         own = [progress.taken, self.env.rank == 0 and self._checkpointer.due()]
         totals = torch.cat([progress.loss_sum[None], torch.tensor(own).to(progress.loss_sum)])
@@ -341,15 +362,26 @@ class Trainer:
         loss_of_all, samples, due = totals.tolist()
         return loss_of_all / samples, int(samples), due > 0
 
+    def _timing(self, steps: Sequence[StepTime]) -> Timing | None:
+        """Summarize steps, with the speed of all ranks together."""
+        timing = summarize(steps)
+        return timing and replace(timing, samples_per_s=timing.samples_per_s * self.strategy.sizes.replicas)
+
+    def _save(self) -> None:
+        with self._run_parts.measure("checkpoints"):
+            self._checkpointer.save()
+        self.timer.interrupt()
+
     def _evaluate(self, name: str, samples: Samples) -> dict[str, float]:
-        metrics = evaluate(
-            self.model,
-            samples,
-            self._metrics[name],
-            self._prepare,
-            strategy=self.strategy,
-            device=self._device,
-            memory_format=self._format,
-            batch_size=self._evaluation_batch,
-        )
+        with self._run_parts.measure("evaluation"):
+            metrics = evaluate(
+                self.model,
+                samples,
+                self._metrics[name],
+                self._prepare,
+                strategy=self.strategy,
+                device=self._device,
+                memory_format=self._format,
+                batch_size=self._evaluation_batch,
+            )
         return {**metrics, "perplexity": perplexity(metrics["loss"])} if self.options.is_text else metrics

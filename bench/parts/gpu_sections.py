@@ -323,11 +323,11 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
     losses = []
     for _ in range(DDP_STEPS):
         timer.start()
-        timer.data_ready()
+        timer.data_ready(len(labels))
         loss, _ = step(images.contiguous(memory_format=torch.channels_last), labels)
         timer.end()
         losses.append(float(loss))
-    assert all(taken.step_ms >= 0 for taken in timer.steps)
+    assert all(taken.step_ms >= 0 for taken in timer.steps())
     return losses
 
 

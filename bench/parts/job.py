@@ -25,6 +25,7 @@ from train.distributed.environment import DistributedEnvironment
 from train.job import set_arithmetic
 from train.options import Options
 from train.reporting.report import Report
+from train.reporting.time_parts import TimeParts
 from train.reporting.timing import StepTimer, summarize
 from train.trainer import Trainer
 
@@ -69,7 +70,7 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     with Report(path=metrics, env=DistributedEnvironment(), options=options) as report:
-        yield Trainer(options, DistributedEnvironment(), device, report, folder / "checkpoints")
+        yield Trainer(options, DistributedEnvironment(), device, report, folder / "checkpoints", TimeParts())
 
 
 def clear(device: torch.device) -> None:
@@ -147,7 +148,7 @@ def measure(
         except Stopped:
             if not taken:
                 taken, told["extrapolated_from"] = _from_steps(pace, device, told["steps"])
-        summary = summarize(trainer.timer.steps)
+        summary = summarize(trainer.timer.steps())
         told["waits"] = None
         if told["extrapolated_from"] is None and time.monotonic() < until:
             told["waits"] = waits_of(trainer, pace, min(watched, told["steps"] - 1))
@@ -155,8 +156,8 @@ def measure(
             **told,
             **spread(taken, options.synthetic[0]),
             "first_step_s": pace.began[1] - pace.began[0] if len(pace.began) > 1 else None,
-            "step_ms": {"p50": summary.p50_ms, "p95": summary.p95_ms},
-            "share": {"compute": summary.compute_share, "data": summary.data_share},
+            "step_ms": {"p50": summary and summary.p50_ms, "p95": summary and summary.p95_ms},
+            "share": {"compute": summary and summary.compute_share, "data": summary and summary.data_share},
             **memory(device),
             "losses": losses_of(folder)[:5],
             "loss_every": options.log_every,

@@ -209,10 +209,9 @@ def summary(
     metrics: Mapping[int, Sequence[Line]],
     *,
     world_size: int,
-    started: Mapping[int, float],
     written: Mapping[int, Written],
 ) -> TrainSummary:
-    """The job's own report, from all ranks' lines. By rank, `started`: unix time of its node; and `written`."""
+    """The job's own report, from all ranks' lines, without the times that the nodes' records tell."""
     lines = metrics.get(0, ())
     start, epochs, end = event(lines, "start"), events(lines, "epoch"), event(lines, "end")
     judged, judged_on = _judged(lines)
@@ -226,7 +225,6 @@ def summary(
         memory_savers=_names(start.get("memory_savers")),
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
-        first_step_s=_first_step_s(metrics, started),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),
         samples_per_s=_samples_per_s(metrics, world_size=world_size, written=written),
         loss=curve.losses,
@@ -243,15 +241,6 @@ def summary(
         step_ms=step_ms_of(lines),
         share=_share(metrics, world_size=world_size),
     )
-
-
-def _first_step_s(metrics: Mapping[int, Sequence[Line]], started: Mapping[int, float]) -> float | None:
-    """The longest that a rank took to its first step; None where nothing tells."""
-    first = {rank: next(iter(steps(metrics.get(rank, ()))), {}) for rank in started}
-    took = [
-        at - started[rank] for rank, line in first.items() if (at := number(line.get("time"))) is not None
-    ]
-    return round(max(took), 3) if took and min(took) >= 0 else None
 
 
 def _epochs_before(lines: Sequence[Line]) -> int | None:

@@ -11,6 +11,7 @@ from gpuctl.run_results import metrics as told
 from gpuctl.run_results.failures import first_failure
 from gpuctl.run_results.log_errors import read
 from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
+from gpuctl.run_results.time_parts import first_step_of, train_parts_of
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
@@ -22,6 +23,7 @@ from inventories.run import (
     Result,
     Run,
     Seconds,
+    TrainSummary,
 )
 from inventories.usage import RunUse
 
@@ -69,12 +71,7 @@ def summarise(
         started_at=run.started_at,
         ended_at=ended_at,
         seconds=seconds,
-        train=told.summary(
-            metrics,
-            world_size=run.world_size,
-            started={rank: record.started_at for rank, record in records.items()},
-            written=_written(records),
-        ),
+        train=_train_summary(run, records, nodes, metrics),
         ranks=tuple(
             RankResult(
                 rank=rank,
@@ -121,6 +118,26 @@ def alone_sentence(result: Result) -> str:
     return (
         f"The {result.world_size} ranks never joined each other (torch.distributed), so each seems to have done the "
         "whole job. --nnodes 1 --nproc-per-node 1 runs it once."
+    )
+
+
+def _train_summary(
+    run: Run,
+    records: Mapping[int, RankRecord],
+    nodes: Sequence[NodeRecord],
+    metrics: Mapping[int, Sequence[told.Line]],
+) -> TrainSummary:
+    """Return what the job reported, with the times that the nodes' records complete."""
+    launched = {
+        rank: record.launched_at for rank, record in records.items() if record.launched_at is not None
+    }
+    first_step_s, first_step = first_step_of(metrics, launched)
+    ended = next((node.ended_at for node in nodes if node.node == run.nodes[0].name), None)
+    return replace(
+        told.summary(metrics, world_size=run.world_size, written=_written(records)),
+        first_step_s=first_step_s,
+        first_step=first_step,
+        parts=train_parts_of(metrics.get(0, ()), launched.get(0), ended),
     )
 
 

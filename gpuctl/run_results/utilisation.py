@@ -13,6 +13,8 @@ from inventories.run import Run
 from inventories.usage import GpuUse, NodeUse, RunUse
 
 NODES_SHOWN = 8
+LEAST_SAMPLES = 3
+"""Of a GPU's utilization: nvidia-smi's own is over a period of its choice, and a shorter run has none of its own."""
 LOOPBACK = "127.0.0.1"
 """Where ranks meet whose nodes are hosts on one machine."""
 
@@ -54,7 +56,7 @@ def use_of_node(node: str, lines: Sequence[Line]) -> NodeUse | None:
             GpuUse(
                 index=index,
                 name=next((name for gpu, _ in reversed(told) if (name := words(gpu.get("name")))), ""),
-                utilization=_mean_of(told, "utilization"),
+                utilization=_mean_of(told, "utilization", least=LEAST_SAMPLES),
                 memory_peak_bytes=_most(told, "memory_used_bytes"),
                 memory_total_bytes=_most(told, "memory_total_bytes"),
                 power_w=_mean_of(told, "power_w"),
@@ -64,8 +66,10 @@ def use_of_node(node: str, lines: Sequence[Line]) -> NodeUse | None:
     )
 
 
-def _mean_of(timed: Sequence[tuple[Line, float]], key: str) -> float | None:
-    return _mean([(number(line.get(key)), seconds) for line, seconds in timed])
+def _mean_of(timed: Sequence[tuple[Line, float]], key: str, *, least: int = 1) -> float | None:
+    """Return the mean of a key's known values; None where these are fewer than `least`."""
+    values = [(value, seconds) for line, seconds in timed if (value := number(line.get(key))) is not None]
+    return _mean(values) if len(values) >= least else None
 
 
 def _mean(values: Sequence[tuple[float | None, float]]) -> float | None:

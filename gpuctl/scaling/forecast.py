@@ -117,15 +117,18 @@ def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
 def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
     """The step of a measured layout; None where the job did not tell enough of itself.
 
-    All of an epoch's time is spread over its steps: what the job does once an epoch is in them.
+    Where it told the speed of steady steps, it is one of them; else all of an epoch's time is spread over its steps.
     """
     share, job, buckets = measured.share, measured.job, buckets_of(measured.job, bucket_mb)
     if share.compute is None or share.data is None or buckets is None or not job.batch_size:
         return None
     if not measured.by_epoch:
         return None
-    steps = steps_an_epoch(measured.samples, job.batch_size, measured.layout.world_size)
-    step_ms = measured.epoch_s * 1000 / steps
+    ranks = measured.layout.world_size
+    if measured.is_steady:
+        step_ms = 1000 * job.batch_size * ranks / measured.samples_per_s
+    else:
+        step_ms = 1000 * measured.epoch_s / steps_an_epoch(measured.samples, job.batch_size, ranks)
     return Step(
         layout=measured.layout,
         data_ms=step_ms * share.data,

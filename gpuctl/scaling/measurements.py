@@ -131,6 +131,8 @@ class Repetition:
     step_ms: StepMs
     share: Share
     unit: Unit = "samples"
+    steady_per_s: float | None = None
+    """Of the unit, in steady steps. None: the job told none, and its speed is that of its epochs."""
     by_epoch: bool = True
     """False: the job timed no epoch, and `epoch_s` is the time of the run."""
     from_log: bool = False
@@ -141,7 +143,7 @@ class Repetition:
     @property
     def samples_per_s(self) -> float:
         """Of all ranks together; steps or epochs where that is the `unit`."""
-        return self.samples / self.epoch_s
+        return self.steady_per_s or self.samples / self.epoch_s
 
 
 def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
@@ -180,7 +182,7 @@ def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) 
 def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
     """What a run measured, from its result and its metrics lines by rank; None where it told of no epoch."""
     epochs = [
-        (seconds, samples_per_s * seconds)
+        (seconds, told.number(line.get("samples")) or samples_per_s * seconds)
         for line in told.events(metrics.get(0, ()), "epoch")
         if (seconds := number(line.get("epoch_s"))) and (samples_per_s := number(line.get("samples_per_s")))
     ]
@@ -191,6 +193,7 @@ def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repe
         run=result.run,
         epoch_s=statistics.median(seconds for seconds, _ in steady),
         samples=statistics.median(samples for _, samples in steady),
+        steady_per_s=told.number(told.event(metrics.get(0, ()), "end").get("samples_per_s")),
         step_ms=result.train.step_ms,
         share=result.train.share,
         paces=tuple(
@@ -228,6 +231,11 @@ class Measured:
     def by_epoch(self) -> bool:
         """Whether the job timed its epochs."""
         return all(one.by_epoch for one in self.repetitions)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether its speed is that of steady steps."""
+        return all(one.steady_per_s for one in self.repetitions)
 
     @property
     def epoch_s(self) -> float:

@@ -18,6 +18,7 @@ from gpuctl.run_results.advice import advice_on
 from gpuctl.run_results.failures import headline, how_it_ended
 from gpuctl.run_results.result import alone_sentence, args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
+from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
@@ -131,7 +132,8 @@ def draw_run(
         parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
     if result.train.share.known:
         parts += [_Share(result.train.share), ""]
-    if result.usage and (lines := use_lines(result.usage)):
+    lines = [*time_lines(result.train), *(use_lines(result.usage) if result.usage else ())]
+    if lines:
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(style="dim", width=LABEL_WIDTH)
         grid.add_column(overflow="fold")

@@ -6,6 +6,7 @@ from train.distributed.environment import DistributedEnvironment
 from train.models.gpt_sizes import GPT_SIZES, GPTSize
 from train.options import Options
 from train.reporting.report import Report
+from train.reporting.time_parts import TimeParts
 from train.trainer import Trainer
 
 
@@ -23,7 +24,7 @@ def test_training_metrics_of_text_are_its_loss(tmp_path, monkeypatch):
     )
     report = Report(path=None, env=DistributedEnvironment(), options=options)
     trainer = Trainer(
-        options, DistributedEnvironment(), torch.device("cpu"), report, tmp_path / "checkpoints"
+        options, DistributedEnvironment(), torch.device("cpu"), report, tmp_path / "checkpoints", TimeParts()
     )
     epoch = trainer.train_epoch()
     assert epoch.training == {"loss": epoch.loss}

@@ -3,12 +3,14 @@
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
-     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "parameters", "gradient_bytes"}
+     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "parameters", "gradient_bytes",
+     "seconds": {"device", "data", "model"}}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
-    {"event": "epoch", "epoch", "epoch_s", "loss", "accuracy", "perplexity", "samples_per_s", "lr",
-     "training": {metric: value}, "validation": {metric: value}}                            on rank 0 only
+    {"event": "epoch", "epoch", "epoch_s", "first_steps_s", "samples", "loss", "accuracy", "perplexity",
+     "samples_per_s", "lr", "training": {metric: value}, "validation": {metric: value}}           on rank 0 only
     {"event": "end", "loss", "accuracy", "perplexity", "samples_per_s", "tokens_per_s", "memory_gb", "mfu",
-     "step_ms": {"p50", "p95"}, "share": {"compute", "communication", "data"}, "test": {metric: value} | null}
+     "step_ms": {"p50", "p95"}, "share": {"compute", "communication", "data"}, "test": {metric: value} | null,
+     "parts": {"first_steps", "steps", "evaluation", "checkpoints"}}
     {"event": "end", "accuracy", "perplexity", "epochs_before",
      "test" or "validation": {metric: value}}                                               nothing left to train
     {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank is gone, or did not come
@@ -23,15 +25,17 @@ rate that the model's own operations are (null: one of the two is not known). `e
 earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on
 the step, or weights are sent, too). `memory_savers`: "activation_checkpointing", "cpu_offload". `strategy` is that of
 `--strategy`, or `single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are
-null. The times are defined in `train/reporting/timing.py`. A number that is not finite is null. `ranks` are those
-that a rank waited for, as far as it knows them.
+null. The times are defined in `train/reporting/timing.py`; speeds and `step_ms` are those of steady steps, and null
+where there was none. `seconds` is how long it took to open the device and meet the other ranks, to have the data, and
+to make the model; `parts`, seconds too, what followed. A number that is not finite is null. `ranks` are those that a
+rank waited for, as far as it knows them.
 """
 
 import contextlib
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -56,6 +60,10 @@ class Epoch:
     seconds: float
     """From the first step until every rank has taken its last, by this rank's clock, without the evaluation."""
     samples: int
+    first_steps_s: float
+    """Of `seconds`: the first step of each batch size, which compile and tune."""
+    timing: Timing | None
+    """Of its steady steps, on all ranks together. None: there was none."""
     loss: float
     """Mean over the samples, each at its step."""
     lr: float
@@ -72,18 +80,19 @@ class Epoch:
 
     def scalars(self) -> dict[str, float]:
         """Return the values of curves, by tag."""
+        speed = {} if self.samples_per_s is None else {"samples_per_s": self.samples_per_s}
         return {
             "loss": self.loss,
             "lr": self.lr,
-            "samples_per_s": self.samples_per_s,
+            **speed,
             **{f"training/{name}": value for name, value in self.training.items()},
             **{f"validation/{name}": value for name, value in self.validation.items()},
         }
 
     @property
-    def samples_per_s(self) -> float:
-        """Samples a second of all ranks together."""
-        return self.samples / self.seconds
+    def samples_per_s(self) -> float | None:
+        """Samples a second of all ranks together in steady steps; None where there was none."""
+        return self.timing.samples_per_s if self.timing else None
 
 
 def memory_savers(options: Options) -> list[str]:
@@ -139,11 +148,12 @@ class Report:
         strategy: str,
         place: str = "",
         parts_known: bool = True,
+        seconds: Mapping[str, float],
     ) -> None:
         """Write the first line, once all ranks have joined.
 
         `place`: which part of the model this rank has; empty: all of it. `parts_known`: whether the times of steps
-        tell computing from communication.
+        tell computing from communication. `seconds`: of what was done until now, by part.
         """
         options, env = self._options, self._env
         self._parts_known = parts_known
@@ -164,6 +174,7 @@ class Report:
             loop=options.loop,
             parameters=parameters,
             gradient_bytes=gradient_bytes,
+            seconds=_rounded(seconds),
         )
         self.say(
             f"{options.model} ({parameters:,} weights) on {options.dataset}  world size {env.world_size} "
@@ -192,6 +203,8 @@ class Report:
             event="epoch",
             epoch=epoch.number,
             epoch_s=epoch.seconds,
+            first_steps_s=round(epoch.first_steps_s, 3),
+            samples=epoch.samples,
             loss=epoch.loss,
             accuracy=epoch.accuracy,
             perplexity=epoch.validation.get("perplexity"),
@@ -201,53 +214,68 @@ class Report:
             validation=_finite(epoch.validation),
         )
         evaluated = {name: value for name, value in epoch.validation.items() if name != "loss"}
-        self.say(
-            f"epoch {epoch.number}/{self._options.epochs}  loss {epoch.loss:.4f}  {_words(evaluated)}  "
-            f"{self._speed(epoch.samples_per_s)}  {epoch.seconds:.2f} s"
+        first = (
+            f" (first steps {epoch.first_steps_s:.2f} s)"
+            if epoch.first_steps_s > 0.05 * epoch.seconds
+            else ""
         )
+        parts = (
+            f"epoch {epoch.number}/{self._options.epochs}",
+            f"loss {epoch.loss:.4f}",
+            _words(evaluated),
+            self._speed(epoch.samples_per_s),
+            f"{epoch.seconds:.2f} s{first}",
+        )
+        self.say("  ".join(part for part in parts if part))
 
     def end(
         self,
         epochs: Sequence[Epoch],
-        timing: Timing,
+        timing: Timing | None,
         *,
         use: DeviceUse,
         flops_per_sample: float | None,
         test: dict[str, float] | None,
+        parts: Mapping[str, float],
     ) -> None:
-        """Write the last line, after the last epoch. `test`: the metrics of the test images."""
+        """Write the last line, after the last epoch.
+
+        `timing`: of all ranks together; None: no step was a steady one. `test`: the metrics of the test images.
+        `parts`: seconds by part, since the first line.
+        """
         last = epochs[-1]
         evaluated = last.validation if test is None else test
-        # The first one compiles.
-        steady = epochs[1:] if self._options.compile and len(epochs) > 1 else epochs
-        samples_per_s = sum(epoch.samples for epoch in steady) / sum(epoch.seconds for epoch in steady)
+        samples_per_s = timing.samples_per_s if timing else None
         self._record(
             event="end",
             loss=last.loss,
             accuracy=evaluated.get("accuracy"),
             perplexity=evaluated.get("perplexity"),
             samples_per_s=samples_per_s,
-            tokens_per_s=samples_per_s * self._options.seq_len if self._options.is_text else None,
+            tokens_per_s=samples_per_s * self._options.seq_len
+            if samples_per_s and self._options.is_text
+            else None,
             memory_gb=use.memory_gb,
-            mfu=use.mfu(flops_per_sample and flops_per_sample * samples_per_s),
-            step_ms={"p50": round(timing.p50_ms, 3), "p95": round(timing.p95_ms, 3)},
+            mfu=use.mfu(flops_per_sample * samples_per_s if flops_per_sample and samples_per_s else None),
+            step_ms={
+                "p50": round(timing.p50_ms, 3) if timing else None,
+                "p95": round(timing.p95_ms, 3) if timing else None,
+            },
             share={
-                "compute": timing.compute_share if self._parts_known else None,
-                "communication": timing.communication_share if self._parts_known else None,
-                "data": timing.data_share,
+                "compute": timing.compute_share if timing and self._parts_known else None,
+                "communication": timing.communication_share if timing and self._parts_known else None,
+                "data": timing.data_share if timing else None,
             },
             test=None if test is None else _finite(test),
-        )
-        parts = (
-            f"{timing.compute_share:.0%} compute, {timing.communication_share:.0%} communication"
-            if self._parts_known
-            else f"{1 - timing.data_share:.0%} compute and communication"
+            parts=_rounded(parts),
         )
         shown = _words({name: value for name, value in evaluated.items() if name != "loss"})
-        self.say(
-            f"{shown}{' on the test images' if test else ''}, {self._speed(samples_per_s)}, "
-            f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f}): {parts}, {timing.data_share:.0%} data"
-        )
+        texts = [
+            f"{shown}{' on the test images' if test else ''}",
+            self._speed(samples_per_s),
+            self._steps(timing),
+        ]
+        self.say(", ".join(text for text in texts if text))
 
     def nothing_to_train(self, metrics: dict[str, float], *, epochs_before: int, on_test: bool) -> None:
         """Write another last line where nothing is left to train.
@@ -267,7 +295,21 @@ class Report:
             f"number to train on. The model as it is: {_words(metrics)}"
         )
 
-    def _speed(self, samples_per_s: float) -> str:
+    def _steps(self, timing: Timing | None) -> str:
+        """Return `12.1 ms a step (p95 14.0): 80% compute, 15% communication, 5% data`; empty where there is none."""
+        if timing is None:
+            return ""
+        parts = (
+            f"{timing.compute_share:.0%} compute, {timing.communication_share:.0%} communication"
+            if self._parts_known
+            else f"{1 - timing.data_share:.0%} compute and communication"
+        )
+        times = f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f})"
+        return f"{times}: {parts}, {timing.data_share:.0%} data"
+
+    def _speed(self, samples_per_s: float | None) -> str:
+        if samples_per_s is None:
+            return ""
         if self._options.is_text:
             return f"{samples_per_s * self._options.seq_len:,.0f} tokens/s"
         return f"{samples_per_s:,.0f} images/s"
@@ -303,6 +345,10 @@ class Report:
 
 def _finite(values: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in seconds.items()}
 
 
 def _words(values: dict[str, float]) -> str:

@@ -29,7 +29,7 @@ MOST_SILENT_S = 5.0
 
 
 class StepLogger:
-    """Reports steps once the device has finished them: nothing waits for it.
+    """Reports steps once the device has finished them: nothing waits for it, but for the first step.
 
     The first one, then every so many, and more often where they are slow.
     """
@@ -50,7 +50,7 @@ class StepLogger:
         """Take note of a step that was begun on the device, and report those that are finished."""
         if progress.steps % self._every and not self._is_due():
             return
-        self._noted_at = time.monotonic()
+        first, self._noted_at = self._noted_at is None, time.monotonic()
         pending = _Pending(
             index=self._timer.count - 1,
             step=progress.steps,
@@ -59,6 +59,10 @@ class StepLogger:
             loss=loss.to("cpu", non_blocking=True),
         )
         self._pending.append(pending)
+        if first:
+            # At once, and so with the time at which it was over: the first step is what people wait for.
+            self.finish()
+            return
         # A loss is being copied to the CPU until the step after it is finished, too.
         self._report_before(self._timer.finished() - (0 if self._synchronous else 1))
 

@@ -21,7 +21,7 @@ from remote.node.hangs.rank_files import hook_for_ranks, recorder_environment
 from remote.node.ray import daemons
 from remote.node.runs import nccl_log, process, supervisor
 from remote.node.runs.end_facts import EndFacts
-from remote.node.runs.rank_wrapper import nccl_debug
+from remote.node.runs.rank_wrapper import nccl_debug, take_launch_time
 from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD
 from remote.shared.files import read_json, write_json
 
@@ -43,9 +43,10 @@ def main(arguments: List[str]) -> int:
     """Leave the place, watch the ranks, write `ranks/rank-N.json`; returns the exit status of the node's part."""
     run_dir, cwd, names = Path(arguments[0]), arguments[1], arguments[4].split(",")
     first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
+    launched_at = take_launch_time()
     nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
     given = {name: os.environ[name] for name in names if name in os.environ}
-    ranks = [Rank(run_dir, first + number, number) for number in range(nproc)]
+    ranks = [Rank(run_dir, first + number, number, launched_at) for number in range(nproc)]
     ray = Ray(run_dir.name)
     driver = None  # type: Optional[subprocess.Popen[bytes]]
     try:
@@ -124,10 +125,14 @@ def nccl_file(run_dir: Path, pid: str) -> str:
 class Rank:
     """One of the node's ranks, as its files tell."""
 
-    def __init__(self, run_dir: Path, rank: int, local_rank: int) -> None:
+    def __init__(self, run_dir: Path, rank: int, local_rank: int, launched_at: float) -> None:
         self.rank = rank
         self._run_dir = run_dir
-        self._record = {"rank": rank, "local_rank": local_rank}  # type: Dict[str, Any]
+        self._record = {
+            "rank": rank,
+            "local_rank": local_rank,
+            "launched_at": launched_at,
+        }  # type: Dict[str, Any]
         self._birth = None  # type: Optional[str]
         self._facts = None  # type: Optional[EndFacts]
         self.began = False

@@ -20,7 +20,14 @@ from remote.node.hangs.rank_files import has_joined, hook_environment
 from remote.node.runs import nccl_log, process
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.fork import SIGNALS, Fork, end_by
-from remote.shared.constants import LOGS, METRICS_VARIABLE, RANK_LOG, RANK_METRICS, RANK_RECORD
+from remote.shared.constants import (
+    LAUNCHED_VARIABLE,
+    LOGS,
+    METRICS_VARIABLE,
+    RANK_LOG,
+    RANK_METRICS,
+    RANK_RECORD,
+)
 from remote.shared.files import write_json
 
 LOOK_S = 2.0
@@ -84,7 +91,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
     Returns its exit status, as the negative number of a signal. `program`: what could not be started, if so.
     """
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    record: Dict[str, Any] = {"rank": rank, "local_rank": local_rank}
+    record: Dict[str, Any] = {"rank": rank, "local_rank": local_rank, "launched_at": take_launch_time()}
     record.update(pid=os.getpid(), started_at=time.time())
     path = run_dir / RANK_RECORD.format(rank)
     metrics = run_dir / RANK_METRICS.format(rank)
@@ -115,6 +122,11 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
             ended.update(facts=facts.told(nccl[0], interface))
         write_json(path, dict(record, **ended))
     return code
+
+
+def take_launch_time() -> float:
+    """Return when the node began to start its ranks, unix seconds, and take it out of what the ranks inherit."""
+    return float(os.environ.pop(LAUNCHED_VARIABLE))
 
 
 def nccl_debug(environment: Mapping[str, str], path: str) -> Dict[str, str]:

@@ -47,27 +47,11 @@ def summary(
     lines: dict[int, list[dict[str, object]]], world_size: int = 1, written: metrics.Written | None = None
 ):
     files = {} if written is None else dict.fromkeys(range(world_size), written)
-    return metrics.summary(lines, world_size=world_size, started={}, written=files)
+    return metrics.summary(lines, world_size=world_size, written=files)
 
 
 def grew(seconds: float, samples: float = 64) -> metrics.Written:
     return metrics.Written(samples=samples, seconds=seconds)
-
-
-def test_summary_first_step_s_is_that_of_slowest_rank() -> None:
-    def first_step_s(started: dict[int, float]) -> float | None:
-        told: dict[int, list[dict[str, object]]] = {
-            0: [START, *steps(3)],
-            1: steps(9)[4:],
-            2: [{"step": 1}],
-            3: [],
-        }
-        return metrics.summary(told, world_size=4, started=started, written={}).first_step_s
-
-    assert first_step_s({0: 96.1, 1: 96.0, 2: 0.0, 3: 0.0}) == 4.5
-    assert first_step_s({0: 96.1}) == 4.0
-    assert first_step_s({2: 96.0, 3: 96.0}) is None
-    assert first_step_s({0: 96.1, 1: 200.0}) is None, "clocks that were set meanwhile tell nothing"
 
 
 def test_summary_takes_values_of_complete_job() -> None:

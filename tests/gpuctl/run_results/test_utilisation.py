@@ -38,7 +38,8 @@ def gpu(index: Any, use: Any, memory: Any) -> dict[str, Any]:
 def test_use_of_node_weights_means_by_time_and_keeps_peaks() -> None:
     lines = [
         line(1.0, 0.2, 5_000_000_000, gpu(0, 0.5, 21_300_000_000), gpu(1, None, None)),
-        line(3.0, 0.6, 3_000_000_000, gpu(0, 0.9, 2_000_000_000)),
+        line(1.0, 0.4, 3_000_000_000, gpu(0, 0.9, 2_000_000_000), gpu(1, 0.9, None)),
+        line(2.0, 0.7, 3_000_000_000, gpu(0, 0.9, 2_000_000_000), gpu(1, 0.9, None)),
     ]
     assert use_of_node("n-0", lines) == NodeUse(
         node="n-0",
@@ -106,7 +107,7 @@ def shown(count: int, lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_use_lines_show_gpu_and_cpu_use_per_node() -> None:
-    lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000), gpu(1, 0.13, 100))]
+    lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000), gpu(1, 0.13, 100))] * 3
     assert shown(1, lines) == [
         ("GPU use", "87 % 13 % (peak memory 21.3 of 24.1 GB)"),
         ("CPU use", "12 % (peak memory 3.1 of 64.0 GB)"),
@@ -130,6 +131,12 @@ def test_cpus_of_hosts_on_one_machine_have_one_line() -> None:
     assert use_lines(told) == [("CPU use", "whole machine  50 %")]
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_use_of_a_gpu_is_not_told_of_a_few_samples(samples: int) -> None:
+    lines = [line(2.0, 0.5, None, gpu(0, 0.0, 21_300_000_000))] * samples
+    assert shown(1, lines) == [("GPU use", "peak memory 21.3 of 24.1 GB"), ("CPU use", "50 %")]
+
+
 def test_use_lines_omit_unknown_values() -> None:
     assert shown(1, [line(2.0, None, None)]) == []
     assert shown(1, [line(2.0, 0.5, None, gpu(0, None, None))]) == [("GPU use", "-"), ("CPU use", "50 %")]
@@ -141,7 +148,7 @@ def result_of(use: RunUse | None) -> Result:
 
 
 def test_result_stores_shows_and_exports_usage() -> None:
-    lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000))]
+    lines = [line(2.0, 0.121, 3_100_000_000, gpu(0, 0.87, 21_300_000_000))] * 3
     result = result_of(use_of_run(run_of(1), {"n-0": lines}))
     assert codec.load(Result, codec.dump(result), "result.json") == result
     out = io.StringIO()

@@ -1,6 +1,7 @@
 """Forecasts, with exact figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -189,6 +190,17 @@ def test_step_of_is_none_without_shares_gradients_or_batch(share: Share, job: Jo
     assert found.forecast is None
     assert found.why == "The runs on 1x1 did not tell their steps' shares, gradients and batch."
     assert (found.speed_up, found.efficiency, found.epoch_usd) == (None, None, None)
+
+
+def test_step_of_is_a_steady_one_whatever_its_epochs_took() -> None:
+    [slow] = measured("2x1", 60.0).repetitions
+    job = Job(batch_size=64, gradient_bytes=RESNET18_BYTES)
+    known = measured("2x1", 60.0, job=job)
+    steady = replace(known, repetitions=(replace(slow, steady_per_s=2 * 64 / 0.040),))
+    found = step_of(steady)
+    assert found is not None
+    assert (found.data_ms, found.compute_ms) == (pytest.approx(10.0), pytest.approx(30.0))
+    assert steady.speed_up(known) == pytest.approx(2 * 64 / 0.040 / (50_000 / 60))
 
 
 def test_step_of_excludes_measured_communication() -> None:

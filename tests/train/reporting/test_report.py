@@ -14,11 +14,16 @@ from train.reporting.report import Epoch, Report
 from train.reporting.timing import StepTime, Timing
 
 RANK_1 = DistributedEnvironment(rank=1, world_size=2, local_rank=1, local_world_size=2)
-STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5)
+STEP_TIME = StepTime(data_ms=1, compute_ms=2, communication_ms=0.5, samples=64, apart_ms=4, is_first=False)
+TIMING = Timing(
+    samples_per_s=200.0, p50_ms=3.0, p95_ms=4.0, data_share=0.1, compute_share=0.6, communication_share=0.3
+)
 EPOCH = Epoch(
     number=1,
     seconds=2.0,
     samples=100,
+    first_steps_s=1.5,
+    timing=TIMING,
     loss=0.5,
     lr=0.01,
     training={"loss": 0.5, "accuracy": 0.8},
@@ -30,6 +35,7 @@ START = {
     "parameters": 53_002,
     "gradient_bytes": None,
     "strategy": "ddp",
+    "seconds": {"device": 0.1, "data": 0.2, "model": 0.3},
 }
 
 
@@ -116,25 +122,27 @@ def test_report_writes_and_prints_epochs_only_on_rank_0(tmp_path, capsys):
         with Report(path=tmp_path / f"{env.rank}", env=env, options=Options()) as report:
             report.epoch(EPOCH)
     told = json.loads((tmp_path / "0").read_text())
-    assert (told["samples_per_s"], told["accuracy"]) == (50, 0.9)
+    assert (told["samples_per_s"], told["accuracy"]) == (200, 0.9)
     assert told["validation"] == {"loss": None, "accuracy": 0.9}
     assert EPOCH.scalars()["training/accuracy"] == 0.8
     assert (tmp_path / "1").read_text() == ""
-    assert capsys.readouterr().out == "epoch 1/10  loss 0.5000  accuracy 0.9000  50 images/s  2.00 s\n"
+    assert (
+        capsys.readouterr().out
+        == "epoch 1/10  loss 0.5000  accuracy 0.9000  200 images/s  2.00 s (first steps 1.50 s)\n"
+    )
 
 
 def test_report_of_text_tells_perplexity_tokens_memory_and_mfu(tmp_path, capsys):
     epoch = replace(EPOCH, validation={"loss": 2.0, "perplexity": 7.389})
-    timing = Timing(p50_ms=3.0, p95_ms=4.0, data_share=0.1, compute_share=0.6, communication_share=0.3)
     options, use = Options(dataset="text", seq_len=128), DeviceUse(memory_gb=1.5, peak_tflops=250.0)
     with Report(path=tmp_path / "0", env=DistributedEnvironment(), options=options) as report:
         report.epoch(epoch)
-        report.end([epoch], timing, use=use, flops_per_sample=1e12, test=None)
+        report.end([epoch], TIMING, use=use, flops_per_sample=1e12, test=None, parts={"steps": 2.0})
     told, end = (json.loads(line) for line in (tmp_path / "0").read_text().splitlines())
     assert (told["perplexity"], told["accuracy"]) == (7.389, None)
     assert (end["perplexity"], end["accuracy"], end["memory_gb"]) == (7.389, None, 1.5)
-    assert (end["samples_per_s"], end["tokens_per_s"], end["mfu"]) == (50, 50 * 128, pytest.approx(0.2))
-    assert "perplexity 7.3890  6,400 tokens/s" in capsys.readouterr().out
+    assert (end["samples_per_s"], end["tokens_per_s"], end["mfu"]) == (200, 200 * 128, pytest.approx(0.8))
+    assert "perplexity 7.3890  25,600 tokens/s" in capsys.readouterr().out
 
 
 def test_report_without_a_file_prints_to_the_console(capsys):

@@ -26,7 +26,7 @@ def logged(tmp_path):
             log = StepLogger(report, timer, cpu, every, counts=True)
             for _ in range(number):
                 timer.start()
-                timer.data_ready()
+                timer.data_ready(1)
                 timer.backward_done()
                 timer.end()
                 progress.add_step(1, torch.zeros(()), consumed=1, counts=True)

@@ -6,10 +6,10 @@ import torch
 from train.reporting.timing import WARM_UP_STEPS, StepTime, StepTimer, summarize
 
 
-def take_step(timer, *, data_s=0.0, compute_s=0.0, communication_s=None):
+def take_step(timer, *, samples=8, data_s=0.0, compute_s=0.0, communication_s=None):
     timer.start()
     time.sleep(data_s)
-    timer.data_ready()
+    timer.data_ready(samples)
     time.sleep(compute_s)
     if communication_s is not None:
         timer.gradients_ready()
@@ -23,7 +23,7 @@ def test_step_timer_splits_a_step_into_parts_that_add_up():
     began = time.perf_counter()
     take_step(timer, data_s=0.01, compute_s=0.02, communication_s=0.03)
     elapsed_ms = (time.perf_counter() - began) * 1000
-    (step,) = timer.steps
+    (step,) = timer.steps()
     assert step.data_ms >= 10
     assert step.compute_ms >= 20
     assert step.communication_ms >= 30
@@ -36,7 +36,7 @@ def test_step_timer_without_exchange_has_no_communication():
     take_step(timer, compute_s=0.001)
     take_step(timer, communication_s=0.001)
     take_step(timer, compute_s=0.001)
-    first, second, third = timer.steps
+    first, second, third = timer.steps()
     assert first.communication_ms == third.communication_ms == 0
     assert second.communication_ms >= 1
 
@@ -44,15 +44,20 @@ def test_step_timer_without_exchange_has_no_communication():
 def test_step_timer_steps_are_readable_while_running():
     timer = StepTimer(torch.device("cpu"))
     take_step(timer)
-    first = timer.steps[0]
+    first = timer.steps()[0]
     take_step(timer)
-    assert len(timer.steps) == 2
-    assert timer.steps[0] == first
+    assert len(timer.steps()) == 2
+    assert timer.steps()[0] == first
 
 
-def step(ms, *, data=0.1, communication=0.3):
+def step(ms, *, data=0.1, communication=0.3, samples=10, is_first=False, apart=None):
     return StepTime(
-        data_ms=data * ms, compute_ms=(1 - data - communication) * ms, communication_ms=communication * ms
+        data_ms=data * ms,
+        compute_ms=(1 - data - communication) * ms,
+        communication_ms=communication * ms,
+        samples=samples,
+        apart_ms=apart or ms,
+        is_first=is_first,
     )
 
 
@@ -72,16 +77,42 @@ def test_summarize_works_for_a_short_run(steps, counted):
     assert timing.p95_ms == pytest.approx(quick)
 
 
-def test_step_timer_leaves_out_an_excluded_step():
+def test_speed_is_that_of_the_usual_batch_without_first_steps():
+    compiling = [step(9000, is_first=True), step(5000, samples=3, is_first=True)]
+    timing = summarize([*compiling, *[step(8, apart=10), step(8, apart=10), step(1, samples=3)] * 20])
+    assert timing.samples_per_s == pytest.approx(10 / 0.010)
+    assert timing.p95_ms <= 8
+
+
+@pytest.mark.parametrize("firsts", [0, 1, 2])
+def test_nothing_is_known_where_every_step_was_a_first_one(firsts):
+    assert summarize([step(100, samples=samples, is_first=True) for samples in range(firsts)]) is None
+
+
+def test_step_timer_knows_the_first_step_of_each_batch_size():
     timer = StepTimer(torch.device("cpu"))
-    take_step(timer, compute_s=0.001)
-    timer.start()
-    timer.exclude()
-    timer.data_ready()
+    for samples in (8, 8, 5, 8, 5, 16):
+        take_step(timer, samples=samples)
+    assert [(one.samples, one.is_first) for one in timer.steps()] == [
+        (8, True),
+        (8, False),
+        (5, True),
+        (8, False),
+        (5, False),
+        (16, True),
+    ]
+    assert timer.steps(since=4) == timer.steps()[4:]
+
+
+def test_time_between_two_steps_counts_unless_something_else_was_between():
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer)
+    time.sleep(0.02)
+    take_step(timer)
     time.sleep(0.05)
-    timer.backward_done()
-    timer.end()
-    take_step(timer, compute_s=0.001)
-    assert timer.finished() == 3
-    assert timer.step_time(1).compute_ms >= 50
-    assert timer.steps == [timer.step_time(0), timer.step_time(2)]
+    timer.interrupt()
+    take_step(timer)
+    first, second, third = timer.steps()
+    assert first.apart_ms == pytest.approx(first.step_ms)
+    assert second.apart_ms >= 20
+    assert third.apart_ms == pytest.approx(third.step_ms)

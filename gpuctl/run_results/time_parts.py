@@ -1,0 +1,87 @@
+"""Where a run's time went, by the times in its ranks' lines and in the nodes' records. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from gpuctl import text
+from gpuctl.run_results.metrics import Line, event, inner, number, steps
+from inventories.run import FirstStepParts, TrainParts, TrainSummary
+
+JOB_PARTS = ("device", "data", "model")
+"""Of the job's start, in its first line."""
+RUN_PARTS = ("first_steps", "steps", "evaluation", "checkpoints")
+"""Of the job's run, in its last line."""
+NEARLY_ALL, NEGLIGIBLE = 0.9, 0.01
+"""Of a run's time: nothing is shown where steps took more than the one, and no part that took less than the other."""
+
+
+def first_step_of(
+    metrics: Mapping[int, Sequence[Line]], launched: Mapping[int, float]
+) -> tuple[float | None, FirstStepParts | None]:
+    """Return the longest that a rank took from its launch to its first step, seconds, and the parts of it.
+
+    `launched`: rank → unix time of its node. None: nothing tells.
+    """
+    first = {rank: next(iter(steps(metrics.get(rank, ()))), {}) for rank in launched}
+    taken = {
+        rank: at - launched[rank]
+        for rank, line in first.items()
+        if (at := number(line.get("time"))) is not None
+    }
+    if not taken or min(taken.values()) < 0:
+        return None, None
+    last = max(taken, key=lambda rank: taken[rank])
+    start = event(metrics[last], "start")
+    began, known = number(start.get("time")), _seconds(start.get("seconds"), JOB_PARTS)
+    if began is None or known is None:
+        return round(taken[last], 3), None
+    before = began - launched[last]
+    parts = FirstStepParts(
+        imports=round(max(0.0, before - sum(known.values())), 3),
+        **known,
+        step=round(taken[last] - before, 3),
+    )
+    return round(taken[last], 3), parts
+
+
+def train_parts_of(lines: Sequence[Line], launched: float | None, ended: float | None) -> TrainParts | None:
+    """Return the parts of a run by rank 0's lines. `launched`, `ended`: unix times of its node; None: not known."""
+    last = event(lines, "end")
+    began, over = number(event(lines, "start").get("time")), number(last.get("time"))
+    known = _seconds(last.get("parts"), RUN_PARTS)
+    if began is None or over is None or launched is None or ended is None or known is None:
+        return None
+    return TrainParts(start=round(began - launched, 3), **known, end=round(ended - over, 3))
+
+
+def time_lines(train: TrainSummary) -> list[tuple[str, str]]:
+    """Return a label and `start 4.5 s (imports 3.1 s, …), first steps 0.6 s, steps 10.2 s, …`, without small parts.
+
+    Empty where steps took nearly all the time, or nothing is known of it.
+    """
+    if train.parts is None:
+        return []
+    parts = asdict(train.parts)
+    total = sum(parts.values())
+    if total <= 0 or parts["steps"] >= NEARLY_ALL * total:
+        return []
+    first = asdict(train.first_step) if train.first_step else {}
+    start = _listed({name: first[name] for name in ("imports", *JOB_PARTS) if name in first}, total)
+    shown = _listed(parts, total)
+    return [
+        ("train", shown.replace(",", f" ({start}),", 1) if start and shown.startswith("start") else shown)
+    ]
+
+
+def _listed(parts: Mapping[str, float], total: float) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {text.duration(seconds)}"
+        for name, seconds in parts.items()
+        if seconds >= NEGLIGIBLE * total
+    )
+
+
+def _seconds(value: object, names: Sequence[str]) -> dict[str, float] | None:
+    """Return the seconds of each part; a part that did not occur took none. None: nothing tells."""
+    told = {name: known for name in names if (known := number(inner(value).get(name))) is not None}
+    return {name: told.get(name, 0.0) for name in names} if told else None
