@@ -175,9 +175,10 @@ def steps_of(lines: Sequence[Line]) -> int | None:
 
 
 def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
-    """The rank's own speed by the samples it counted, never of the time before it told of any.
+    """Return the rank's own speed by the samples it counted: that of most of them, from one line to the next.
 
-    By the times in its lines; where they have none by the writes of its file, if the last line tells of samples.
+    First steps, evaluations and checkpoints between two lines change nothing. By the times in its lines; where they
+    have none by the writes of its file, if the last line tells of samples.
     """
     seen = [
         (samples, number(line.get("time")))
@@ -186,12 +187,13 @@ def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | 
     ]
     if not seen:
         return None
-    (first, began), (last, ended) = seen[0], seen[-1]
-    if began is not None and ended is not None and ended > began:
-        return _speed(first, last, ended - began)
+    timed = [(samples, at) for samples, at in seen if at is not None]
+    if speed := _steady_speed(timed):
+        return speed
     if written is None or written.seconds < LEAST_WRITTEN_S:
         return None
-    return _speed(written.samples, number(inner(lines[-1]).get("samples")), written.seconds)
+    last = number(inner(lines[-1]).get("samples"))
+    return (last - written.samples) / written.seconds if last is not None and last > written.samples else None
 
 
 def _counts_none(lines: Sequence[Line]) -> bool:
@@ -200,9 +202,25 @@ def _counts_none(lines: Sequence[Line]) -> bool:
     return bool(told) and not any(told)
 
 
-def _speed(first: float, last: float | None, taken_s: float) -> float | None:
-    """Samples a second between two counts of them; None where they did not grow."""
-    return (last - first) / taken_s if last is not None and last > first else None
+def _steady_speed(counted: Sequence[tuple[float, float]]) -> float | None:
+    """Return the samples a second at which the median sample was taken; None where nothing tells.
+
+    `counted`: samples so far, and the time of the line.
+    """
+    gaps, (before, since) = [], counted[0] if counted else (0.0, 0.0)
+    for samples, at in counted[1:]:
+        if samples > before and at <= since:
+            continue  # lines that were written together
+        if samples > before:
+            gaps.append(((at - since) / (samples - before), samples - before))
+        before, since = samples, at
+    gaps.sort()
+    taken, total = 0.0, sum(samples for _, samples in gaps)
+    for seconds, samples in gaps:
+        taken += samples
+        if taken >= total / 2:
+            return 1 / seconds
+    return None
 
 
 def summary(

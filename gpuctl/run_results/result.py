@@ -10,6 +10,7 @@ from typing import Any
 from gpuctl.run_results import metrics as told
 from gpuctl.run_results.failures import first_failure
 from gpuctl.run_results.log_errors import read
+from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
 from gpuctl.run_results.time_parts import first_step_of, train_parts_of
 from inventories.disk.store import RunFolder
@@ -125,7 +126,7 @@ def _train_summary(
     run: Run,
     records: Mapping[int, RankRecord],
     nodes: Sequence[NodeRecord],
-    metrics: Mapping[int, Sequence[told.Line]],
+    metrics: Mapping[int, Sequence[Line]],
 ) -> TrainSummary:
     """Return what the job reported, with the times that the nodes' records complete."""
     launched = {

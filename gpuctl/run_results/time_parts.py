@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpuctl import text
-from gpuctl.run_results.metrics import Line, event, inner, number, steps
+from gpuctl.run_results.metric_names import Line, number
+from gpuctl.run_results.metrics import event, inner, steps
 from inventories.run import FirstStepParts, TrainParts, TrainSummary
 
 JOB_PARTS = ("device", "data", "model")

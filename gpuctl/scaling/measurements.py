@@ -182,7 +182,7 @@ def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) 
 def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
     """What a run measured, from its result and its metrics lines by rank; None where it told of no epoch."""
     epochs = [
-        (seconds, told.number(line.get("samples")) or samples_per_s * seconds)
+        (seconds, number(line.get("samples")) or samples_per_s * seconds)
         for line in told.events(metrics.get(0, ()), "epoch")
         if (seconds := number(line.get("epoch_s"))) and (samples_per_s := number(line.get("samples_per_s")))
     ]
@@ -193,7 +193,7 @@ def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repe
         run=result.run,
         epoch_s=statistics.median(seconds for seconds, _ in steady),
         samples=statistics.median(samples for _, samples in steady),
-        steady_per_s=told.number(told.event(metrics.get(0, ()), "end").get("samples_per_s")),
+        steady_per_s=number(told.event(metrics.get(0, ()), "end").get("samples_per_s")),
         step_ms=result.train.step_ms,
         share=result.train.share,
         paces=tuple(

@@ -152,6 +152,23 @@ def counts(*samples: object) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
+    "late",
+    [{2: 30.0}, {6: 20.0}, {2: 30.0, 5: 4.0, 6: 20.0, 9: 3.0}, {}],
+    ids=["first", "save", "all", "none"],
+)
+def test_slow_first_steps_evaluations_and_saves_change_no_speed_of_a_script(late: dict[int, float]) -> None:
+    lines = steps(10)
+    for line in lines:
+        line["time"] = 100 + 0.1 * line["step"] + sum(s for step, s in late.items() if step <= line["step"])
+    assert summary({0: lines}).samples_per_s == pytest.approx(320)
+
+
+def test_lines_that_are_written_together_tell_one_speed() -> None:
+    lines = [{"step": n, "samples": 32 * n, "time": 100 + n // 4} for n in range(16)]
+    assert summary({0: lines}).samples_per_s == pytest.approx(128)
+
+
+@pytest.mark.parametrize(
     ("lines", "written", "speed"),
     [
         (counts(64, 128, 256), grew(2.0), 96.0),
