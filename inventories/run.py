@@ -226,7 +226,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStepParts:
-    """Where the time to the first step went, of the rank that took it last; seconds."""
+    """The parts of the time to the first step, of the rank that took it last; seconds."""
 
     imports: float
     """From the launch until the job began: Python, torch and the packages of the job."""
@@ -240,7 +240,7 @@ class FirstStepParts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainParts:
-    """Where the time of the ranks went, as rank 0 tells; seconds. Together they are the phase `train`."""
+    """The parts of the phase `train`, as rank 0 reports them; seconds."""
 
     start: float
     """From the launch until the model was made."""
@@ -272,11 +272,11 @@ class TrainSummary:
     epochs_before: int | None = None
     """Those that earlier runs had taken, of which it went on from a checkpoint."""
     first_step_s: float | None = None
-    """From the launch to the first step that the last rank told of: imports, data, meeting each other."""
+    """From the launch to the first step of the rank that took it last: imports, data, meeting each other."""
     first_step: FirstStepParts | None = None
-    """The parts of `first_step_s`. None: the job told none."""
+    """The parts of `first_step_s`. None: the job reported none."""
     parts: TrainParts | None = None
-    """None: the job told none, or did not come to its end."""
+    """None: the job reported none, or did not come to its end."""
     epoch_s: tuple[float, ...] = ()
     samples_per_s: float | None = None
     """Of all ranks together, in steady steps: not of first steps, evaluations and checkpoints."""

@@ -128,7 +128,7 @@ def _train_summary(
     nodes: Sequence[NodeRecord],
     metrics: Mapping[int, Sequence[Line]],
 ) -> TrainSummary:
-    """Return what the job reported, with the times that the nodes' records complete."""
+    """Return the job's report, with the times that need the nodes' records."""
     launched = {
         rank: record.launched_at for rank, record in records.items() if record.launched_at is not None
     }

@@ -21,7 +21,7 @@ def first_step_of(
 ) -> tuple[float | None, FirstStepParts | None]:
     """Return the longest that a rank took from its launch to its first step, seconds, and the parts of it.
 
-    `launched`: rank → unix time of its node. None: nothing tells.
+    `launched`: rank → unix time of its node. None: not known.
     """
     first = {rank: next(iter(steps(metrics.get(rank, ()))), {}) for rank in launched}
     taken = {
@@ -83,6 +83,6 @@ def _listed(parts: Mapping[str, float], total: float) -> str:
 
 
 def _seconds(value: object, names: Sequence[str]) -> dict[str, float] | None:
-    """Return the seconds of each part; a part that did not occur took none. None: nothing tells."""
-    told = {name: known for name in names if (known := number(inner(value).get(name))) is not None}
-    return {name: told.get(name, 0.0) for name in names} if told else None
+    """Return the seconds of each part; a part that did not occur took none. None: not known."""
+    known = {name: seconds for name in names if (seconds := number(inner(value).get(name))) is not None}
+    return {name: known.get(name, 0.0) for name in names} if known else None

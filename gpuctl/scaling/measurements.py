@@ -132,7 +132,7 @@ class Repetition:
     share: Share
     unit: Unit = "samples"
     steady_per_s: float | None = None
-    """Of the unit, in steady steps. None: the job told none, and its speed is that of its epochs."""
+    """Of the unit, in steady steps. None: not known, and its speed is that of its epochs."""
     by_epoch: bool = True
     """False: the job timed no epoch, and `epoch_s` is the time of the run."""
     from_log: bool = False

@@ -65,7 +65,7 @@ RUN_ID_VARIABLE = "GPUCTL_RUN_ID"
 RUN_DIR_VARIABLE = "GPUCTL_RUN_DIR"
 METRICS_VARIABLE = "GPUCTL_METRICS"
 LAUNCHED_VARIABLE = "GPUCTL_LAUNCHED_AT"
-"""When the node began to start its ranks, unix seconds; for the launcher, not for what the ranks run."""
+"""The time at which the node began to start its ranks, unix seconds. The ranks themselves do not get it."""
 HOME_OUTPUTS = "HOME"
 BESIDE_PROJECT = (HOME_OUTPUTS, RUN_DIR_VARIABLE)
 """In paths of outputs the first folder of those outside the project: in the home folder, in the run's folder."""

@@ -21,8 +21,8 @@ RESULT = {
 SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "collect"}
 TRAIN = {
     "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "metrics",
-    "judged_on", "epochs_before", "first_step_s", "step_ms", "share", "loss_at", "loss_from", "loss_by",
-    "perplexity", "tokens_per_s", "memory_gb", "mfu", "precision", "memory_savers",
+    "judged_on", "epochs_before", "first_step_s", "first_step", "parts", "step_ms", "share", "loss_at", "loss_from",
+    "loss_by", "perplexity", "tokens_per_s", "memory_gb", "mfu", "precision", "memory_savers",
 }  # fmt: skip
 RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50", "steps", "transports"}
 
@@ -56,6 +56,10 @@ def test_up_train_results_and_down_complete_a_session(gpuctl: Gpuctl) -> None:
     assert trained["cost_usd"] == 0
     assert all(value is not None for value in trained["seconds"].values())
     assert sum(trained["train"]["share"].values()) == pytest.approx(1)
+    assert sum(trained["train"]["parts"].values()) == pytest.approx(trained["seconds"]["train"], rel=0.05)
+    assert sum(trained["train"]["first_step"].values()) == pytest.approx(
+        trained["train"]["first_step_s"], abs=0.01
+    )
 
     results = gpuctl.ok("results", "--json").json
     assert results == {"runs": [trained]}

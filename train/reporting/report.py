@@ -63,7 +63,7 @@ class Epoch:
     first_steps_s: float
     """Of `seconds`: the first step of each batch size, which compile and tune."""
     timing: Timing | None
-    """Of its steady steps, on all ranks together. None: there was none."""
+    """Of its steady steps, on all ranks together. None: no step was a steady one."""
     loss: float
     """Mean over the samples, each at its step."""
     lr: float
@@ -91,7 +91,7 @@ class Epoch:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second of all ranks together in steady steps; None where there was none."""
+        """Samples a second of all ranks together in steady steps; None: no step was a steady one."""
         return self.timing.samples_per_s if self.timing else None
 
 
@@ -296,7 +296,7 @@ class Report:
         )
 
     def _steps(self, timing: Timing | None) -> str:
-        """Return `12.1 ms a step (p95 14.0): 80% compute, 15% communication, 5% data`; empty where there is none."""
+        """Return `12.1 ms a step (p95 14.0): 80% compute, 15% communication, 5% data`; empty for None."""
         if timing is None:
             return ""
         parts = (

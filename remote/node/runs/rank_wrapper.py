@@ -125,7 +125,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
 
 
 def take_launch_time() -> float:
-    """Return when the node began to start its ranks, unix seconds, and take it out of what the ranks inherit."""
+    """Return the time of the launch, unix seconds, and take it out of the environment that the ranks inherit."""
     return float(os.environ.pop(LAUNCHED_VARIABLE))
 
 

@@ -106,7 +106,12 @@ def launched(tmp_path: Path, planted: str) -> tuple[int, list[dict[str, object]]
     words = ["forked_ranks", str(run_dir), str(job), *options, "--", "train", "--epochs", "1"]
     done = subprocess.run(
         [sys.executable, "-u", "-c", code, *words],
-        env={**os.environ, "GPUCTL_RUN_DIR": str(run_dir), "PYTHONPATH": "/user's"},
+        env={
+            **os.environ,
+            "GPUCTL_RUN_DIR": str(run_dir),
+            "PYTHONPATH": "/user's",
+            "GPUCTL_LAUNCHED_AT": "96.5",
+        },
         check=False,
         timeout=120,
         capture_output=True,

@@ -37,7 +37,7 @@ def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
     command = ["rank", str(tmp_path), str(tmp_path), "--", sys.executable, "-c", BEGIN + script]
     done = subprocess.run(
         [sys.executable, "-I", "-c", CODE, *command],
-        env={**os.environ, "RANK": "3", "LOCAL_RANK": "1"},
+        env={**os.environ, "RANK": "3", "LOCAL_RANK": "1", "GPUCTL_LAUNCHED_AT": "96.5"},
         check=True,
         timeout=60,
         start_new_session=True,
@@ -50,7 +50,9 @@ def watched(tmp_path: Path, script: str) -> tuple[dict[str, Any], list[float]]:
 
 def test_rank_record_has_first_and_last_metrics_time(tmp_path: Path) -> None:
     script = "time.sleep(0.3); tell(64); time.sleep(1); tell(128); time.sleep(1); tell(256); time.sleep(0.3)"
-    record, (first, _, last) = watched(tmp_path, script)
+    hidden = "assert 'GPUCTL_LAUNCHED_AT' not in os.environ; "
+    record, (first, _, last) = watched(tmp_path, hidden + script)
+    assert record["launched_at"] == 96.5
     assert record["metrics_began_at"] == pytest.approx(first, abs=CLOCK_S)
     assert record["metrics_began_samples"] == 64
     assert record["metrics_ended_at"] == pytest.approx(last, abs=CLOCK_S)
