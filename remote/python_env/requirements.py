@@ -80,7 +80,7 @@ class Wanted:
     projects: tuple[NamedProject, ...] = ()
     """Projects that are to be installed from their folders."""
     build_settings: str = ""
-    """Beside a list of requirements: uv's settings on packages whose build needs others. Empty: there are none."""
+    """uv's settings on packages whose build needs others, for a list of requirements. Empty: its project has none."""
     package: str | None = None
     """Of a lock the member of its workspace that is meant, or EVERY. None: its own project."""
 
