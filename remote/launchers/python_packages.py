@@ -1,6 +1,9 @@
 """What launchers need of the nodes' Python packages."""
 
+import platform
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 
 from remote.checks.facts import Facts
@@ -18,11 +21,17 @@ def same_torch(facts: Mapping[str, Facts]) -> list[Finding]:
 
 def not_installed(node: str, fact: Facts, package: str, requirement: str) -> Finding:
     """Return the finding for a package that a node's interpreter lacks."""
+    fix = (
+        f"have gpuctl build an environment with it: --pip {requirement}, or --requirements FILE; or name another "
+        "interpreter with --python"
+    )
+    if (fact.python_below, fact.hostname) == (sys.executable, platform.node()):
+        pip = f"{shlex.quote(sys.executable)} -m pip install {requirement}"
+        fix = f"install it in that Python, which local hosts and gpuctl use: {pip}"
     return Finding(
         node=node,
         problem=f"{package} is not installed for {fact.python_below} (Python {fact.python_version})",
-        fix=f"have gpuctl build an environment with it: --pip {requirement}, or --requirements FILE; or name another "
-        "interpreter with --python",
+        fix=fix,
     )
 
 

@@ -41,7 +41,7 @@ class Ray(Launcher):
         return [
             *super().findings(facts),
             *(
-                not_installed(name, fact, "ray", "'ray[default,train]'")
+                not_installed(name, fact, "ray", f"'ray[default,train]>={OLDEST}'")
                 for name, fact in facts.items()
                 if not fact.ray
             ),

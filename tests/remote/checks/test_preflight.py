@@ -1,5 +1,7 @@
 """What would fail later, found in the facts."""
 
+import platform
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +42,22 @@ def test_preflight_checks_ray_only_in_ray_mode() -> None:
     assert "Ray is 2.9.1 for /usr/bin/python3, which is older than what gpuctl starts" in problems
     alike = {"a": facts(ray="2.60.0"), "b": facts(ray="2.60.0")}
     assert preflight.findings(alike, master=MASTER, mode="ray") == []
+
+
+@pytest.mark.parametrize(
+    ("hostname", "python", "fix"),
+    [
+        (platform.node(), sys.executable, f"{sys.executable} -m pip install 'ray[default,train]>=2.60'"),
+        (platform.node(), "/other/python", "build an environment with it: --pip 'ray[default,train]>=2.60'"),
+        ("h", sys.executable, "build an environment with it: --pip 'ray[default,train]>=2.60'"),
+    ],
+)
+def test_missing_ray_comes_with_the_command_for_the_python_of_local_hosts(
+    hostname: str, python: str, fix: str
+) -> None:
+    found = {"a": facts(hostname=hostname, python=python)}
+    [missing] = preflight.findings(found, master=MASTER, mode="ray")
+    assert fix in missing.fix
 
 
 def test_preflight_reports_each_problem_on_its_node() -> None:
