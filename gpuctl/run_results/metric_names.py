@@ -5,7 +5,7 @@ The lines are anybody's: nothing here raises on what is in them.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -28,8 +28,9 @@ _HELD_OUT = re.compile(
 )
 """In names of a loss on other data than the training's; `value_loss` is no such name."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_USUAL = frozenset(
-    {"time", "timestamp", "runtime", "samples", "accuracy", "rank", "local_rank", "world_size"}
+_USUAL = re.compile(
+    r"samples|accuracy|(?:local_)?rank|world_size"
+    r"|(?:.*_)?(?:time|timestamp|runtime|elapsed|eta|seconds|secs|s|ms|per_s|per_sec|per_second)"
 )
 """Names that have a meaning of their own, or judge nothing."""
 
@@ -59,7 +60,7 @@ def kind_of(name: str) -> Kind:
     if "loss" in known and not _NO_LOSS.search(known):
         return "loss"
     last = known.rpartition("/")[2].strip("_")
-    return "usual" if last in _USUAL or last.endswith("_ms") else "other"
+    return "usual" if _USUAL.fullmatch(last) else "other"
 
 
 def number(value: object) -> float | None:
@@ -115,24 +116,24 @@ def _place(line: Line, kind: Literal["step", "epoch"]) -> float | None:
 
 
 def losses_of(line: Line) -> dict[str, float]:
-    """Return the losses of a line by their names. A loss that is null is NaN: people must see it."""
-    return {
-        name: loss
-        for name, value in flat(line)
-        if kind_of(name) == "loss" and (loss := math.nan if value is None else number_in(value)) is not None
-    }
+    """Return the losses of a line by their names. If all are null, they are NaN: people must see it."""
+    values = {name: value for name, value in flat(line) if kind_of(name) == "loss"}
+    losses = {name: loss for name, value in values.items() if (loss := number_in(value)) is not None}
+    return losses or {name: math.nan for name, value in values.items() if value is None}
 
 
-def loss_name(names: Iterable[str]) -> str | None:
-    """Return the name of the training loss among names of losses; of held-out data's if all are such."""
-    return min(names, key=_rank, default=None)
+def loss_name(counts: Mapping[str, int]) -> str | None:
+    """Return the name of the training loss among names of losses, with the number of lines that have each.
+
+    Of losses on held-out data, if all are such.
+    """
+    return min(counts, key=lambda name: (*_rank(name), -counts[name], len(name), name), default=None)
 
 
 @lru_cache(maxsize=4096)
-def _rank(name: str) -> tuple[bool, bool, bool, bool, int, str]:
+def _rank(name: str) -> tuple[bool, ...]:
     known = plain(name)
-    words = len(re.findall(r"[a-z0-9]+", known))
-    return is_held_out(name), known != "loss", "train" not in known, "total" not in known, words, name
+    return is_held_out(name), known != "loss", "train" not in known, "total" not in known
 
 
 def is_held_out(name: str) -> bool:
@@ -143,7 +144,7 @@ def is_held_out(name: str) -> bool:
 def loss_of(line: Line) -> float | None:
     """Return a line's training loss."""
     losses = losses_of(line)
-    name = loss_name(losses)
+    name = loss_name(dict.fromkeys(losses, 1))
     return None if name is None or is_held_out(name) else losses[name]
 
 

@@ -1,5 +1,6 @@
 """The curve of the training loss in the metrics lines of all ranks."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -28,7 +29,7 @@ def script_losses(metrics: Mapping[int, Sequence[Line]]) -> LossCurve:
     """Return the training loss of the lowest rank that reports one; a loss on held-out data if no rank does."""
     held_out = LossCurve()
     for rank in sorted(metrics):
-        name = loss_name({name: None for line in metrics[rank] for name in losses_of(line)})
+        name = loss_name(Counter(name for line in metrics[rank] for name in losses_of(line)))
         if name is None or (held_out.losses and is_held_out(name)):
             continue
         curve = _curve(name, metrics[rank])

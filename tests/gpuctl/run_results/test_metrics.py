@@ -446,6 +446,14 @@ def test_losses_of_an_only_epoch_that_resumes_others_are_by_epoch() -> None:
     assert curve(*again)[:2] == ("epoch", (4,))
 
 
+def test_loss_is_the_name_with_the_most_numbers() -> None:
+    lines = [{"step": n, "train_loss_epoch": None, "train_loss_step": 1 / n, "eta_s": 5} for n in (1, 2)]
+    ends = {"step": 2, "train_loss_epoch": 0.7, "train_runtime": 12.5, "train_samples_per_second": 80}
+    train = summary({0: [*lines, ends]})
+    assert (train.loss_name, train.loss) == ("train_loss_step", (1.0, 0.5))
+    assert train.metrics == {"train_loss_epoch": 0.7}
+
+
 def test_losses_that_are_nan_or_null_stay_in_the_curve() -> None:
     losses = summary(
         {0: [{"step": n, "loss": loss} for n, loss in enumerate((1, math.nan, None, "NaN", 2))]}
