@@ -23,6 +23,11 @@ _READS = re.compile(
     r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*[,=] ?['\"][wax]b?\+?['\"])"
 )
 """Words with which a source loads a file, or looks whether it exists."""
+_WRITES = re.compile(r"save|dump|write|\bto_\w+\(|\bopen\([^\n]*[,=] ?['\"][wax]b?\+?['\"]")
+_SEARCHES = re.compile(
+    r"i?glob\b|listdir|iterdir|scandir|\bwalk\b|resume|last_checkpoint|ckpt_path|pretrained"
+)
+"""Words with which a source loads files whose names do not stand in it."""
 _NAMES_RANKS = re.compile(
     r"RANK|WORLD_SIZE|MASTER_|distribut|torchrun|horovod|os\.system|Popen|spawn"
     r"|\b(?:accelerate|dask|deepspeed|hvd|jax|mpi4py|multiprocessing|optuna|ray|socket|subprocess)\b"
@@ -116,6 +121,14 @@ def _as_pattern(path: str) -> str:
 def reads_files(source: str) -> bool:
     """Return whether a source loads files, or looks for them."""
     return bool(_READS.search(source))
+
+
+def only_writes(sources: Iterable[str], name: str) -> bool:
+    """Return whether each line with a file's name writes the file, and no source looks for files of any name."""
+    if any(_SEARCHES.search(source) for source in sources):
+        return False
+    lines = [line for source in sources if name in source for line in source.splitlines() if name in line]
+    return bool(lines) and all(_WRITES.search(line) and not _READS.search(line) for line in lines)
 
 
 def names_ranks(sources: Sequence[str]) -> bool:

@@ -157,10 +157,11 @@ def command(
     --include adds what git ignores, such as data; --root names another folder to copy.
 
     What the script writes into that copy is listed at the end. Up to 64 MB from each node come back into the run's
-    folder, under outputs/; --bring names what comes in any size.
+    folder, under outputs/; --bring names what comes in any size. Files that it writes elsewhere are named.
 
-    The next run finds there what earlier ones wrote, which is told where only some of the nodes have it.
-    --share-outputs copies the latest version of each file to all nodes. --fresh puts it aside on the nodes.
+    The next run finds there what earlier ones wrote. If the script may load files that only some of the nodes have,
+    a note says so. --share-outputs copies the latest version of each file to all nodes. --fresh puts it aside on the
+    nodes.
 
     A script gets torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, ...), GPUCTL_RUN_ID, GPUCTL_RUN_DIR (files in
     its artifacts/ come back) and GPUCTL_METRICS (a file for JSON lines such as {"step": 10, "loss": 0.4,

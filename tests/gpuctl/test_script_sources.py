@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.script_sources import config_texts, name_patterns, names_in, outside_paths, reads_at, reads_files
+from gpuctl.script_sources import (
+    config_texts,
+    name_patterns,
+    names_in,
+    only_writes,
+    outside_paths,
+    reads_at,
+    reads_files,
+)
 from remote.files.tree import read_tree
 
 
@@ -62,6 +70,21 @@ def test_settings_files_count_that_a_script_names(tmp_path: Path) -> None:
 )
 def test_sources_that_read_files_are_known(source: str, reads: bool) -> None:
     assert reads_files(source) is reads
+
+
+@pytest.mark.parametrize(
+    ("source", "only"),
+    [
+        ('open("c.yaml")\ntorch.save(x, "a.pt")\n', True),
+        ('open("a.pt", "wb")\nx.to_csv("a.pt")\n', True),
+        ('torch.save(x, "a.pt")\nif os.path.exists("a.pt"): pass\n', False),
+        ('torch.save(x, "a.pt")\nglob("*.pt")\n', False),
+        ('path = "a.pt"\ntorch.save(x, path)\n', False),
+        ('torch.save(x, "b.pt")\n', False),
+    ],
+)
+def test_files_that_sources_only_write_are_known(source: str, only: bool) -> None:
+    assert only_writes([source], "a.pt") is only
 
 
 def test_place_at_which_files_are_read_is_known(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpuctl.script_sources import names_in, reads_files, sources_of_script
+from gpuctl.script_sources import names_in, only_writes, reads_files, sources_of_script
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from remote.files.earlier import EarlierFiles
@@ -29,13 +29,23 @@ def loadable(
         return {}
     ids = {run for left in earlier.values() for run in left.runs.values()}
     own_runs = {run for run in ids if run and _script_of(runs / run) == script.title}
-    return selected(earlier, own_runs, names_in(sources, script.args))
+    typed = names_in((), script.args)
+    written = {
+        path
+        for left in earlier.values()
+        for path in left.files
+        if (name := PurePosixPath(path).name) not in typed and only_writes(sources, name)
+    }
+    return selected(earlier, own_runs, names_in(sources, script.args), written)
 
 
 def selected(
-    earlier: Mapping[str, EarlierFiles], own_runs: Collection[str], names: Collection[str]
+    earlier: Mapping[str, EarlierFiles],
+    own_runs: Collection[str],
+    names: Collection[str],
+    written: Collection[str] = (),
 ) -> dict[str, EarlierFiles]:
-    """Return the files that these runs wrote, or of whose paths a part is among the names.
+    """Return the files that these runs wrote, or of whose paths a part is among the names, without the `written`.
 
     A checkpoint in parts is selected whole.
     """
@@ -44,7 +54,7 @@ def selected(
         for left in earlier.values()
         for path in left.files
         if left.runs.get(path) in own_runs or not set(path.split("/")).isdisjoint(names)
-    }
+    }.difference(written)
     paths = {path for left in earlier.values() for path in left.files}
     for members in sets_in(paths).values():
         if not chosen.isdisjoint(members):

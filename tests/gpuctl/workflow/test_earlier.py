@@ -193,6 +193,8 @@ SAVES = (
     [
         (LOADS, (), ["own.pt", "best.pt"]),
         (SAVES, (), []),
+        (SAVES + 'open("c.yaml")\n', (), ["own.pt"]),
+        (SAVES + 'open("c.yaml")\n', ("--init", "best.pt"), ["own.pt", "best.pt"]),
         ("import lib\n", (), ["own.pt", "sets/part.pt"]),
         (LOADS, ("--from=sets",), ["own.pt", "best.pt", "sets/part.pt"]),
     ],
