@@ -20,6 +20,9 @@ _COMMAND = re.compile(
 )
 """A command in a message that is about a cluster and does not name it."""
 
+_DOCTOR = re.compile(r"\bgpuctl doctor --cluster\b(?! [\w-])")
+"""This command looks at the cluster `default` if it names none."""
+
 UNKNOWN = "-"
 """Shown in place of what is not known."""
 
@@ -44,7 +47,9 @@ def clean(line: str, limit: int = 2000) -> str:
 
 def for_cluster(message: str, cluster: str) -> str:
     """The message with the cluster in the commands that it advises, unless that is the one they mean anyway."""
-    return message if cluster == "default" else _COMMAND.sub(rf"gpuctl \1 --cluster {cluster}", message)
+    if cluster == "default":
+        return message
+    return _DOCTOR.sub(rf"\g<0> {cluster}", _COMMAND.sub(rf"gpuctl \1 --cluster {cluster}", message))
 
 
 def clean_lines(text: str) -> str:

@@ -20,11 +20,11 @@ CAUSES = {
     Cause.NO_KERNEL_IMAGE: "this PyTorch was built for other GPUs: install a build for this one's compute capability",
     Cause.DRIVER_TOO_OLD: "the node's NVIDIA driver is older than PyTorch's CUDA needs: install a newer driver, or a "
     "PyTorch that was built for an older CUDA",
-    Cause.NO_DRIVER: f"the node has no NVIDIA driver that works: {ON_CPU}, and with GPUs run gpuctl doctor",
+    Cause.NO_DRIVER: f"the node has no NVIDIA driver that works: {ON_CPU}, and with GPUs run gpuctl doctor --cluster",
     Cause.CPU_BUILD: f"this PyTorch is a build for CPUs: {ON_CPU}, and with GPUs install a build for CUDA",
     Cause.NO_GPU: f"the rank has no such device: {ON_CPU}, and leave device_id out",
     Cause.NO_BACKEND: 'use gloo where there is no GPU: init_process_group("nccl" if torch.cuda.is_available() else '
-    '"gloo"); with GPUs run gpuctl doctor',
+    '"gloo"); with GPUs run gpuctl doctor --cluster',
     Cause.CPU_TENSOR: 'NCCL takes tensors on a GPU only: move the tensor to the GPU, or init_process_group("cpu:gloo,'
     'cuda:nccl")',
     Cause.CPU_MODEL: "the model is on the CPU: move it to the GPU first, or without a GPU leave device_ids out",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpuctl.run_results import metrics
 from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.rank_end import ASKED, ECHOES, rank_end
+from gpuctl.text import for_cluster
 from inventories.end_reasons import Ended, Reason
 from inventories.run import FirstError, NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
@@ -152,7 +153,7 @@ def _first(
     error = FirstError(
         rank=began.rank,
         node=began.node,
-        message=sentence(began.ended),
+        message=for_cluster(sentence(began.ended), run.cluster),
         reason=began.reason,
         detail=began.ended.detail,
         cause=began.ended.cause,

@@ -134,6 +134,8 @@ def test_sparkline_leaves_gap_for_infinite_value() -> None:
         ("`gpuctl reap --dry-run` looks", "`gpuctl reap --dry-run` looks"),
         ("See `gpuctl up --help`.", "See `gpuctl up --help`."),
         ("gpuctl updates nothing", "gpuctl updates nothing"),
+        ("run gpuctl doctor --cluster", "run gpuctl doctor --cluster two"),
+        ("`gpuctl doctor --cluster one`", "`gpuctl doctor --cluster one`"),
     ],
 )
 def test_for_cluster_adds_cluster_option_to_advised_commands(said: str, shown: str) -> None:
