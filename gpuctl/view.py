@@ -44,7 +44,10 @@ class View(Protocol):
         """End the last phase, and be silent from now on."""
 
     def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
-        """Begin a phase (`connect`, `connecting to 2 nodes`); end the previous one with its outcome and time."""
+        """Begin a phase (`connect`, `connecting to 2 nodes`); end the previous one with its outcome and time.
+
+        If the phase has that name already, only its text changes.
+        """
 
     def node(self, name: str, text: str) -> None:
         """What a node is doing now."""
@@ -90,8 +93,9 @@ class PlainView:
     def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
         """Print the end of the previous phase, and the beginning of this one."""
         with self._lock:
-            self._end_phase(previous)
-            self._phase = (name, time.monotonic())
+            if self._phase is None or self._phase[0] != name:
+                self._end_phase(previous)
+                self._phase = (name, time.monotonic())
             self._say(f"{name}: {text}")
 
     def node(self, name: str, text: str) -> None:
@@ -181,6 +185,12 @@ class LiveView:
     def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
         """Begin a phase; the previous one stays as a line with its outcome and time."""
         with self._printing:
+            with self._state:
+                began = self._phase[2] if self._phase and self._phase[0] == name else None
+                if began is not None:
+                    self._phase = (name, text, began)
+                    self._nodes.clear()
+                    return
             self._end_phase(previous)
             with self._state:
                 self._phase = (name, text, time.monotonic())

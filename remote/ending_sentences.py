@@ -9,13 +9,23 @@ SHORT_S = 1.0
 """Ranks that end sooner are not worth a line."""
 
 
+def interrupt_text(begun: bool, ended: bool, grace_s: float) -> str:
+    """Return the line on the first Ctrl-C. `begun`: whether a rank has; `ended`: whether all ranks have."""
+    if not begun:
+        return "stopping the run on every node before its ranks begin"
+    grace = seconds_text(grace_s)
+    if ended:
+        return f"the ranks have ended; processes that they left behind get up to {grace}; Ctrl-C again kills them"
+    return f"stopping the run on every node: ranks are given up to {grace} to save; Ctrl-C again kills them"
+
+
 def waiting_text(ending: NodeEnding) -> str:
     """Return the text on the ranks and processes that a node waits for."""
     grace = seconds_text(ending.grace_s)
     if ending.active:
         still = "still runs" if len(ending.active) == 1 else "still run"
-        return f"{_ranks(ending.active)} {still}; ranks are given up to {grace} to save"
-    return f"the ranks have ended; waiting up to {grace} for what they left behind: {_processes(ending.left)}"
+        return f"{ranks_text(ending.active)} {still}; ranks are given up to {grace} to save"
+    return f"its ranks have ended; waiting up to {grace} for what they left behind: {_processes(ending.left)}"
 
 
 def ended_lines(endings: Mapping[str, NodeEnding]) -> Iterator[str]:
@@ -29,16 +39,16 @@ def ended_lines(endings: Mapping[str, NodeEnding]) -> Iterator[str]:
         for ending in endings.values()
         if ending.signal and not ending.killed and ending.seconds is not None and ending.seconds >= SHORT_S
     ]
-    if took:
-        last = max(took, key=lambda ending: ending.seconds or 0.0)
-        yield f"the ranks ended within {seconds_text(last.seconds or 0.0)} of {last.signal}"
     if killed:
         ranks = sorted(rank for ending in killed for rank in ending.killed)
         were, last = "was" if len(ranks) == 1 else "were", max(killed, key=lambda ending: ending.grace_s)
         since = last.signal or "the failure"
         late = f" did not end within {seconds_text(last.grace_s)} of {since} and" * (last.grace_s > 0)
         more = "; --stop-grace gives ranks more time" * (last.grace_s > 0)
-        yield f"{_ranks(ranks)}{late} {were} killed{more}"
+        yield f"{ranks_text(ranks)}{late} {were} killed{more}"
+    if took:
+        last = max(took, key=lambda ending: ending.seconds or 0.0)
+        yield f"the {'other ' * bool(killed)}ranks ended within {seconds_text(last.seconds or 0.0)} of {last.signal}"
     for node, ending in endings.items():
         if of_node := [left for left in ending.left if left.killed]:
             yield f"{node}: killed what the ranks left behind: {_processes(of_node)}"
@@ -51,7 +61,8 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:g} s"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return `rank 1`, `ranks 0, 1 and 2`."""
     names = listed([str(rank) for rank in ranks], most=8)
     return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
 

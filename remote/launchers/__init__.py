@@ -83,6 +83,8 @@ class Launcher(ABC):
 
     title: str
     """Its name as people write it."""
+    starts = "starting"
+    """Start of the text that is shown until ranks run; their number follows."""
     phase: str | None = None
     """What `start` does, for the progress display. None: nothing."""
     home_folders: Sequence[str] = ()

@@ -19,6 +19,7 @@ class Torchrun(Launcher):
     """Starts every rank by itself."""
 
     title = "torchrun"
+    starts = "torchrun loads torch and starts"
 
     def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> "TorchrunService":
         """Return the service."""

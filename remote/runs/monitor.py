@@ -17,7 +17,7 @@ from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
 from inventories.run import NodeEnding, NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
-from remote.ending_sentences import ended_lines, seconds_text, waiting_text
+from remote.ending_sentences import ended_lines, interrupt_text, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
 from remote.files.mirror import Mirror
@@ -25,6 +25,7 @@ from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
 from remote.runs.outputs import wanted_outputs
 from remote.runs.rank_activity import HangReport
+from remote.runs.rank_states import RankStates
 from remote.runs.run_files import (
     MAX_ARTIFACT_BYTES,
     MAX_CHECKPOINT_BYTES,
@@ -137,6 +138,7 @@ class RunMonitor:
         """Nodes that still have something to say."""
         self._failing: dict[str, float] = {}
         """Nodes with a failed rank → when that was seen, as `awake_s`."""
+        self._ranks = RankStates(run)
         self._stopping = Stopping(self._parts, self._node, observer)
         self._locks = {name: Lock() for name in self._parts}
         """Held by who connects to a node."""
@@ -163,13 +165,15 @@ class RunMonitor:
         *,
         launches: Mapping[str, dict[str, Any]] | None = None,
         wait: bool = True,
-        on_started: Callable[[], None] | None = None,
+        on_started: Callable[[], None] = lambda: None,
+        on_begun: Callable[[], None] = lambda: None,
         left: Event | None = None,
     ) -> None:
         """Follow all nodes until the run is over (`wait`), or bring what there is now.
 
-        With `launches`, each node's launcher is started first. Once `left` is set, nobody waits any more. Raises what
-        broke in a follower's thread.
+        With `launches`, each node's launcher is started first. `on_started` is called when all launchers run,
+        `on_begun` when all ranks do. Once `left` is set, nobody waits any more. Raises what broke in a follower's
+        thread.
         """
         if left is not None and left.is_set():
             return
@@ -177,13 +181,14 @@ class RunMonitor:
             launch = (launches or {}).get(name)
             Thread(target=self._follow, args=(name, launch, wait), daemon=True, name=f"follow {name}").start()
         try:
-            self._wait(on_started, left or Event())
+            self._wait(on_started, on_begun, left or Event())
         finally:
             for mirror in self._mirrors.values():
                 mirror.close()
         self.ended_s = self.ended_s or passed_s()
 
-    def _wait(self, on_started: Callable[[], None] | None, left: Event) -> None:
+    def _wait(self, on_started: Callable[[], None], on_begun: Callable[[], None], left: Event) -> None:
+        begun = False
         while self._open or self._stopping.busy:
             if left.is_set():
                 return
@@ -191,10 +196,15 @@ class RunMonitor:
                 event = self._events.get(timeout=0.2)
             except Empty:
                 self._stop_overdue()
+                for name, text in () if self._stopping.reasons else self._ranks.waiting_nodes(awake_s()):
+                    self._observer.node(name, text)
                 continue
             self._handle(event)
-            if event.kind == "started" and len(self.started_s) == len(self._parts) and on_started:
+            if event.kind == "started" and len(self.started_s) == len(self._parts):
                 on_started()
+            if not begun and self._ranks.all_begun and not self._stopping.reasons:
+                begun = True
+                on_begun()
 
     def close(self) -> None:
         """Close the connections that were opened here, and follow no longer what is still being followed.
@@ -245,9 +255,11 @@ class RunMonitor:
             case "started":
                 self.started_s[event.node] = passed_s()
                 self._observer.node(event.node, "ranks are starting")
-            case "rank" if event.rank is not None and event.rank.exit_code not in (None, 0):
-                self._failing.setdefault(event.node, awake_s())
-                self._stop_others(event.node)
+            case "rank" if event.rank is not None:
+                self._ranks.add(event.node, event.rank, awake_s())
+                if event.rank.exit_code:
+                    self._failing.setdefault(event.node, awake_s())
+                    self._stop_others(event.node)
             case "ending" if event.ending is not None:
                 self._observer.node(event.node, waiting_text(event.ending))
             case "ended" if event.record is not None:
@@ -284,13 +296,12 @@ class RunMonitor:
             return
         waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
         if self._interrupts_handled == 1:
-            grace = seconds_text(self._run.stop_grace_s)
-            self._observer.note(
-                f"stopping the run on every node: ranks are given up to {grace} to save; Ctrl-C again kills them"
-            )
+            ranks, grace_s = self._ranks, self._run.stop_grace_s
+            self._observer.note(interrupt_text(ranks.any_begun, ranks.all_ended, grace_s))
             self._stop_all(Reason.STOPPED, interrupted=True)
         elif self._interrupts_handled == 2:
-            self._observer.note("killing the ranks; Ctrl-C again: without waiting for their end")
+            killed = "what the ranks left behind" if self._ranks.all_ended else "the ranks"
+            self._observer.note(f"killing {killed}; Ctrl-C again: without waiting for their end")
             self._stopping.kill(set(self._parts) - set(self.records))
         else:
             told = (

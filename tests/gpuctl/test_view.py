@@ -28,7 +28,9 @@ with open_view(output, logs="--logs" in sys.argv) as view:
     view.phase("connect", "connecting to 2 nodes")
     view.node("node-0", "asked for \\x1b[31mfacts\\x1b[2J")
     time.sleep(0.5)
-    view.phase("train", "train.py: 2 ranks at work")
+    view.phase("train", "train.py: starting 2 ranks")
+    view.node("node-0", "ranks are starting")
+    view.phase("train", "train.py: 2 ranks running")
     view.metric(0, {"event": "start", "epochs": 2, "steps_per_epoch": 10})
     for step in range(1, 11):
         view.metric(0, {"step": step, "loss": 0.5, "samples": step * 32, "time": step * 0.1})
@@ -63,7 +65,7 @@ def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
     seen = lines(terminal.seen)
     assert "LiveView" in seen
     assert any(re.fullmatch(r"✓ connect +0\.\d s  connecting to 2 nodes", line) for line in seen)
-    assert any(re.fullmatch(r"✓ train +0\.\d s  train.py: 2 ranks at work", line) for line in seen)
+    assert any(re.fullmatch(r"✓ train +0\.\d s  train.py: 2 ranks running", line) for line in seen)
     assert "    node-0  asked for facts" in seen
     assert "  ████████████░░░░░░░░░░░░  epoch 1/2  step 10/20  1.0 s left" in seen
     assert "  loss 0.500  320 samples/s" in seen
@@ -79,7 +81,7 @@ def test_live_view_marks_a_failed_phase_before_the_next_one() -> None:
     with Terminal(WORK, "--failed") as terminal:
         assert terminal.wait() == 0
     seen = lines(terminal.seen)
-    assert any(re.fullmatch(r"✗ train +0\.\d s  train.py: 2 ranks at work", line) for line in seen)
+    assert any(re.fullmatch(r"✗ train +0\.\d s  train.py: 2 ranks running", line) for line in seen)
     assert any(line.startswith("✓ collect") for line in seen)
 
 
@@ -127,7 +129,9 @@ def test_plain_view_writes_to_stderr_without_terminal() -> None:
         "connect: connecting to 2 nodes",
         "node-0: asked for facts",
         "connect: done in N s",
-        "train: train.py: 2 ranks at work",
+        "train: train.py: starting 2 ranks",
+        "node-0: ranks are starting",
+        "train: train.py: 2 ranks running",
         "epoch 1/2, step 1/20, loss 0.500",
         "said beside it",
         "a note",

@@ -208,6 +208,13 @@ def test_an_interrupt_is_sigint_and_stop_is_sigterm_and_ranks_save(two_hosts: Gp
         assert "Traceback" not in err
 
 
+def test_node_whose_ranks_have_ended_says_which_ranks_still_run(two_hosts: Gpuctl) -> None:
+    two_hosts.script("late.py", "import os, time\ntime.sleep(9 * int(os.environ['RANK']))\n")
+    err = two_hosts.ok("train", "late.py").err
+    assert "default-0: rank 0 has ended; rank 1 still runs\n" in err
+    assert "default-1: rank 1 has ended" not in err
+
+
 def test_failure_after_another_node_has_ended_is_told_at_once(two_hosts: Gpuctl) -> None:
     two_hosts.script(
         "late.py", "import os, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(4)\n    sys.exit(3)\n"
@@ -229,8 +236,10 @@ def test_process_that_a_rank_left_is_named_and_ends_within_the_grace(two_hosts: 
     )
     done = two_hosts("train", "--nnodes", "1", "--stop-grace", "9s", "leaves.py")
     assert done.status == 0
-    assert "the ranks have ended; waiting up to 9 s for what they left behind: sh (pid " in done.err
+    assert "its ranks have ended; waiting up to 9 s for what they left behind: sh (pid " in done.err
     assert "default-0: killed what the ranks left behind: sh (pid " in done.err
+    starting = done.err.index("train: leaves.py: torchrun loads torch and starts 1 rank\n")
+    assert starting < done.err.index("train: leaves.py: 1 rank running\n")
     assert "uploaded" in done.out
 
 

@@ -23,6 +23,7 @@ from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.run import Commit, Result, Run, RunNode
+from remote.launchers import launcher_of
 from remote.runs.observer import Observer
 from remote.shared.constants import NODE_FOLDER, RUNS
 
@@ -226,7 +227,11 @@ def see_through(
     def started() -> None:
         on_started()
         if not detach:
-            view.phase("train", f"{run.script}: {ranks} at work")
+            view.phase("train", f"{run.script}: {launcher_of(run.mode).starts} {ranks}")
+
+    def begun() -> None:
+        if not detach:
+            view.phase("train", f"{run.script}: {ranks} running")
 
     with on_interrupt(watch.interrupt):
         # From here on nothing is broken off half-way.
@@ -234,7 +239,7 @@ def see_through(
         view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
         mark = passed_s()
         try:
-            watch.go(launches=launch.commands, wait=not detach, on_started=started)
+            watch.go(launches=launch.commands, wait=not detach, on_started=started, on_begun=begun)
             launched = max(watch.started_s.values(), default=mark)
             run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
             folder.save_run(run)

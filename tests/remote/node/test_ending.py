@@ -11,7 +11,7 @@ from node_here import ROOT
 from support import processes_with
 
 from inventories.run import STOP_GRACE_S, LeftProcess, NodeEnding
-from remote.ending_sentences import ended_lines, waiting_text
+from remote.ending_sentences import ended_lines, interrupt_text, waiting_text
 from remote.node.runs.ending import GRACE_S, command_of
 
 STOP = """
@@ -216,7 +216,7 @@ def test_sentences_on_ends_name_ranks_time_and_processes() -> None:
         "ranks 0 and 1 still run; ranks are given up to 30 s to save"
     )
     assert waiting_text(NodeEnding(grace_s=60.0, left=(left,))) == (
-        "the ranks have ended; waiting up to 60 s for what they left behind: aws s3 cp a b (pid 7)"
+        "its ranks have ended; waiting up to 60 s for what they left behind: aws s3 cp a b (pid 7)"
     )
     quick = NodeEnding(signal="SIGINT", seconds=0.4)
     assert list(ended_lines({"n-0": quick})) == []
@@ -236,3 +236,27 @@ def test_sentences_on_ends_name_ranks_time_and_processes() -> None:
         "ranks 1 and 2 did not end within 30 s of SIGTERM and were killed; --stop-grace gives ranks more time"
     ]
     assert list(ended_lines({"n-0": NodeEnding(grace_s=0.0, killed=(1,))})) == ["rank 1 was killed"]
+    assert list(ended_lines({"n-0": slow, "n-1": killed["n-1"]}))[:2] == [
+        "rank 2 did not end within 30 s of SIGTERM and was killed; --stop-grace gives ranks more time",
+        "the other ranks ended within 8.2 s of SIGINT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "line"),
+    [
+        (False, False, "stopping the run on every node before its ranks begin"),
+        (
+            True,
+            False,
+            "stopping the run on every node: ranks are given up to 30 s to save; Ctrl-C again kills them",
+        ),
+        (
+            True,
+            True,
+            "the ranks have ended; processes that they left behind get up to 30 s; Ctrl-C again kills them",
+        ),
+    ],
+)
+def test_line_on_ctrl_c_says_which_ranks_it_is_about(begun: bool, ended: bool, line: str) -> None:
+    assert interrupt_text(begun, ended, 30.0) == line

@@ -1,0 +1,56 @@
+"""Which ranks of a run have begun and which have ended, as the records of its nodes say."""
+
+from collections.abc import Iterator
+
+from inventories.run import RankRecord, Run
+from remote.ending_sentences import ranks_text
+
+SHOWN_AFTER_S = 5.0
+"""Ranks of all nodes seldom end at the same moment."""
+
+
+class RankStates:
+    """States of all ranks of a run. Times are as `awake_s`."""
+
+    def __init__(self, run: Run) -> None:
+        self._ranks = {part.name: range(part.first_rank, part.first_rank + part.nproc) for part in run.nodes}
+        self._begun: set[int] = set()
+        self._ended: dict[int, int] = {}
+        """Rank → its exit status."""
+        self._idle_since: dict[str, float] = {}
+        """Nodes whose ranks have all ended and that were not shown yet → when."""
+
+    def add(self, node: str, record: RankRecord, now: float) -> None:
+        """Add a rank's record."""
+        self._begun.add(record.rank)
+        if record.exit_code is not None:
+            self._ended[record.rank] = record.exit_code
+            if self._ended.keys() >= set(self._ranks[node]):
+                self._idle_since.setdefault(node, now)
+
+    @property
+    def any_begun(self) -> bool:
+        """Return whether a rank has begun."""
+        return bool(self._begun)
+
+    @property
+    def all_begun(self) -> bool:
+        """Return whether every rank has begun."""
+        return len(self._begun) == sum(map(len, self._ranks.values()))
+
+    @property
+    def all_ended(self) -> bool:
+        """Return whether every rank has ended."""
+        return not self._active()
+
+    def waiting_nodes(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yield each node whose ranks ended well a while ago while others run, once, with the text on them."""
+        for node, since in list(self._idle_since.items()):
+            ranks, active = self._ranks[node], self._active()
+            if now - since >= SHOWN_AFTER_S and active and not any(self._ended[rank] for rank in ranks):
+                del self._idle_since[node]
+                have, run = "has" if len(ranks) == 1 else "have", "runs" if len(active) == 1 else "run"
+                yield node, f"{ranks_text(ranks)} {have} ended; {ranks_text(active)} still {run}"
+
+    def _active(self) -> list[int]:
+        return [rank for ranks in self._ranks.values() for rank in ranks if rank not in self._ended]
