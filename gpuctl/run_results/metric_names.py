@@ -38,7 +38,7 @@ _USUAL = re.compile(
 def flat(line: Line, prefix: str = "", depth: int = DEPTH) -> Iterator[tuple[str, object]]:
     """Yield the names and values of a line; in `{"train": {"loss": 1}}` the name is `train/loss`."""
     for name, value in line.items():
-        if isinstance(value, Mapping) and depth:
+        if isinstance(value, dict) and depth:  # faster than Mapping
             yield from flat(value, f"{prefix}{name}/", depth - 1)
         else:
             yield f"{prefix}{name}", value

@@ -29,21 +29,21 @@ def script_losses(metrics: Mapping[int, Sequence[Line]]) -> LossCurve:
     """Return the training loss of the lowest rank that reports one; a loss on held-out data if no rank does."""
     held_out = LossCurve()
     for rank in sorted(metrics):
-        name = loss_name(Counter(name for line in metrics[rank] for name in losses_of(line)))
+        losses = [losses_of(line) for line in metrics[rank]]
+        name = loss_name(Counter(name for values in losses for name in values))
         if name is None or (held_out.losses and is_held_out(name)):
             continue
-        curve = _curve(name, metrics[rank])
+        lines = zip(metrics[rank], losses, strict=True)
+        curve = _curve(name, [(line, values[name]) for line, values in lines if name in values])
         if not is_held_out(name):
             return curve
         held_out = curve
     return held_out
 
 
-def _curve(name: str, lines: Sequence[Line]) -> LossCurve:
+def _curve(name: str, losses: Sequence[tuple[Line, float]]) -> LossCurve:
     """Return the curve by epochs, else by steps, else by lines: the first of them that has several points."""
-    points = [
-        (step_of(line), epoch_of(line), losses[name]) for line in lines if name in (losses := losses_of(line))
-    ]
+    points = [(step_of(line), epoch_of(line), loss) for line, loss in losses]
     of_epochs = [(epoch, loss) for step, epoch, loss in points if step is None and epoch is not None]
     of_steps = [(epoch, loss) for step, epoch, loss in points if step is not None and epoch is not None]
     curves: tuple[tuple[Literal["epoch", "step", "line"], dict[float, float]], ...] = (
