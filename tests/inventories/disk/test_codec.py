@@ -90,7 +90,8 @@ def test_to_json_writes_the_documented_result_keys():
     assert document["train"] == {
         "model": None, "dataset": None, "strategy": None, "device": None, "precision": None,
         "memory_savers": [], "epochs": None,
-        "epochs_before": None, "first_step_s": None, "epoch_s": [1.0], "samples_per_s": None, "loss": [0.5],
+        "epochs_before": None, "first_step_s": None,
+        "first_step": None, "parts": None, "epoch_s": [1.0], "samples_per_s": None, "loss": [0.5],
         "loss_at": [], "loss_from": None, "loss_by": None,
         "accuracy": None, "perplexity": None, "tokens_per_s": None, "memory_gb": None, "mfu": None, "metrics": {},
         "judged_on": None,
