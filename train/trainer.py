@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from train.batches.batch import preparation
 from train.batches.factory import batch_size_per_rank, training_batches
 from train.batches.sampling import samples_per_rank
-from train.checkpoints import parts
 from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
 from train.data.dataset import Samples
@@ -46,6 +45,9 @@ from train.train_step import (
     micro_batch_size,
     smallest_micro_batch,
 )
+
+if TYPE_CHECKING:
+    from train.checkpoints.parts import PartsReader
 
 DATA_TIMEOUT_S = 1800.0
 """Until every rank has its data: some nodes may have to download it first."""
@@ -265,9 +267,11 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what this rank has of the model's and the optimizer's tensors, by the bare model's names."""
+        from train.checkpoints import parts
+
         return parts.tensors(self.strategy, self.model, self._optimizer)
 
-    def load_state_dict(self, state: dict[str, Any], reader: parts.PartsReader | None = None) -> None:
+    def load_state_dict(self, state: dict[str, Any], reader: "PartsReader | None" = None) -> None:
         """Continue from the states of all ranks together, which may have been more or fewer.
 
         `reader`: of the model's and the optimizer's tensors, where they are not in the state.

@@ -14,21 +14,23 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
-from train.checkpoints import files, parts
+from train.checkpoints import files
 from train.checkpoints.checks import State, check_identity, check_optimizer, check_position
 from train.distributed.environment import DistributedEnvironment, ranks_text
 from train.distributed.process_group import barrier
-from train.errors import BadCheckpoint, TrainError
+from train.errors import BadCheckpoint
 from train.options import Options
 from train.reporting.progress import TrainingProgress
 from train.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from train.checkpoints.parts import PartsReader  # torch takes a second to import its part of it
 
 DISK_TIMEOUT_S = 1800.0
 """For rank 0 to write or read a checkpoint, which the others wait for."""
@@ -56,7 +58,7 @@ class Resumable(Protocol):
         """Return what this rank has of a sharded model and its optimizer."""
         ...
 
-    def load_state_dict(self, state: State, reader: parts.PartsReader | None = None) -> None:
+    def load_state_dict(self, state: State, reader: "PartsReader | None" = None) -> None:
         """Continue from the states of all ranks together, which may have been more or fewer."""
         ...
 
@@ -133,6 +135,8 @@ class Checkpointer:
             self._prune(step)
 
     def _save_parts(self, rest: memoryview | None, about: dict[str, int]) -> None:
+        from train.checkpoints import parts
+
         trainer, env = self._trainer, self._trainer.env
         path = files.path_of(self._folder, about["step"])
         if env.local_rank == 0:  # they would be of an earlier one of that name
@@ -150,11 +154,14 @@ class Checkpointer:
             return
         written, self._written = self._written, None
         error = written.exception()
-        if isinstance(error, CheckpointException):
+        if error is None:
+            return
+        if self._trainer.strategy.sharded:
+            from train.checkpoints import parts
+
             assert self._writing is not None
-            raise _of_ranks(error, files.path_of(self._folder, self._writing)) from error
-        if error is not None:
-            raise error
+            raise parts.explained(error, files.path_of(self._folder, self._writing)) from error
+        raise error
 
     def _prune(self, step: int) -> None:
         """Remove older checkpoints on all nodes: rank 0 knows which are whole."""
@@ -216,6 +223,8 @@ class Checkpointer:
         trainer, path = self._trainer, self._folder / name
         try:
             if "folder" in document:
+                from train.checkpoints import parts
+
                 state = files.load(path / parts.REST)
                 reader = parts.PartsReader(path, set(document["files"]))
             else:
@@ -278,12 +287,3 @@ def _gather(state: State, world_size: int) -> None:
     dist.all_gather_object(own, (state["rng"], state["seen"]))
     state["rng"] = [rng for rngs, _ in own for rng in rngs]
     state["seen"] = [part for _, seen in own for part in seen]
-
-
-def _of_ranks(error: CheckpointException, path: Path) -> TrainError:
-    """Return the error for parts that ranks could not write: `rank 1: No space left on device`."""
-    reasons = [
-        f"rank {rank}: {getattr(cause, 'strerror', None) or str(cause).splitlines()[0].rstrip('.')}"
-        for rank, (cause, _) in sorted(error.failures.items())
-    ]
-    return files.not_written(path, "; ".join(reasons[:3]))

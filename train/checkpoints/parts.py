@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -55,6 +56,17 @@ def tensors(strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optim
             f"{OPTIMIZER}{name}.{key}": value for key, value in values.items() if isinstance(value, Tensor)
         }
     return found
+
+
+def explained(error: BaseException, path: Path) -> BaseException:
+    """Return NotWritten with `rank 1: No space left on device` where ranks could not write, else the error itself."""
+    if not isinstance(error, CheckpointException):
+        return error
+    reasons = [
+        f"rank {rank}: {getattr(cause, 'strerror', None) or str(cause).splitlines()[0].rstrip('.')}"
+        for rank, (cause, _) in sorted(error.failures.items())
+    ]
+    return files.not_written(path, "; ".join(reasons[:3]))
 
 
 def save(

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics, built from their names."""
+"""Metrics, built from their names: those of torchmetrics, and the accuracy."""
 
 import difflib
 import sys
@@ -25,9 +25,45 @@ CHECKED_FROM = {"accuracy": 2, "f1": 2, "top5": 5}
 """Metrics that are known to be one number, without asking torchmetrics: from how many classes on."""
 
 
+BUILT_IN = "accuracy"
+"""The default metric. torchmetrics, which takes seconds to import, is needed for the others only."""
+
+
+class Accuracy:
+    """The fraction of samples whose largest logit is that of their label. Its methods are those of torchmetrics."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._right = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._samples = torch.zeros((), dtype=torch.int64, device=self._device)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch: logits [b, classes], labels [b]."""
+        self._right = self._right + (logits.argmax(1) == labels).sum()
+        self._samples = self._samples + len(labels)
+
+    @property
+    def metric_state(self) -> dict[str, Tensor]:
+        """The sums, for `merge_state`."""
+        return {"right": self._right, "samples": self._samples}
+
+    def merge_state(self, state: dict[str, Tensor]) -> None:
+        """Add the sums of another one."""
+        self._right = self._right + state["right"]
+        self._samples = self._samples + state["samples"]
+
+    def compute(self) -> float:
+        """Return the fraction, 0 .. 1; NaN without a sample."""
+        return float(self._right / self._samples)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of torchmetrics, and what it is computed from."""
+    """A metric, and what it is computed from."""
 
     name: str
     metric: Any
@@ -37,6 +73,8 @@ class Metric:
 
 def build_metric(name: str, classes: int, device: torch.device) -> Metric:
     """Build a metric. Raises BadOptions, before anything is trained, for one that is not a single number."""
+    if name == BUILT_IN and classes >= CHECKED_FROM[name]:
+        return Metric(name=name, metric=Accuracy(device), of_probabilities=False)
     library = _torchmetrics()
     plain, settings = SETTINGS.get(name, (name, {}))
     kind = _kinds(library).get(plain)
@@ -115,5 +153,5 @@ def missing_package(package: str | None) -> BadEnvironment:
     """Return the error for a package that metrics need."""
     return BadEnvironment(
         f"{sys.executable} has no package {package}, which metrics need. Install it: {sys.executable} -m pip "
-        "install torchmetrics; or train with --metrics loss."
+        "install torchmetrics; or train with --metrics accuracy."
     )

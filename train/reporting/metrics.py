@@ -1,7 +1,7 @@
-"""The mean loss of an epoch's samples over all ranks, and metrics of torchmetrics by their names.
+"""The mean loss of an epoch's samples over all ranks, and metrics by their names.
 
 Importing this module does not import torchmetrics, which loads its metrics of sound, text and pictures as well and
-takes seconds. A manager imports it once it has a metric to compute, so that the first step does not wait for it.
+takes seconds. A manager imports it once it has one of its metrics to compute, so that the first step does not wait.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.reporting.metric_factory import CHECKED_FROM, Metric, build_metric, missing_package
+from train.reporting.metric_factory import BUILT_IN, CHECKED_FROM, Metric, build_metric, missing_package
 
 BUFFERED_NUMBERS = 2**24
 """Numbers in logits that are kept before torchmetrics gets them: 64 MiB."""
@@ -49,7 +49,7 @@ class MetricsManager:
         self._device = device
         self._classes = classes
         self._names = [name for name in names if name != "loss"]
-        if self._names and find_spec("torchmetrics") is None:
+        if set(self._names) - {BUILT_IN} and find_spec("torchmetrics") is None:
             raise missing_package("torchmetrics")
         checked = all(classes >= CHECKED_FROM.get(name, math.inf) for name in self._names)
         # What is needed between two steps is imported before the first one.

@@ -34,6 +34,7 @@ def main(arguments: List[str]) -> int:
     errors = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
     try:
         importlib.import_module("torch" if job[0] != JOB else JOB + ".job")
+        importlib.import_module("torch._dynamo")  # every optimizer of torch imports it with its first step
         fresh = False
     except Exception as error:  # noqa: BLE001 - each rank tries by itself, and tells of it in its log
         sys.stderr.write("gpuctl: the ranks begin by themselves: {!r}\n".format(error))

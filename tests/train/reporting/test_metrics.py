@@ -270,12 +270,12 @@ def test_metrics_manager_without_torchmetrics_names_the_package():
         "sys.modules['torchmetrics'] = None\n"
         "from train.errors import BadEnvironment\n"
         "from train.reporting.metrics import MetricsManager\n"
-        "try: MetricsManager(['accuracy'], 10, torch.device('cpu'))\n"
+        "try: MetricsManager(['f1'], 10, torch.device('cpu'))\n"
         "except BadEnvironment as error: print(error)\n"
     )
     assert done.stdout == (
         f"{sys.executable} has no package torchmetrics, which metrics need. Install it: {sys.executable} -m pip "
-        "install torchmetrics; or train with --metrics loss.\n"
+        "install torchmetrics; or train with --metrics accuracy.\n"
     ), done.stderr
 
 
