@@ -105,7 +105,7 @@ def refuse_after_function(request: "TrainRequest") -> None:
 
 
 def how_to_move(run: Run, error: FirstError) -> str:
-    """Return the line that gives gpuctl the options that the script refused; empty: it refused none of gpuctl's."""
+    """Return the line that gives gpuctl the options that the script refused. Empty: it refused no such option."""
     misplaced = run.options and run.options.misplaced
     if not misplaced:
         return ""
@@ -162,7 +162,7 @@ def _without_values(words: Sequence[str]) -> list[str]:
 
 
 def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -> str:
-    """Return the note on options that the script got; empty: none needs one. Raises Usage as `check_options` does.
+    """Return the note on options that the script got, or an empty text. Raises Usage as `check_options` does.
 
     `unknown`: options that the script does not define, as far as its source is sent.
     """

@@ -13,7 +13,7 @@ from typing import Any
 from remote.python_env.project_files import parse_toml, read_toml
 
 SETTINGS = "uv.toml"
-"""The file beside a list of requirements that gives uv the table."""
+"""The file that gives uv the table, in the folder of a list of requirements."""
 _TABLE = "extra-build-dependencies"
 _HINT = re.compile(
     r"`(?P<package>[\w.-]+)(?:@[^`]*)?` depends on `(?P<module>[\w.-]+)`, but doesn't declare it"
@@ -22,7 +22,7 @@ _HINT = re.compile(
 
 
 def settings_of(folder: Path, root: Path) -> str:
-    """Return the table of the nearest pyproject.toml, up to `root`, as uv's settings. Empty: none has that table.
+    """Return the table of the nearest pyproject.toml, up to `root`, as uv's settings. Empty: no file has that table.
 
     Raises BadRequirements for a file that can't be read.
     """
@@ -35,7 +35,7 @@ def settings_of(folder: Path, root: Path) -> str:
 
 
 def uv_settings(files: Iterable[tuple[str, str]], settings: str) -> Mapping[str, Any]:
-    """Return uv's settings of the pyproject.toml among the files that are sent, else those beside a list."""
+    """Return uv's settings in the pyproject.toml that is sent, else the settings of a list."""
     for name, text in files:
         if name == "pyproject.toml":
             uv: Mapping[str, Any] = parse_toml(text).get("tool", {}).get("uv", {})
@@ -43,20 +43,20 @@ def uv_settings(files: Iterable[tuple[str, str]], settings: str) -> Mapping[str,
     return parse_toml(settings)
 
 
-def advice(said: str, uv: Mapping[str, Any], named: Sequence[str]) -> str:
+def advice(text: str, uv: Mapping[str, Any], named: Sequence[str]) -> str:
     """Return how to declare a build's missing module, which uv's hint names. Empty: that is not what failed.
 
     `uv`: its present settings; `named`: the requirements, whose version of the module the build gets, too.
     """
-    found = _HINT.search(" ".join(said.split()))
-    if found is None:
+    hint = _HINT.search(" ".join(text.split()))
+    if hint is None:
         return ""
-    package, module = found["package"], found["module"]
+    package, module = hint["package"], hint["module"]
     pinned = re.compile(rf"{re.escape(module)}\s*[=<>~!].*", re.IGNORECASE)
     need = next((name for name in named if pinned.fullmatch(name)), module)
     table = _table(uv)
-    text = _text(f"tool.uv.{_TABLE}", {**table, package: [*table.get(package, ()), need]})
-    lines = "".join(f"\n    {line}" for line in text.splitlines())
+    extended = _text(f"tool.uv.{_TABLE}", {**table, package: [*table.get(package, ()), need]})
+    lines = "".join(f"\n    {line}" for line in extended.splitlines())
     return (
         f"The build of {package} imports {module}, and {package} does not declare that. Add this to the project's "
         f"pyproject.toml (or write one with only these lines beside the script), and type the command again:{lines}\n"

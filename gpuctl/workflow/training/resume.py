@@ -93,7 +93,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     asked = candidates.only(candidates.wrote())
     picked = asked.pick()
     if picked is None:
-        others = {run.run for run in runs}.difference(mine)
+        foreign = {run.run for run in runs}.difference(mine)
         if request.built_in:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         else:
@@ -101,8 +101,8 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
             missing = not request.module and not Path(name).exists()
             who = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
             # The script of another path may be the same one, moved since.
-            others &= {run.run for run in runs if Path(run.script).name == Path(name).name}
-        other = every.only(others).pick()
+            foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}
+        other = every.only(foreign).pick()
         raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
     source, found, locations = picked
     if (missed := asked.unknown()) is not None:
