@@ -22,10 +22,10 @@ from gpuctl.options import TYPED, App
 from gpuctl.script_sources import sources_of
 from gpuctl.text import clean
 from inventories.end_reasons import Cause
-from inventories.run import FirstError, Misplaced, Run
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
+    from inventories.run import FirstError, Run
 
 DISTINCTIVE = frozenset({
     "--bring", "--cluster", "--detach", "--dry-run", "--forecast", "--hang-after", "--layouts", "--max-restarts",
@@ -82,6 +82,8 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     unknown = [name for name in line.options if name != ignored and not _takes(sources, name)]
     if note := _note(line, unknown, ignored, is_sent=bool(sources)):
         app.output.say(note)
+    from inventories.run import Misplaced  # completion does without it
+
     misplaced = Misplaced(
         command=(line.command, *_without_values(line.before)),
         options=tuple(map(tuple, line.options.values())),
@@ -104,7 +106,7 @@ def refuse_after_function(request: "TrainRequest") -> None:
     raise Usage(f"{function} gets no arguments: leave out {words}, and name what it gets with --param.")
 
 
-def how_to_move(run: Run, error: FirstError) -> str:
+def how_to_move(run: "Run", error: "FirstError") -> str:
     """Return the line that gives gpuctl the options that the script refused. Empty: it refused no such option."""
     misplaced = run.options and run.options.misplaced
     if not misplaced:
@@ -125,7 +127,7 @@ def how_to_move(run: Run, error: FirstError) -> str:
     return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
 
 
-def _names(error: FirstError, option: str) -> bool:
+def _names(error: "FirstError", option: str) -> bool:
     """Return whether an error names an option as it was typed, or a refusal of arguments without its dashes."""
     words = error.detail or error.message
     bare = (
