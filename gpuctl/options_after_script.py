@@ -10,9 +10,8 @@ import itertools
 import re
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +21,7 @@ from gpuctl.options import TYPED, App
 from gpuctl.script_sources import sources_of
 from gpuctl.text import clean
 from inventories.end_reasons import Cause
+from remote.shared.addresses import without_logins
 
 if TYPE_CHECKING:
     from gpuctl.workflow.training.request import TrainRequest
@@ -55,13 +55,18 @@ class _Line:
     """The script, or `-m MODULE`."""
     after: Sequence[str]
     """All words after the script."""
-    options: Mapping[str, Sequence[str]]
-    """Of these, typed name → words of each option of gpuctl."""
+    options: Sequence[Sequence[str]]
+    """Of these, the words of each option of gpuctl, once for each time that it was typed."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of these options, as they were typed."""
+        return list(dict.fromkeys(map(_name, self.options)))
 
     @property
     def corrected(self) -> str:
         """The line with all options before the script."""
-        return _corrected([self.command, *self.before], self.target, self.after, list(self.options.values()))
+        return _corrected([self.command, *self.before], self.target, self.after, self.options)
 
     @property
     def confirmed(self) -> str:
@@ -79,14 +84,14 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     if line is None or not line.options:
         return request
     sources = _sources(request)
-    unknown = [name for name in line.options if name != ignored and not _takes(sources, name)]
+    unknown = [name for name in line.names if name != ignored and not _takes(sources, name)]
     if note := _note(line, unknown, ignored, is_sent=bool(sources)):
         app.output.say(note)
     from inventories.run import Misplaced  # completion does without it
 
     misplaced = Misplaced(
-        command=(line.command, *_without_values(line.before)),
-        options=tuple(map(tuple, line.options.values())),
+        command=(line.command, *without_secrets(line.before)),
+        options=tuple(map(tuple, line.options)),
         unknown=tuple(unknown),
     )
     return replace(request, misplaced=misplaced)
@@ -100,7 +105,7 @@ def refuse_after_function(request: "TrainRequest") -> None:
     line = _cut(click.get_current_context(), request)
     if line is not None and line.options:
         raise Usage(
-            f"{next(iter(line.options))} stands after {function}, and a function gets no options. Put gpuctl's own "
+            f"{line.names[0]} stands after {function}, and a function gets no options. Put gpuctl's own "
             f"options first: {line.corrected}"
         )
     raise Usage(f"{function} gets no arguments: leave out {words}, and name what it gets with --param.")
@@ -111,23 +116,24 @@ def how_to_move(run: "Run", error: "FirstError") -> str:
     misplaced = run.options and run.options.misplaced
     if not misplaced:
         return ""
-    names = [words[0].partition("=")[0] for words in misplaced.options]
-    refused = [name for name in names if _names(error, name)]
+    names = list(dict.fromkeys(map(_name, misplaced.options)))
+    refused = [name for name in names if _is_named(error, name)]
     if error.detail.lower().startswith("usage:"):  # docopt prints no other line
         refused = list(misplaced.unknown)
     if not refused:
         return ""
-    moved = [
-        words
-        for name, words in zip(names, misplaced.options, strict=True)
-        if name in refused or name in misplaced.unknown
-    ]
+    moved = [words for words in misplaced.options if _name(words) in {*refused, *misplaced.unknown}]
     script = run.script.split() if run.script.startswith("-m ") else [run.script]
     line = clean(_corrected(misplaced.command, script, run.args, moved), 10_000)
     return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
 
 
-def _names(error: "FirstError", option: str) -> bool:
+def _name(option: Sequence[str]) -> str:
+    """Return the name of an option, as it was typed."""
+    return option[0].partition("=")[0]
+
+
+def _is_named(error: "FirstError", option: str) -> bool:
     """Return whether an error names an option as it was typed, or a refusal of arguments without its dashes."""
     words = error.detail or error.message
     bare = (
@@ -152,11 +158,14 @@ def _corrected(
     return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
 
 
-def _without_values(words: Sequence[str]) -> list[str]:
-    """Return options without the values of variables, which may be secrets: `--env KEY` takes its value from here."""
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Return options without secrets: the values of variables, and the user and the password of addresses.
+
+    `--env KEY` takes its value from here.
+    """
     last = ["", *words]
     return [
-        re.sub(r"^(--env=[^=]*)=.*", r"\1", word, flags=re.DOTALL)
+        re.sub(r"^(--env=[^=]*)=.*", r"\1", without_logins(word), flags=re.DOTALL)
         if before != "--env"
         else word.partition("=")[0]
         for before, word in zip(last, words, strict=False)
@@ -176,9 +185,7 @@ def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -
             f"If the script takes the option, type: {line.confirmed}"
         )
     shown = unknown if is_sent else [name for name in unknown if _dashed(name) in DISTINCTIVE]
-    noted = [
-        name for name in line.options if name in shown or (name != ignored and _dashed(name) in DECISIVE)
-    ]
+    noted = [name for name in line.names if name in shown or (name != ignored and _dashed(name) in DECISIVE)]
     if not noted:
         return ""
     went = "went to the script; gpuctl's own goes before it"
@@ -197,7 +204,9 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
     if request.module is not None:
         typed_together = before[-1] != request.module  # -mMODULE
         before, target, after = before[: -1 if typed_together else -2], ("-m", request.module), words
-    elif not (Path(words[0]).exists() or Path(words[0].rpartition(":")[0]).is_file()):
+    elif not (
+        (request.folder / words[0]).exists() or (request.folder / words[0].rpartition(":")[0]).is_file()
+    ):
         return None  # another error
     taken = after[: after.index("--")] if "--" in after else after
     known = {
@@ -207,13 +216,13 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
         for name in (*param.opts, *param.secondary_opts)
         if param.name != "module"  # many scripts have a -m
     }
-    options: dict[str, list[str]] = {}
+    options: list[list[str]] = []
     ahead = iter(taken)
     for word in ahead:
         name, equals, _ = word.partition("=")
         if (param := known.get(_dashed(name))) is not None:
             takes_next = not (param.is_flag or equals)
-            options.setdefault(name, []).extend([word, *itertools.islice(ahead, takes_next)])
+            options.append([word, *itertools.islice(ahead, takes_next)])
     return _Line(
         command=context.command_path.removeprefix("gpuctl "),
         before=before,

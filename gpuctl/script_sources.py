@@ -19,13 +19,20 @@ MAX_NAMES = 2000
 
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 _READS = re.compile(
-    r"(?<![A-Za-z])load(?!er|ed)|(?<![A-Za-z])(?:restore|resume|read)(?:_|\b)|pretrained|ckpt_path|last_checkpoint"
+    r"(?<![A-Za-z])load(?!er|ed)|(?<![A-Za-z])(?:restore|resume|read)(?:_|\b)|(?<!save_)pretrained|ckpt_path|last_checkpoint"
     r"|exists|is_file|is_dir|i?glob\b|iterdir|listdir|scandir|\bwalk\b|\bopen\((?![^\n]*[,=] ?['\"][wax]b?\+?['\"])"
 )
 """Words with which a source loads a file, or looks whether it exists."""
-_WRITES = re.compile(r"save|dump|write|\bto_\w+\(|\bopen\([^\n]*[,=] ?['\"][wax]b?\+?['\"]")
+_WRITES = (
+    r"(?<!def )(?:\b|_)(?:save|dump|write|to_)\w*\([^\n;]*?{name}"
+    r"|\bopen\([^\n;]*?{name}['\")\s]*,\s*(?:mode=)?['\"][wax]"
+    r"|{name}['\")\s]*\.(?:write|save|to)_\w+\("
+)
+"""Calls that write the file of a name, which is among their arguments or is the path that they belong to."""
+_SHOWS = re.compile(r"^\s*#|\b(?:print|debug|info|warning|log)\(")
+"""Lines that show a name, and neither load nor write its file."""
 _SEARCHES = re.compile(
-    r"i?glob\b|listdir|iterdir|scandir|\bwalk\b|resume|last_checkpoint|ckpt_path|pretrained"
+    r"i?glob\b|listdir|iterdir|scandir|\bwalk\b|resume|last_checkpoint|ckpt_path|(?<!save_)pretrained"
 )
 """Words with which a source loads files whose names do not stand in it."""
 _NAMES_RANKS = re.compile(
@@ -124,11 +131,18 @@ def reads_files(source: str) -> bool:
 
 
 def only_writes(sources: Iterable[str], name: str) -> bool:
-    """Return whether each line with a file's name writes the file, and no source looks for files of any name."""
+    """Return whether each line with a file's name is a call that writes the file, and no source searches for files.
+
+    A variable or a default that holds the name may be loaded elsewhere.
+    """
     if any(_SEARCHES.search(source) for source in sources):
         return False
     lines = [line for source in sources if name in source for line in source.splitlines() if name in line]
-    return bool(lines) and all(_WRITES.search(line) and not _READS.search(line) for line in lines)
+    if any(map(_READS.search, lines)):
+        return False
+    writes = re.compile(_WRITES.format(name=re.escape(name)))
+    used = [line for line in lines if not _SHOWS.search(line)]
+    return bool(used) and all(map(writes.search, used))
 
 
 def names_ranks(sources: Sequence[str]) -> bool:

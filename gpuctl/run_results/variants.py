@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpuctl import text
+from gpuctl.script_arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.run import Result
@@ -74,22 +75,6 @@ def options_of(args: Sequence[str]) -> Mapping[str, str]:
     A flag has an empty value.
     """
     options: dict[str, list[str]] = {}
-    name = ARGUMENTS
-    for word in args:
-        key, is_assigned, value = word.partition("=")
-        if word.startswith("-") and not _is_number(word):
-            name = key.lstrip("-") or ARGUMENTS
-            options.setdefault(name, []).extend([value] if is_assigned else [])
-        elif is_assigned and key.lstrip("+").replace(".", "_").isidentifier():
-            options.setdefault(key.lstrip("+"), []).append(value)
-        else:
-            options.setdefault(name, []).append(word)
+    for name, value in named_values(args):
+        options.setdefault(name or ARGUMENTS, []).extend([] if value is None else [value])
     return {name: " ".join(values) for name, values in options.items()}
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

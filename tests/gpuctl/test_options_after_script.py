@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl import cli
+from gpuctl.options_after_script import without_secrets
 
 SOURCES = {
     "my.py": "import sys\nloss.detach()\n",
@@ -25,6 +26,16 @@ SOURCES = {
         ("my.py --lr 1 --detach", "--detach my.py --lr 1", "-- my.py --lr 1 --detach"),
         ("--yes my.py --nnodes 1", "--nnodes 1 --yes my.py", "--yes -- my.py --nnodes 1"),
         ("my.py --nproc_per_node 2 x", "--nproc-per-node 2 my.py x", "-- my.py --nproc_per_node 2 x"),
+        (
+            "--env A=1 my.py --nnodes 2 --lr 1 --nnodes=3 --lr 2",
+            "--nnodes 2 --nnodes=3 --env A=1 my.py --lr 1 --lr 2",
+            "--env A=1 -- my.py --nnodes 2 --lr 1 --nnodes=3 --lr 2",
+        ),
+        (
+            "my.py --stop_grace 1 --stop_grace 2",
+            "--stop-grace 1 --stop-grace 2 my.py",
+            "-- my.py --stop_grace 1 --stop_grace 2",
+        ),
         ("my.py --max_restarts=3", "--max-restarts=3 my.py", "-- my.py --max_restarts=3"),
         ("my.py --nnodes=1 --json x", "--nnodes=1 --json my.py x", "-- my.py --nnodes=1 --json x"),
         ("-y -m pkg.mod --dry-run", "--dry-run -y -m pkg.mod", "-y -- -m pkg.mod --dry-run"),
@@ -75,6 +86,8 @@ def test_train_refuses_options_after_a_script_that_does_not_know_them(
          "gpuctl train --json my.py --lr 0.1"),
         ("my.py -y --device cpu", "-y and --device after my.py went to the script; gpuctl's own goes before it: "
          "gpuctl train -y --device cpu my.py"),
+        ("my.py -v --env A=1 --env B=2", "-v and --env after my.py went to the script; gpuctl's own goes before it: "
+         "gpuctl train -v --env A=1 --env B=2 my.py"),
         ("my.py -m x -n 2", ""),
         ("fields.py -v", ""),
         ("short.py -v -y", "-y after short.py went to the script; gpuctl's own goes before it: gpuctl train -v -y "
@@ -125,6 +138,13 @@ def test_tune_says_what_a_function_needs_and_where_options_stand(
 ) -> None:
     assert cli.main(["tune", "--param", "lr=grid(1,2)", *words.split()]) == 2
     assert capsys.readouterr().err.endswith(f"{said}\n")
+
+
+def test_options_in_a_record_have_no_secrets() -> None:
+    words = "--env A=1 --env=B=2 --pip git+https://me:x@host/y@v1 --pip=https://x@host/z --nnodes 2"
+    assert " ".join(without_secrets(words.split())) == (
+        "--env A --env=B --pip git+https://host/y@v1 --pip=https://host/z --nnodes 2"
+    )
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuctl.script_arguments import named_values
 from gpuctl.text import clean
 from inventories.machine import Inventory
 
@@ -40,7 +41,9 @@ def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: boo
     `folder`: that of the script. `root`: the folder that is sent. `local`: the nodes are hosts on this computer.
     """
     notes = []
-    for option, value in _values(words):
+    for option, value in named_values(words):
+        if value is None or not _may_be_path(option, value):
+            continue
         path, absolute = folder / value, value.startswith("/")
         if _OUTPUT_OPTION.search(option.lower()) or (
             absolute and not local and not path.is_relative_to(root)
@@ -55,25 +58,12 @@ def notes_on_paths(words: Sequence[str], folder: Path, root: Path, *, local: boo
     return list(dict.fromkeys(notes))
 
 
-def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the option and the value of each argument that may be a path."""
-    option = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if word.startswith("-") and not equals:
-            option = word
-            continue
-        if not equals:
-            name, value = option, word
-        is_path = "/" in value or _SUFFIX.search(value) or _PATH_OPTION.search(name.lower())
-        if (
-            value
-            and is_path
-            and len(value) < 1000
-            and not value.startswith("~")
-            and not _NO_PATH.search(value)
-        ):
-            yield name, value
+def _may_be_path(option: str, value: str) -> bool:
+    """Return whether the value of an option, or a word alone, may be a path."""
+    is_path = "/" in value or _SUFFIX.search(value) or _PATH_OPTION.search(option.lower())
+    return bool(
+        value and is_path and len(value) < 1000 and not value.startswith("~") and not _NO_PATH.search(value)
+    )
 
 
 def _near(path: Path, folder: Path) -> Path | None:

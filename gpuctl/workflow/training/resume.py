@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
+from gpuctl.script_arguments import option_groups
 from gpuctl.text import for_cluster
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
@@ -52,7 +53,7 @@ def _refuse_value(app: App, request: TrainRequest) -> None:
     if request.built_in or request.module is not None:
         return
     word, *words = request.words
-    path = Path(word)
+    path = request.folder / word
     if path.suffix in ("", ".py") and (path.is_file() or (path / "__main__.py").is_file()):
         return
     with suppress(NotFound):
@@ -98,7 +99,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         else:
             name = request.module or request.words[0]
-            missing = not request.module and not Path(name).exists()
+            missing = not request.module and not (request.folder / name).exists()
             who = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
             # The script of another path may be the same one, moved since.
             foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}
@@ -249,12 +250,7 @@ def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
 
     An option is `--name` with what follows until the next one, `--name=value`, `--flag` or `--no-flag`.
     """
-    options: dict[str, list[str]] = {}
-    group: list[str] = []
-    for word in words:
-        if word.startswith("--") or not options:
-            group = options[_option(word)] = []
-        group.append(word)
+    options = {_setting(group[0]): group for group in option_groups(words)}
     return tuple(word for group in options.values() for word in group)
 
 
@@ -263,8 +259,8 @@ def superseded(before: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
 
     An earlier option is left out where a new one has its name and as many values: it counts no more.
     """
-    new = {_form(group) for group in _groups(words)}
-    earlier = [group for group in _groups(before) if _form(group) not in new]
+    new = {_form(group) for group in option_groups(words)}
+    earlier = [group for group in option_groups(before) if _form(group) not in new]
     return (*(word for group in earlier for word in group), *words)
 
 
@@ -274,19 +270,8 @@ def _form(group: Sequence[str]) -> tuple[str, int]:
     return name, len(group) - 1 + len(equals)
 
 
-def _groups(words: Sequence[str]) -> list[list[str]]:
-    """Return a script's arguments, each option with the words that follow it."""
-    groups: list[list[str]] = []
-    for word in words:
-        is_option = word.startswith("-") and not word[1:2].isdigit()
-        if is_option or not groups or not groups[-1][0].startswith("-"):
-            groups.append([])
-        groups[-1].append(word)
-    return groups
-
-
-def _option(word: str) -> str:
-    """What an option sets: the two ways to give a batch size exclude each other."""
+def _setting(word: str) -> str:
+    """Return the name of the setting that an option has: the two options for a batch size exclude each other."""
     name = word.split("=")[0].removeprefix("--").removeprefix("no-")
     return "batch-size" if name == "global-batch-size" else name
 
@@ -300,7 +285,7 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
     path = script_path(run)
     if run.built_in or path is None:
         return not run.built_in and Path(run.script).name == Path(request.words[0]).name
-    return path == str(without_links_above(Path.cwd() / request.words[0]))
+    return path == str(without_links_above(request.folder / request.words[0]))
 
 
 def _alike(one: Run, other: Run) -> bool:

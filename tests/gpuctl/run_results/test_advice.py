@@ -167,16 +167,16 @@ def test_script_that_refuses_options_of_gpuctl_comes_with_the_line_that_moves_th
     options = RunOptions(
         misplaced=Misplaced(
             command=("train", "--cluster", "n", "--env", "KEY"),
-            options=(("--device", "cpu"), ("-v",), ("--resume",)),
+            options=(("--device", "gpu"), ("-v",), ("--resume",), ("--device", "cpu")),
             unknown=("--device", "-v"),
         )
     )
     folder = Store(tmp_path).new_run(datetime.now(UTC))
-    args = ("--lr", "x y", "--device", "cpu", "--resume", "-v")
+    args = ("--device", "gpu", "--lr", "x y", "--device", "cpu", "--resume", "-v")
     folder.save_run(a_run(run=folder.id, cluster="n", script="my.py", args=args, options=options))
     error = FirstError(rank=0, node="n-0", message=words, reason=Reason.EXIT_CODE, cause=cause, detail=words)
     found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
-    line = "gpuctl train --device cpu -v --cluster n --env KEY my.py --lr 'x y' --resume"
+    line = "gpuctl train --device gpu -v --device cpu --cluster n --env KEY my.py --lr 'x y' --resume"
     assert found == (
         f"The script got {names}. gpuctl's own options go before the script: {line}" if names else ""
     )

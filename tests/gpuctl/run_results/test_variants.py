@@ -58,6 +58,7 @@ def started(folder: Path, args: str = "", env: tuple[str, ...] = (), **changes: 
         (("--amp --lr 1", "--lr 1"), ["amp", "without amp"]),
         (("--lr 0.1", ""), ["lr 0.1", "default lr"]),
         (("a.csv", "b.csv --lr -1e-3"), ["a.csv, default lr", "b.csv, lr -1e-3"]),
+        (("--lr -.5 --x -inf", "--lr -.7 --x -inf"), ["lr -.5", "lr -.7"]),
         (("--sizes 1 2", "--sizes 1 3"), ["sizes 1 2", "sizes 1 3"]),
         (("--mode a", "--mode b"), ["mode a", "mode b"]),
         (("--lr 1", "--lr 1"), ["", ""]),

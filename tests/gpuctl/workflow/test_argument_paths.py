@@ -40,6 +40,8 @@ def project(tmp_path: Path) -> Path:
         (["--model", "dta-llama/train-7b"], None),
         (["--url", "s3://dta/train.csv"], None),
         (["--lr", "1e-3", "--steps", "0.5", "--text", "a dta/train.csv"], None),
+        (["--shift", "-.5", "dta/train.csv"], "data/train.csv"),
+        (["--out", "-1", "--fast", "dta/train.csv"], "data/train.csv"),
         (["/dta/train.csv"], None),
     ],
 )

@@ -165,6 +165,8 @@ def test_last_of_each_keeps_last_value_of_each_option(words: str, expected: str)
         ({"words": ("/srv/sub/my.py",)}, RUN, BUILT_IN, True),
         ({"words": ("/srv/sub/../sub/my.py",)}, RUN, RUN, True),
         ({"words": ("/other/sub/my.py",)}, RUN, RUN, False),
+        ({"words": ("sub/my.py",), "project": Path("/srv")}, RUN, RUN, True),
+        ({"words": ("sub/my.py",)}, RUN, RUN, False),
         ({"words": ("built-in",)}, BUILT_IN, RUN, False),
         ({"words": ("elsewhere/my.py",)}, replace(RUN, options=None), RUN, True),
         ({"module": "pkg.mod"}, MODULE, RUN, True),

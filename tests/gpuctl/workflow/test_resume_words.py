@@ -1,5 +1,6 @@
 """The words of `train --resume`: a script's arguments, and values that the options do not take."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gpuctl.options import App
 from gpuctl.workflow.training.request import TrainRequest
 from gpuctl.workflow.training.resume import resolve, superseded
 from inventories.disk.store import Store
+from inventories.errors import NotFound
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,9 @@ from inventories.disk.store import Store
         ("--lr 1 --fast", "--lr 2", "--fast --lr 2"),
         ("--lr=1", "--lr -2", "--lr -2"),
         ("--lr -1", "--lr=2", "--lr=2"),
+        ("--lr -.5", "--lr -.7", "--lr -.7"),
+        ("--lr -inf --x -1e-3", "--x -NaN --lr -1,2", "--x -NaN --lr -1,2"),
+        ("--input -", "--input a.csv", "--input a.csv"),
         ("--tag a --tag b", "--tag c --tag d", "--tag c --tag d"),
         ("--lr 1 data.csv", "--lr 2", "--lr 1 data.csv --lr 2"),
         ("--lr 1 data.csv --lr 2", "--lr 3", "--lr 1 data.csv --lr 3"),
@@ -58,3 +63,16 @@ def test_value_that_resume_does_not_take_comes_with_the_line_that_works(
     with pytest.raises(Usage) as refused:
         resolve(App(), TrainRequest(**{**typed, "words": words}))
     assert str(refused.value) == said.format(run=run)
+
+
+def test_script_to_resume_is_looked_for_in_the_folder_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+    run = begin_run(Store.default())
+    (tmp_path / run).touch()
+    request = TrainRequest(resume=True, words=(run,))
+    with pytest.raises(Usage, match="--resume takes no value"):
+        resolve(App(), request)
+    with pytest.raises(NotFound, match="There is no cluster"):
+        resolve(App(), replace(request, project=tmp_path))
