@@ -25,6 +25,7 @@ CAUSES = {
     Cause.NO_GPU: f"the rank has no such device: {ON_CPU}, and leave device_id out",
     Cause.NO_BACKEND: 'use gloo where there is no GPU: init_process_group("nccl" if torch.cuda.is_available() else '
     '"gloo"); with GPUs run gpuctl doctor --cluster',
+    Cause.UNKNOWN_BACKEND: "this PyTorch has no such backend: the usual ones are nccl (GPUs) and gloo (CPUs)",
     Cause.CPU_TENSOR: 'NCCL takes tensors on a GPU only: move the tensor to the GPU, or init_process_group("cpu:gloo,'
     'cuda:nccl")',
     Cause.CPU_MODEL: "the model is on the CPU: move it to the GPU first, or without a GPU leave device_ids out",

@@ -32,6 +32,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "first_error": ("rank", "node", "message", "reason", "detail"),
     "usage": ("gpu_utilization", "cpu_utilization"),
     "commit": ("sha", "dirty"),
+    "unused_metrics": ("lines", "rank", "example", "why"),
+    "parts": ("start", "first_steps", "steps", "evaluation", "checkpoints", "end"),
+    "first_step": ("imports", "device", "data", "model", "step"),
 }
 """Columns of a part of a result, also if it is null."""
 

@@ -81,8 +81,11 @@ _CHILD_GONE = re.compile(
 """Words for the end of a process of a rank, whose status is not in them."""
 _BACKENDS: Mapping[Cause, re.Pattern[str]] = {
     Cause.NO_BACKEND: re.compile(
-        r"Distributed package doesn't have \w+ ?built in|Unknown (c10d )?backend type|Invalid backend: '"
+        r"Distributed package doesn't have [NXH]CCL ?built in|Invalid backend: '[nxh]ccl|backend type [NXH]CCL\b"
         r"|ProcessGroupNCCL is only supported with GPUs"
+    ),
+    Cause.UNKNOWN_BACKEND: re.compile(
+        r"Distributed package doesn't have \w+ ?built in|Unknown (c10d )?backend type|Invalid backend: '"
     ),
     Cause.CPU_TENSOR: re.compile(
         r"No backend type associated with device type cpu|Tensors must be CUDA and dense"

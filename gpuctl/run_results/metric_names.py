@@ -105,21 +105,34 @@ def epoch_of(line: Line) -> float | None:
 def _place(line: Line, kind: Literal["step", "epoch"]) -> float | None:
     if (usual := number(line.get(kind))) is not None:
         return usual
-    places = {
-        name: place
-        for name, value in flat(line)
-        if kind_of(name) == kind and (place := number(number_in(value))) is not None
-    }
-    # A batch is counted within its epoch, a global step over the whole run.
-    name = min(places, key=lambda name: ("batch" in name.lower(), "global" not in name.lower()), default=None)
-    return None if name is None else places[name]
+    values = _values(line)
+    places = (number(number_in(values[name])) for name in _names(tuple(values), kind))
+    return next((place for place in places if place is not None), None)
+
+
+def _values(line: Line) -> Mapping[str, object]:
+    """Return the values of a line by their names, also those in mappings."""
+    return dict(flat(line)) if any(isinstance(value, Mapping) for value in line.values()) else line
+
+
+@lru_cache(maxsize=4096)
+def _names(names: tuple[str, ...], kind: Kind) -> tuple[str, ...]:
+    """Return the names of a kind. Lines of one file mostly have the same names: they are sorted once.
+
+    A batch is counted within its epoch, a global step over the whole run: global steps come first, batches last.
+    """
+    of_kind = [name for name in names if kind_of(name) == kind]
+    if kind in ("step", "epoch"):
+        of_kind.sort(key=lambda name: ("batch" in name.lower(), "global" not in name.lower()))
+    return tuple(of_kind)
 
 
 def losses_of(line: Line) -> dict[str, float]:
     """Return the losses of a line by their names. If all are null, they are NaN: people must see it."""
-    values = {name: value for name, value in flat(line) if kind_of(name) == "loss"}
-    losses = {name: loss for name, value in values.items() if (loss := number_in(value)) is not None}
-    return losses or {name: math.nan for name, value in values.items() if value is None}
+    values = _values(line)
+    names = _names(tuple(values), "loss")
+    losses = {name: loss for name in names if (loss := number_in(values[name])) is not None}
+    return losses or {name: math.nan for name in names if values[name] is None}
 
 
 def loss_name(counts: Mapping[str, int]) -> str | None:
@@ -149,14 +162,18 @@ def loss_of(line: Line) -> float | None:
 
 
 def others_of(line: Line, loss: str | None) -> dict[str, float]:
-    """Return the measured values of a line beside `loss`, by their names, such as `reward` or `val_loss`."""
-    return {
-        name: number_
-        for name, value in flat(line)
+    """Return the measured values of a line beside `loss`, by their names, such as `reward` or `val_loss`.
+
+    A value that is null is NaN: the value before it is not the last one.
+    """
+    values = _values(line)
+    numbers = {
+        name: math.nan if values[name] is None else number_in(values[name])
+        for kind in ("loss", "other")
+        for name in _names(tuple(values), kind)
         if name != loss
-        and kind_of(name) in ("loss", "other")
-        and (number_ := number(number_in(value))) is not None
     }
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def unusable(line: Line) -> str:
@@ -177,4 +194,6 @@ def _described(value: object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"a list of {len(value)}"
+    if isinstance(value, int):
+        return "a number that is too large"
     return f'the text "{value}"' if isinstance(value, str) else "an object"

@@ -175,10 +175,10 @@ def steps_of(lines: Sequence[Line]) -> int | None:
 
 
 def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
-    """Return the rank's own speed by the samples it counted: that of most of them, from one line to the next.
+    """Return the speed of a rank by its counts of samples: that of the median sample, from one line to the next.
 
-    First steps, evaluations and checkpoints between two lines change nothing. By the times in its lines; where they
-    have none by the writes of its file, if the last line tells of samples.
+    So slow first steps, evaluations and checkpoints change nothing where lines come more often than these. The times
+    are those in the lines, else those of the writes of the file if the last line counts samples.
     """
     seen = [
         (samples, number(line.get("time")))
@@ -371,7 +371,10 @@ def _last_values(metrics: Mapping[int, Sequence[Line]], loss: str | None) -> dic
         values: dict[str, float] = {}
         for line in _measured(metrics[rank]):
             values |= others_of(line, loss)
-        if named := {name: value for name, value in values.items() if _is_name(name)}:
+        named = {
+            name: value for name, value in values.items() if _is_name(name) and number(value) is not None
+        }
+        if named:
             return dict(itertools.islice(named.items(), METRICS_KEPT))
     return {}
 

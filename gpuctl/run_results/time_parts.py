@@ -1,4 +1,4 @@
-"""Where a run's time went, by the times in its ranks' lines and in the nodes' records. Pure."""
+"""The parts of a run's time, by the times in its ranks' lines and in the nodes' records. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -52,6 +52,8 @@ def train_parts_of(lines: Sequence[Line], launched: float | None, ended: float |
     known = _seconds(last.get("parts"), RUN_PARTS)
     if began is None or over is None or launched is None or ended is None or known is None:
         return None
+    if began < launched or ended < over:
+        return None  # the node's clock was set meanwhile
     return TrainParts(start=round(began - launched, 3), **known, end=round(ended - over, 3))
 
 

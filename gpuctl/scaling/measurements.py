@@ -182,9 +182,10 @@ def repetition_of_script(result: Result, metrics: Mapping[int, Sequence[Line]]) 
 def repetition_of(result: Result, metrics: Mapping[int, Sequence[Line]]) -> Repetition | None:
     """What a run measured, from its result and its metrics lines by rank; None where it told of no epoch."""
     epochs = [
-        (seconds, number(line.get("samples")) or samples_per_s * seconds)
+        (seconds, samples)
         for line in told.events(metrics.get(0, ()), "epoch")
-        if (seconds := number(line.get("epoch_s"))) and (samples_per_s := number(line.get("samples_per_s")))
+        if (seconds := number(line.get("epoch_s")))
+        and (samples := number(line.get("samples")) or seconds * (number(line.get("samples_per_s")) or 0.0))
     ]
     steady = epochs[1:] or epochs
     if not steady:

@@ -155,11 +155,11 @@ def draw_run(
 
 
 def _unused(metrics: UnusedMetrics) -> str:
-    """Return the sentence on lines of metrics that are not used."""
+    """Return the sentence on lines of metrics of which a part is not used."""
     lines = f"{text.plural(metrics.lines, 'line')} in GPUCTL_METRICS {'is' if metrics.lines == 1 else 'are'}"
     return (
-        f"{lines} not used, such as `{metrics.example}` of rank {metrics.rank}: {metrics.why}. Write each line "
-        'with json.dumps, such as {"step": 10, "loss": 0.4}'
+        f"{lines} not used, or only in part, such as `{metrics.example}` of rank {metrics.rank}: {metrics.why}. "
+        'Write each line with json.dumps, such as {"step": 10, "loss": 0.4}'
     )
 
 

@@ -1,12 +1,15 @@
 """The lines of a metrics file: JSON objects, one or several a line, of anybody's script."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_METRICS_LINE_BYTES = 65_536
 _DECODER = json.JSONDecoder()
+_BETWEEN = re.compile(r"[ \t\r,]*")
+"""The characters between two objects of a line."""
 
 
 @dataclass(kw_only=True)
@@ -40,15 +43,15 @@ def metrics_objects(line: bytes) -> tuple[list[dict[str, Any]], str]:
     if len(line) > MAX_METRICS_LINE_BYTES:
         return [], f"it is longer than {MAX_METRICS_LINE_BYTES // 1024} KiB"
     objects: list[dict[str, Any]] = []
-    rest = line.decode("utf-8-sig", errors="replace").strip()
-    while rest:
+    text, at = line.decode("utf-8-sig", errors="replace").strip(), 0
+    while at < len(text):
         try:
-            value, end = _DECODER.raw_decode(rest)
+            value, at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             return objects, "it is not JSON"
         values = value if isinstance(value, list) else [value]
         objects += (item for item in values if isinstance(item, dict))
         if not all(isinstance(item, dict) for item in values):
             return objects, "it is not a JSON object"
-        rest = rest[end:].lstrip(" \t\r,")
+        at += len(_BETWEEN.match(text, at)[0])  # type: ignore[index]  # it may be empty
     return objects, ""

@@ -71,7 +71,7 @@ def packed() -> tuple[str, bytes]:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_STORED)
-    return digest, zlib.compress(buffer.getvalue())
+    return digest, zlib.compress(buffer.getvalue(), 9)
 
 
 def first_command(python: str, command: str) -> tuple[str, bytes]:

@@ -434,6 +434,7 @@ class TestTerminating:
         pool, attached = pools.with_member()
         pools.resize(pool, 2)
         pools.settled(pool)
+        world.settings(terminate_s=world.control.settings.terminate_s * 5)  # the calls below come meanwhile
         pools.api.terminate_instance_pool(pool)
         assert pools.get(pool).lifecycle_state == "TERMINATING"
         assert pools.state_of(attached) == "TERMINATING"

@@ -132,7 +132,8 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 os.environ["LOCAL_RANK"] = "0"
 net = torch.nn.Linear(1, 1)
 kinds = {
-    "no_backend": [lambda name=name: dist.new_group(backend=name) for name in ("nccl", "mpi", "ucc", "xccl", "hccl")],
+    "no_backend": [lambda name=name: dist.new_group(backend=name) for name in ("nccl", "xccl", "hccl")],
+    "unknown_backend": [lambda name=name: dist.new_group(backend=name) for name in ("mpi", "ucc", "ncll")],
     "cpu_build": [
         net.cuda,
         lambda: net.to("cuda"),

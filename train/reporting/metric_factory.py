@@ -30,7 +30,7 @@ BUILT_IN = "accuracy"
 
 
 class Accuracy:
-    """The fraction of samples whose largest logit is that of their label. Its methods are those of torchmetrics."""
+    """Count the samples whose largest logit is that of their label, with the methods of a torchmetrics metric."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -99,7 +99,9 @@ class MetricsManager:
         samples = sum(part["samples"] for part in parts)
         numbers = {"loss": sum(part["loss_sum"] for part in parts) / samples if samples else math.nan}
         for one in self._metrics:
-            known = bool(parts) and all(one.name in part["states"] for part in parts)
+            # A checkpoint of another version may hold other sums.
+            names = one.metric.metric_state.keys()
+            known = bool(parts) and all(part["states"].get(one.name, {}).keys() == names for part in parts)
             states = (_copied(part["states"][one.name], self._device) for part in parts)
             numbers[one.name] = _number(one.metric, states) if known else math.nan
             one.metric.reset()

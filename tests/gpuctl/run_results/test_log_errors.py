@@ -98,6 +98,13 @@ ASSERT = "Loss.cu:250: nll_loss: block: [0,0,0], thread: [4,0,0] Assertion `t >=
         ),
         ("RuntimeError: Found no NVIDIA driver on your system.", Reason.CUDA_ERROR, Cause.NO_DRIVER),
         ("AssertionError: Torch not compiled with CUDA enabled", Reason.CUDA_ERROR, Cause.CPU_BUILD),
+        ("ValueError: Invalid backend: 'ncll'", None, Cause.UNKNOWN_BACKEND),
+        (
+            "RuntimeError: Distributed package doesn't have MPI built in",
+            None,
+            Cause.UNKNOWN_BACKEND,
+        ),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", None, Cause.NO_BACKEND),
         ("RuntimeError: CUDA error: invalid device ordinal", Reason.CUDA_ERROR, Cause.NO_SUCH_GPU),
         (
             "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",

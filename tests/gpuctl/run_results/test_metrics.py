@@ -492,3 +492,12 @@ def test_lines_that_are_not_used_are_counted_with_an_example_and_the_reason(
     assert len(read.lines) == lines
     assert (found and (found.lines, found.example, found.why)) == unused
     assert found is None or found.rank == 1
+
+
+@pytest.mark.parametrize("last", [math.nan, None, "nan"])
+def test_last_value_that_is_no_number_hides_the_one_before(last: object) -> None:
+    lines = [
+        {"step": 1, "loss": 1.0, "val_loss": 0.5, "acc": 0.9},
+        {"step": 2, "loss": 1.0, "val_loss": last},
+    ]
+    assert summary({0: lines}).metrics == {"acc": 0.9}

@@ -59,6 +59,11 @@ def test_train_parts_are_not_known_of_a_run_that_tells_less(lines: Lines) -> Non
     assert train_parts_of(lines, 90.0, 131.5) is None
 
 
+@pytest.mark.parametrize(("launched", "ended"), [(100.5, 131.5), (90.0, 129.0)])
+def test_clock_that_was_set_meanwhile_tells_no_parts(launched: float, ended: float) -> None:
+    assert train_parts_of([START, END], launched, ended) is None
+
+
 def test_train_parts_are_not_known_without_the_records_of_the_node() -> None:
     assert train_parts_of([START, END], None, 131.5) is None
     assert train_parts_of([START, END], 90.0, None) is None

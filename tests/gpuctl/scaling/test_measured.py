@@ -159,6 +159,8 @@ def end(p50: float, communication: float) -> dict[str, object]:
             1000.0,
         ),
         ([epoch(1, None, 111.0), epoch(2, 2.0, 500.0)], 2.0, 1000.0),
+        ([epoch(1, 9.0, None) | {"samples": 1000}], 9.0, 1000.0),
+        ([epoch(1, 9.0, None) | {"samples": 1000}, epoch(2, 2.0, 700.0) | {"samples": 1000}], 2.0, 1000.0),
     ],
 )
 def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
@@ -168,7 +170,9 @@ def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: f
     assert (found.step_ms, found.share) == (RESULT.train.step_ms, RESULT.train.share)
 
 
-@pytest.mark.parametrize("lines", [[], [end(1.0, 0.1)], [epoch(1, None, 5.0)], [epoch(1, 0.0, 5.0)]])
+@pytest.mark.parametrize(
+    "lines", [[], [end(1.0, 0.1)], [epoch(1, None, 5.0)], [epoch(1, 0.0, 5.0)], [epoch(1, 2.0, None)]]
+)
 def test_repetition_of_is_none_without_timed_epoch(lines: list[Any]) -> None:
     assert repetition_of(RESULT, {0: lines}) is None
 

@@ -368,3 +368,12 @@ def test_metrics_use_two_collectives_however_many_metrics(two_ranks):
     for told in two_ranks:
         for epoch in told:
             assert epoch["collectives"] == ["gloo:all_gather"] * 2, "how much there is, and what there is"
+
+
+def test_sums_of_another_version_are_unknown():
+    manager = MetricsManager(["accuracy"], 10, torch.device("cpu"))
+    old = {"tp": torch.tensor(1), "fp": torch.tensor(0), "tn": torch.tensor(9), "fn": torch.tensor(0)}
+    manager.load_state_dict([{"loss_sum": 2.0, "samples": 1, "states": {"accuracy": old}}])
+    computed = manager.compute()
+    assert computed["loss"] == 2.0
+    assert math.isnan(computed["accuracy"])
