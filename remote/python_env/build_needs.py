@@ -7,14 +7,23 @@ uv's remedy is a table of pyproject.toml. So a list of requirements is sent with
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from remote.python_env.project_files import parse_toml, read_toml
+from remote.python_env.project_files import (
+    BUILD_NEEDS,
+    TYPES,
+    BadRequirements,
+    check_types,
+    parse_toml,
+    read_toml_text,
+)
 
 SETTINGS = "uv.toml"
 """The file that gives uv the table, in the folder of a list of requirements."""
 _TABLE = "extra-build-dependencies"
+_KEYS = ("tool", "tool.uv", *(key for key in TYPES if key.startswith(BUILD_NEEDS)))
 _HINT = re.compile(
     r"`(?P<package>[\w.-]+)(?:@[^`]*)?` depends on `(?P<module>[\w.-]+)`, but doesn't declare it"
 )
@@ -24,10 +33,16 @@ _HINT = re.compile(
 def settings_of(folder: Path, root: Path) -> str:
     """Return the table of the nearest pyproject.toml, up to `root`, as uv's settings. Empty: no file has that table.
 
-    Raises BadRequirements for a file that can't be read.
+    A list of requirements needs no pyproject.toml, so a file that can't be read is passed over.
+    Raises BadRequirements for a table of a wrong type.
     """
     for place in (folder, *folder.parents):
-        if table := _table(read_toml(place / "pyproject.toml").get("tool", {}).get("uv", {})):
+        path = place / "pyproject.toml"
+        document: Mapping[str, Any] = {}
+        with suppress(BadRequirements):
+            document = read_toml_text(path)
+        check_types(path, document, _KEYS)
+        if table := _table(document.get("tool", {}).get("uv", {})):
             return _text(_TABLE, table)
         if place == root:
             break
@@ -57,9 +72,14 @@ def advice(text: str, uv: Mapping[str, Any], named: Sequence[str]) -> str:
     table = _table(uv)
     extended = _text(f"tool.uv.{_TABLE}", {**table, package: [*table.get(package, ()), need]})
     lines = "".join(f"\n    {line}" for line in extended.splitlines())
+    where = (
+        f"Replace the table tool.uv.{_TABLE} of the project's pyproject.toml with this"
+        if table
+        else "Add this to the project's pyproject.toml (or write one with only these lines beside the script)"
+    )
     return (
-        f"The build of {package} imports {module}, and {package} does not declare that. Add this to the project's "
-        f"pyproject.toml (or write one with only these lines beside the script), and type the command again:{lines}\n"
+        f"The build of {package} imports {module}, and {package} does not declare that. {where}, and type the "
+        f"command again:{lines}\n"
         f"  Or name an interpreter that has {package} with --python PATH."
     )
 

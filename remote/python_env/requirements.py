@@ -254,6 +254,7 @@ def _of_lock(lock: Path, wanted_for: Path) -> Found:
     """What a uv.lock has of the project around `wanted_for`: of a workspace that may be one of its members."""
     folder = lock.parent.resolve()
     files = {"uv.lock": read_text(lock), "pyproject.toml": read_text(folder / "pyproject.toml")}
+    read_toml(lock)  # a file with the marks of a merge, say, is refused here
     own = read_toml(folder / "pyproject.toml")
     for place in (wanted_for.resolve(), *wanted_for.resolve().parents):
         if place == folder or not place.is_relative_to(folder):
@@ -263,7 +264,9 @@ def _of_lock(lock: Path, wanted_for: Path) -> Found:
             files[(place / "pyproject.toml").relative_to(folder).as_posix()] = read_text(
                 place / "pyproject.toml"
             )
-            return Found(str(lock), "lock", files, _python_of(document), document["project"]["name"])
+            return Found(
+                str(lock), "lock", files, _python_of(document), document["project"].get("name", place.name)
+            )
     return Found(str(lock), "lock", files, _python_of(own), EVERY if is_frame(folder) else None)
 
 

@@ -1,11 +1,13 @@
 """Packages whose build imports what they do not declare: the table that uv reads, and the advice that adds to it."""
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from remote.python_env import building
+from remote.python_env.project_files import BadRequirements
 from remote.python_env.requirements import Wanted, key_of, wanted
 
 TABLE = (
@@ -62,6 +64,41 @@ def test_list_of_requirements_is_sent_with_the_table_of_its_project(
 
 
 @pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("tool = 1", "tool has to be a table"),
+        ("[tool]\nuv = 1", "tool.uv has to be a table"),
+        (
+            '[tool.uv]\nextra-build-dependencies = ["torch"]',
+            "tool.uv.extra-build-dependencies has to be a table",
+        ),
+        ('[tool.uv.extra-build-dependencies]\nx = "torch"', "extra-build-dependencies.x has to be a list"),
+        (
+            "[tool.uv.extra-build-dependencies]\nx = [2026-01-01]",
+            "dependencies.x.1 has to be a text in quotes, or a table",
+        ),
+        (
+            "[tool.uv.extra-build-dependencies]\nx = [{a = 2026-01-01}]",
+            "x.1.a has to be a text in quotes, true or false",
+        ),
+        ("[project", None),
+        ("project = 1", None),
+    ],
+)
+def test_list_of_requirements_refuses_only_a_table_of_a_wrong_type(
+    tmp_path: Path, text: str, wrong: str | None
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "r.txt").write_text("flash-attn\n")
+    for pip, file in ((["flash-attn"], None), ([], tmp_path / "r.txt")):
+        if wrong is None:
+            assert wanted(tmp_path, pip=pip, requirements=file) is not None
+        else:
+            with pytest.raises(BadRequirements, match=f"/pyproject.toml: .*{re.escape(wrong)}"):
+                wanted(tmp_path, pip=pip, requirements=file)
+
+
+@pytest.mark.parametrize(
     ("wish", "table"),
     [
         (listing("flash-attn\n"), {"flash-attn": ["torch"]}),
@@ -80,11 +117,16 @@ def test_list_of_requirements_is_sent_with_the_table_of_its_project(
         ),
     ],
 )  # fmt: skip
-def test_failed_build_comes_with_the_table_that_mends_it(wish: Wanted, table: dict[str, object]) -> None:
+def test_failed_build_comes_with_the_table_that_mends_it(
+    wish: Wanted, table: dict[str, list[object]]
+) -> None:
     text = str(building.failure("node-1", wish, "uv pip install", HINT))
     assert "No module named 'torch'\n  The build of flash-attn imports torch, and flash-attn does not" in text
     assert "--no-build-isolation" not in text, "no option of gpuctl"
     end = text.partition("type the command again:\n")[2]
+    assert ("Replace the table tool.uv.extra-build-dependencies" in text) is (
+        len(table) > 1 or len(table["flash-attn"]) > 1
+    )
     lines, _, python = end.rpartition("\n  ")
     assert tomllib.loads(lines) == {"tool": {"uv": {"extra-build-dependencies": table}}}
     assert python == "Or name an interpreter that has flash-attn with --python PATH."

@@ -299,6 +299,18 @@ def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str)
     ("files", "options", "said"),
     [
         ({"pyproject_toml": "[project\n"}, {}, "pyproject.toml can't be read"),
+        ({"pyproject_toml": "project = 1\n"}, {}, "pyproject.toml: project has to be a table"),
+        (
+            {"pyproject_toml": '[project]\ndependencies = ["x", 1]'},
+            {},
+            "project.dependencies.2 has to be a text in quotes",
+        ),
+        (
+            {"pyproject_toml": '[dependency-groups]\na = "x"'},
+            {"pip": ["--group a"]},
+            "groups.a has to be a list",
+        ),
+        ({"pyproject_toml": "[project]\n", "uv_lock": "<<<<<<< HEAD\n"}, {}, "uv.lock can't be read"),
         ({}, {"requirements": Path("none.txt")}, "none.txt can't be read"),
         ({}, {"wheels": Path()}, "nothing says what"),
         (
