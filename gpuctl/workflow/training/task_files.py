@@ -20,7 +20,7 @@ def with_task_files(
 ) -> Result:
     """Return the result with the files of the last `age_s` seconds on these nodes, and save it.
 
-    `sent`: paths of the project's files. A node that does not answer is left out.
+    `sent`: paths of the project's files. A node that does not answer is left out, and Ctrl-C ends the wait for all.
     """
     from remote.runs.outputs import outside_paths
     from remote.sessions.fanout import fan_out
@@ -32,11 +32,10 @@ def with_task_files(
             return outside_paths(node.name, answer["outside"])
         return ()
 
-    outcomes = fan_out(ask, nodes) if nodes else []
-    paths = [path for outcome in outcomes for path in outcome.value or ()]
-    if not paths:
-        return result
-    result = replace(result, outside=(*result.outside, *paths))
-    if folder.result_path.exists():
-        folder.save_result(result)
+    with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
+        outcomes = fan_out(ask, nodes) if nodes else []
+        if paths := [path for outcome in outcomes for path in outcome.value or ()]:
+            result = replace(result, outside=(*result.outside, *paths))
+            if folder.result_path.exists():
+                folder.save_result(result)
     return result

@@ -3,11 +3,11 @@
 import glob
 import os
 import time
-from typing import Any, BinaryIO, Dict, Iterator, List
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Set
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.storage.changed_files import is_cache, look
-from remote.node.storage.outside import Outside, new_entry
+from remote.node.storage.changed_files import is_cache, look, names_in
+from remote.node.storage.outside import MAX_LISTED, Outside, new_entry
 from remote.shared import frames
 from remote.shared.constants import LOGS, RAY
 from remote.shared.files import read_json
@@ -29,29 +29,44 @@ def written_by_tasks(node: str, sent: Dict[str, Any], began_ns: int) -> List[Out
     known = read_json(NODE_HOME / RAY / node / "node.json") if node else {}
     if not known:
         return []
-    limit, listed = time.monotonic() + LOOK_S, []
-    for path in _places(known["run_dir"], os.path.join(known["temp_dir"], "r", "session_latest"), sent):
+    limit = time.monotonic() + LOOK_S
+    listed: List[Outside] = []
+    session = os.path.join(known["temp_dir"], "r", "session_latest")
+    for path in _places(known["run_dir"], session, sent, began_ns, limit):
+        if len(listed) >= MAX_LISTED:
+            break
         entry = new_entry(path, began_ns, max(0.0, limit - time.monotonic()))
         if entry is not None:
             listed.append(entry)
     return listed
 
 
-def _places(run_dir: str, session: str, sent: Dict[str, Any]) -> Iterator[str]:
+def _places(run_dir: str, session: str, sent: Dict[str, Any], began_ns: int, limit: float) -> Iterator[str]:
     """Yield the paths that tasks may have written, without the files of Ray's supervisor and of a copied project."""
-    for name in sorted(os.listdir(run_dir)):
+    for name in names_in(run_dir):
         if name not in OWN_FILES and not is_cache(name) and not name.startswith("."):
             yield os.path.join(run_dir, name)
     session = os.path.realpath(session)
     yield from sorted(glob.glob(os.path.join(session, ARTIFACTS)))
-    for folder in sorted(glob.glob(os.path.join(session, WORKING_FOLDERS))):
-        for path, _, _ in look(folder, {}, 0, look_s=LOOK_S).listed if os.path.isdir(folder) else ():
-            if not any(name == path or name.endswith("/" + path) for name in sent):
+    folders = sorted(glob.glob(os.path.join(session, WORKING_FOLDERS)))
+    copied = _with_ends(sent) if folders else set()
+    for folder in folders:
+        for path, _, _ in look(folder, {}, began_ns, look_s=limit - time.monotonic()).listed:
+            if path not in copied:
                 yield os.path.join(folder, path)
 
 
+def _with_ends(paths: Iterable[str]) -> Set[str]:
+    """Return the paths, and each one's parts after a slash: a `working_dir` may be any folder of the project."""
+    parts = (path.split("/") for path in paths)
+    return {"/".join(words[at:]) for words in parts for at in range(len(words))}
+
+
 def command_ray_files(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ray_files`: what Ray's tasks wrote on this `node` in the last `age_s` s; `sent`: paths of the project."""
+    """Answer `ray_files` with the files that Ray's tasks wrote on this node.
+
+    Request: node, age_s (how long ago the run began, s), sent (paths of the project's files).
+    """
     began_ns = time.time_ns() - int(request["age_s"] * 10**9)
     listed = written_by_tasks(request["node"], dict.fromkeys(request["sent"]), began_ns)
     frames.write(output, {"t": frames.STATE, "outside": listed})

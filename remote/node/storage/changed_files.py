@@ -59,10 +59,12 @@ def look(
     *,
     look_s: float = LOOK_S,
     prefix: str = "",
+    uid: Optional[int] = None,
 ) -> Found:
     """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
 
     `found`: where it is put, for who can't wait for the end. `prefix`: stands before the paths that are found.
+    `uid`: of the user whose files count. None: files of all users.
     """
     found = found or Found()
     pending: Deque[str] = deque([""])
@@ -91,11 +93,19 @@ def look(
                         inside = status.st_dev == device and entry.path not in mounts
                         if inside and not is_environment(entry.path):
                             pending.append(path)
-                    elif _is_output(status, sent.get(path), began_ns):
+                    elif uid in (None, status.st_uid) and _is_output(status, sent.get(path), began_ns):
                         found.add(prefix + path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
     return found
+
+
+def names_in(folder: str) -> List[str]:
+    """Return the sorted names in a folder. Empty list: it can't be listed, or was removed meanwhile."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def is_cache(name: str) -> bool:

@@ -5,13 +5,14 @@ The launch names the paths to look at, as the script's sources have them. A file
 
 import glob
 import os
+import re
 import stat
 import time
-from fnmatch import fnmatch
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from fnmatch import translate
+from typing import Any, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.storage.changed_files import is_cache, look
+from remote.node.storage.changed_files import is_cache, look, names_in
 from remote.shared.constants import CODE
 
 LOOK_S = 2.0
@@ -36,12 +37,13 @@ def written_outside(
     """
     home, limit = os.path.expanduser("~"), time.monotonic() + LOOK_S
     listed: Dict[str, Outside] = {}
+    known = _matcher(code.get("names", ()))
     apart = [os.path.realpath(path) for path in (root, str(NODE_HOME), *left_out)]
     for pattern in code.get("paths", ()):
         pattern = os.path.normpath(os.path.join(root, code["folder"], os.path.expanduser(pattern)))
         while os.path.basename(pattern) == "*":
             pattern = os.path.dirname(pattern)
-        for path in _places(pattern, home, apart, code.get("names", ())):
+        for path in _places(pattern, home, apart, known, limit):
             left_s = limit - time.monotonic()
             if left_s <= 0 or len(listed) >= MAX_LISTED:
                 return _without_nested(listed)
@@ -51,22 +53,32 @@ def written_outside(
     return _without_nested(listed)
 
 
-def _places(pattern: str, home: str, apart: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Yield the paths that a pattern means, and of a shared folder what has one of the names."""
+def _matcher(names: Sequence[str]) -> Pattern[str]:
+    """Return one expression for all names, in which `*` and `?` stand for other characters."""
+    return re.compile("|".join(map(translate, names)) or r"\b\B")
+
+
+def _places(
+    pattern: str, home: str, apart: Sequence[str], names: Pattern[str], limit: float
+) -> Iterator[str]:
+    """Yield the paths that a pattern means, and of a shared folder those with one of the names; until the limit."""
     for number, path in enumerate(glob.iglob(pattern)):
-        if number >= MAX_MATCHES:
+        if number >= MAX_MATCHES or time.monotonic() > limit:
             return
         real = os.path.realpath(path)
         if path not in (*SHARED, home) and not any(_is_in(folder, real) for folder in apart):
             if not _is_left_out(path, real, apart):
                 yield path
             continue
-        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+        for name in names_in(path):
+            if time.monotonic() > limit:
+                return
+            if name.startswith(".") or not names.match(name):
+                continue
             inner = os.path.join(path, name)
-            named = not name.startswith(".") and any(fnmatch(name, known) for known in names)
             real = os.path.realpath(inner)
             around = any(_is_in(folder, real) for folder in apart)
-            if named and not around and not _is_left_out(inner, real, apart):
+            if not around and not _is_left_out(inner, real, apart):
                 yield inner
 
 
@@ -92,14 +104,14 @@ def new_entry(path: str, began_ns: int, look_s: float) -> Optional[Outside]:
     except OSError:
         return None
     if stat.S_ISDIR(status.st_mode):
-        new_files = look(path, {}, began_ns, look_s=look_s)
+        new_files = look(path, {}, began_ns, look_s=look_s, uid=os.geteuid())
         return (from_home(path) + "/", new_files.bytes, new_files.files) if new_files.files else None
     new = stat.S_ISREG(status.st_mode) and status.st_ctime_ns >= began_ns and status.st_uid == os.geteuid()
     return (from_home(path), status.st_size, 1) if new else None
 
 
 def from_home(path: str) -> str:
-    """A path as seen from the home folder, where it is in it."""
+    """Return a path relative to the home folder, or as it is if it lies elsewhere."""
     home = os.path.expanduser("~").rstrip("/") + "/"
     return path[len(home) :] if path.startswith(home) else path
 

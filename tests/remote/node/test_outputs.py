@@ -114,7 +114,11 @@ def test_files_outside_the_project_are_listed_where_the_launch_says(
         outputs.begin(project.run_dir, code)
     project.write("in.txt")
     write("out/new.pt", "out/sub/new.pt", "shared/other.txt", "shared/part/a", "shared/of-0.log", "mine/a.pt")
-    write("single-0.txt", "notes.txt", ".cache/model.pt", ".gpuctl-node/code/side.txt")
+    write("single-0.txt", "notes.txt", ".cache/model.pt", ".gpuctl-node/code/side.txt", "shared/partial")
+    if os.geteuid() == 0:
+        write("mine/of-another-user.pt", "shared/model.pt")
+        for name in ("mine/of-another-user.pt", "shared/model.pt"):
+            os.chown(tmp_path / name, 12345, -1)
     listing = outputs.keep(project.run_dir)
     assert [path for path, _, _ in listing["listed"]] == ["in.txt"]
     assert sorted(listing["outside"]) == [
@@ -126,29 +130,48 @@ def test_files_outside_the_project_are_listed_where_the_launch_says(
         ("single-0.txt", 10, 1),
     ]
     assert project.send()[0][0]["outside"] == [list(entry) for entry in listing["outside"]]
+    assert changed_files.look(str(tmp_path / "mine"), {}, 0, uid=os.geteuid() + 1).files == 0
+    monkeypatch.setattr(outside, "LOOK_S", -1)
+    assert outputs.keep(project.run_dir)["outside"] == [], "the time for it is over"
 
 
-def test_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
+def test_folder_that_cannot_be_listed_has_no_names(tmp_path: Path) -> None:
+    (tmp_path / "b").touch()
+    (tmp_path / "a").touch()
+    names = [changed_files.names_in(str(path)) for path in (tmp_path, tmp_path / "a", tmp_path / "gone")]
+    assert names == [["a", "b"], [], []]
+
+
+def test_new_files_of_ray_tasks_are_listed_without_those_of_ray_and_the_project(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, temporary = tmp_path / ".gpuctl-node", tmp_path / "temporary"
     monkeypatch.setattr(task_files, "NODE_HOME", home)
     daemons, session = home / "ray" / "gpu-0" / "daemons-1", temporary / "r" / "session_latest"
     package = session / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
-    wrote = [
-        daemons / "task.json",
-        daemons / "deep" / "a.pt",
-        package / "b.pt",
-        session / "artifacts" / "x" / "c.pt",
-    ]
-    for path in [*wrote, daemons / "logs" / "ray.log", daemons / "runner.json", package / "train.py"]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
+
+    def write(*paths: Path) -> int:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+        return max(path.lstat().st_ctime_ns for path in paths)
+
+    old = write(daemons / "old.json", package / "old.pt", session / "artifacts" / "old" / "c.pt")
+    while (began_ns := write(tmp_path / "began")) == old:
+        pass
+    write(daemons / "task.json", daemons / "deep" / "a.pt", package / "b.pt", session / "artifacts/x/c.pt")
+    write(daemons / "logs" / "ray.log", daemons / "runner.json", package / "train.py", package / "lib/a.py")
     record = {"run_dir": str(daemons), "temp_dir": str(temporary)}
     (home / "ray" / "gpu-0" / "node.json").write_text(json.dumps(record))
-    found = task_files.written_by_tasks("gpu-0", {"job/train.py": []}, 0)
-    assert [Path(path).name for path, _, _ in found] == ["deep", "task.json", "x", "b.pt"]
-    assert task_files.written_by_tasks("gpu-1", {}, 0) == []
+
+    def listed(node: str = "gpu-0") -> list[str]:
+        found = task_files.written_by_tasks(node, {"job/train.py": [], "job/lib/a.py": []}, began_ns)
+        return [Path(path).name for path, _, _ in found]
+
+    assert listed() == ["deep", "task.json", "x", "b.pt"]
+    assert listed("gpu-1") == []
+    shutil.rmtree(daemons)
+    assert listed() == ["x", "b.pt"], "Ray's daemons left no folder"
 
 
 def test_files_of_ray_and_of_the_runs_own_folder_are_outputs_and_older_ones_are_not(
