@@ -36,16 +36,21 @@ _SEARCHES = re.compile(
 )
 """Words with which a source loads files whose names do not stand in it."""
 _NAMES_RANKS = re.compile(
-    r"RANK|WORLD_SIZE|MASTER_|distribut|torchrun|horovod|os\.system|Popen|spawn"
-    r"|\b(?:accelerate|dask|deepspeed|hvd|jax|mpi4py|multiprocessing|optuna|ray|socket|subprocess)\b"
+    r"RANK|WORLD_SIZE|MASTER_|SLURM_|world_size|get_rank|distribut|horovod|split_by_(?:node|worker)|nodesplitter|shard"
+    r"|torchrun|os\.system|Popen|spawn|wandb\.agent|gethostname|\buname\b|lockf?\b|O_EXCL"
+    r"|\b(?:accelerate|bagua|celery|colossalai|concurrent|dask|deepspeed|fcntl|ffcv|grpc|h2o|hivemind|hvd|jax|joblib"
+    r"|kafka|lightgbm|litdata|mindspore|mpi4py|multiprocessing|mxnet|optuna|paddle|petastorm|pyspark|ray|redis"
+    r"|socket|streaming|subprocess|tensorflow|torch_xla|wds|webdataset|xgboost|zmq)\b"
 )
-"""Words of sources that divide work among processes, or start processes, by themselves."""
+"""Words of sources that may divide work among processes without torch.distributed, or start processes."""
 _LITERAL = re.compile(r"(['\"])(.*?)\1")
 _CHUNK = r"(?:\$?\{[^{}\n]*\}|[^\s'\"`,;:()<>|&=\\\\{}*?\[\]#!])"
 _OUTSIDE = re.compile(rf"(?<![\w./:~)\]}}<-])(?:(?:~|(?:\.\./)*\.\.)/{_CHUNK}*|/{_CHUNK}+)")
 _ALONE = re.compile(r"(['\"])(~|\.\.)\1")
 _FIELD = re.compile(r"\$?\{[^{}]*\}|\$\w+|%[-+0-9.]*[a-z]")
 """A part of a path that is put in later: `{name}`, `$NAME`, `%03d`."""
+_FILE_NAME = re.compile(r"[\w.*+@%~-]*[\w*+@%~-]")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _PLACES = {
     "~": re.compile(r"\bhome\(\)|expanduser|['\"]HOME['\"]"),
     "/tmp": re.compile(r"gettempdir|['\"$]TMPDIR\b"),  # noqa: S108 - only looked into
@@ -113,12 +118,20 @@ def outside_paths(texts: Iterable[str]) -> list[str]:
 
 
 def name_patterns(names: Iterable[str]) -> list[str]:
-    """Return patterns of the names of files, as a script composes them; a name that says nothing is left out."""
-    patterns = (
+    """Return patterns of the names of files, as a script composes them.
+
+    Words that no file has as its name, and patterns without two letters or digits, are left out. Of too many, words
+    without a suffix or an asterisk are left out first.
+    """
+    patterns = {
         _as_pattern(f"*{name}" if name[0] in ".-_" else f"{name}*" if name[-1] in "-_" else name)
         for name in names
-    )
-    return sorted({name for name in patterns if len(re.sub(r"\W", "", name)) > 1})[:MAX_NAMES]
+    }
+    likely = [
+        name for name in patterns if _FILE_NAME.fullmatch(name) and len(_LETTER_OR_DIGIT.findall(name)) > 1
+    ]
+    likely.sort(key=lambda name: (re.search(r"\*|\.\w", name) is None, name))
+    return sorted(likely[:MAX_NAMES])
 
 
 def _as_pattern(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The settings in which several runs differ: script, arguments, environment, nodes, commit."""
+"""The settings in which several runs differ: script, arguments, variables, packages, nodes, commit."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from gpuctl import text
 from gpuctl.script_arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.run import Result
+from inventories.run import Result, RunOptions
+from remote.shared.addresses import without_logins
 
 Setting: TypeAlias = tuple[str, str]
 """Its kind, `option` for an option of the script, and its name."""
@@ -20,9 +21,10 @@ ARGUMENTS = "arguments"
 
 
 def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
-    """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`. Empty: they have the same.
+    """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`.
 
-    Without `layout`, the number of nodes and ranks does not count.
+    Empty: none of these settings differ. Values of variables, changed files and packages behind a name of a file
+    are not compared. Without `layout`, the number of nodes and ranks does not count.
     """
     runs = [_settings(result, layout=layout) for result in results]
     names = dict.fromkeys(itertools.chain.from_iterable(runs))
@@ -48,7 +50,7 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
 
 
 def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
-    """Return what a run was started with. A setting that it was not given is missing."""
+    """Return the settings of a run. A setting that it was not given is missing."""
     try:
         run = RunFolder(Path(result.dir)).load_run()
     except (InventoryError, OSError):
@@ -56,8 +58,15 @@ def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
     options = options_of(run.args if run else ())
     settings: dict[Setting, str] = {("run", "script"): result.script}
     settings |= {("option", name): value for name, value in options.items()}
-    if run and run.options and run.options.env:
-        settings["run", "--env"] = f"--env {' '.join(run.options.env)}"
+    given = run.options if run and run.options else RunOptions()
+    for option, values in (
+        ("--env", given.env),
+        ("--python", (given.python,)),
+        ("--pip", given.pip),
+        ("--requirements", (given.requirements and Path(given.requirements).name,)),
+    ):
+        if any(values):
+            settings["run", option] = without_logins(f"{option} {' '.join(filter(None, values))}")
     settings["run", "mode"] = result.mode
     if layout:
         settings["run", "ranks"] = text.plural(result.world_size, "rank")

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from gpuctl.script_sources import (
+    MAX_NAMES,
     config_texts,
     name_patterns,
     names_in,
+    names_ranks,
     only_writes,
     outside_paths,
     reads_at,
@@ -37,10 +39,38 @@ def test_paths_that_may_lie_outside_the_project(text: str, paths: list[str]) -> 
 
 
 def test_names_of_files_are_patterns_as_a_script_composes_them() -> None:
-    source = 'open(TMP + "part-" + rank + ".log"); f"run-{i}/a.pt"; "*"; "{x}"'
+    source = 'open(TMP + "part-" + rank + ".log"); f"run-{i}/a.pt"; "*"; "{x}"; f"{a}_{b}_{c}"; f"{a}-{b}.x"; "\'(,"'
     assert name_patterns(names_in([source], ["--out=dir/b"])) == [
         "*--out", "*.log", "a.pt", "dir", "part-*", "run-*"
     ]  # fmt: skip
+
+
+def test_names_that_are_most_likely_files_are_kept_of_too_many() -> None:
+    words = [f"word{at:04d}" for at in range(MAX_NAMES)]
+    names = name_patterns(names_in([repr([*words, "z.pt", "zz-", "more,", "(a", "end."])], []))
+    assert (len(names), names[-2:], names[0]) == (MAX_NAMES, ["z.pt", "zz-*"], "word0000")
+
+
+@pytest.mark.parametrize(
+    ("source", "divides"),
+    [
+        ("import webdataset as wds", True),
+        ("dataset = wds.WebDataset(urls, nodesplitter=wds.split_by_node)", True),
+        ("from litdata import StreamingDataset", True),
+        ("from streaming import MDSWriter", True),
+        ("import xgboost", True),
+        ("import tensorflow as tf", True),
+        ("data = data.shard(2, index)", True),
+        ("os.environ['SLURM_PROCID']", True),
+        ("fcntl.flock(file)", True),
+        ("def train(rank, world_size): ...", True),
+        ("import torch\nloss.backward()\nfor frank in array: pass", False),
+        ("import numpy, pandas, sklearn", False),
+    ],
+)
+def test_sources_that_may_divide_work_are_known(source: str, divides: bool) -> None:
+    assert names_ranks([source]) is divides
+    assert names_ranks([])
 
 
 def test_settings_files_count_that_a_script_names(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def _aside_line(
     return f"{subject} are kept on {', '.join(moved)}: {pull_command(cluster, node, place, target)}"
 
 
-def tell_or_share(
+def note_or_share(
     view: View,
     cluster: str,
     nodes: "Mapping[str, Node]",
@@ -116,7 +116,7 @@ def tell_or_share(
         for line in lines:
             view.note(line)
         return incomplete
-    earlier = loadable(project, request.folder, earlier, folder.path.parent)
+    earlier = loadable(project, earlier, folder.path.parent)
     source = latest(earlier)
     copies = [path for path in may_be_copies(earlier, source) if path.endswith(WEIGHTS)]
     if sum(earlier[source[path]].files[path][0] for path in copies) > MAX_DIGESTED_BYTES:

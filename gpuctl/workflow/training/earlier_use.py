@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpuctl.script_sources import names_in, only_writes, reads_files, sources_of_script
+from gpuctl.script_sources import names_in, only_writes, reads_files
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from remote.files.earlier import EarlierFiles
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from gpuctl.workflow.training.request import Project
 
 
-def loadable(
-    project: "Project", folder: Path, earlier: Mapping[str, EarlierFiles], runs: Path
-) -> dict[str, EarlierFiles]:
+def loadable(project: "Project", earlier: Mapping[str, EarlierFiles], runs: Path) -> dict[str, EarlierFiles]:
     """Return the files of earlier runs that a script may load; no files if its sources load none.
 
-    `folder`: that of the script on this computer. `runs`: the folder of the runs' records.
+    `runs`: the folder of the runs' records.
     """
-    script = project.script
-    sources = sources_of_script(project.script, project.tree, folder)
+    script, sources = project.script, project.sources
     if sources and not any(map(reads_files, sources)):
         return {}
     ids = {run for left in earlier.values() for run in left.runs.values()}

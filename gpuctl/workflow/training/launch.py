@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
-from gpuctl.script_sources import config_texts, name_patterns, names_in, outside_paths, sources_of_script
+from gpuctl.script_sources import config_texts, name_patterns, names_in, outside_paths
 from gpuctl.text import plural
 from gpuctl.view import Outcome
 from gpuctl.workflow.advice.fitting import ranks_on
@@ -79,19 +79,18 @@ class Launch:
         return watch
 
 
-def told_of_project(
+def with_project(
     launches: Mapping[str, dict[str, Any]],
     roots: Mapping[str, str],
     project: Project,
-    folder: Path,
     home_folders: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
-    """Return the launches with where each node's copy of the project lies: what the run writes there is listed.
+    """Return the launches with the places whose new files each node lists after the run.
 
-    `roots`: its path by node; `folder`: that of the script here; `home_folders`: folders of the home folder whose
-    files are listed, too. So are new files at paths outside the project that the script's sources have.
+    `roots`: the path of the project's copy by node. `home_folders`: further folders in the home folder. The paths
+    outside the project are those in the script's sources.
     """
-    args, sources = project.script.args, sources_of_script(project.script, project.tree, folder)
+    args, sources = project.script.args, project.sources
     names = names_in(sources, args)
     texts = [*args, *sources, *config_texts(project.tree, names)]
     code = {

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuctl.errors import Usage
 from gpuctl.options import App
-from gpuctl.script_sources import names_ranks, sources_of
+from gpuctl.script_sources import sources_of_script
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.host_firewalls import owner_of
 from gpuctl.workflow.environment.what_to_install import ToInstall, what_to_install
@@ -259,13 +260,12 @@ class Project:
     commit: Commit | None
     """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
 
-    @property
-    def names_ranks(self) -> bool:
-        """False: sources of the script and of its imports name no ranks or other processes."""
-        script, folder = self.script, self.tree.root / self.folder
-        if script.kind not in ("file", "module"):
-            return True
-        return names_ranks(sources_of(self.tree, folder, script.target, module=script.kind == "module"))
+    @cached_property
+    def sources(self) -> Sequence[str]:
+        """The sources of a script of the user's and of its imports. Empty: they are not among the files."""
+        if self.script.kind == "built-in":
+            return ()
+        return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
 
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:

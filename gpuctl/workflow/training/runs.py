@@ -1,4 +1,4 @@
-"""`runs` and `results`: what was run, and what came of it."""
+"""Find the runs of `runs` and `results`, and their results."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,7 +8,7 @@ from gpuctl.json_documents import RunInfo
 from gpuctl.options import App
 from gpuctl.view import open_view
 from gpuctl.workflow.connect import unknown_cluster
-from gpuctl.workflow.training.collect import attach, final_result
+from gpuctl.workflow.training.collect import attach, final_result, machines_of
 from gpuctl.workflow.training.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
@@ -19,9 +19,9 @@ MAX_BESIDE = 20
 
 
 def latest(app: App, named: str | None) -> RunFolder:
-    """The run of that name (its beginning or end is enough), or the cluster's latest.
+    """Return the run of that name (its beginning or end is enough), or the cluster's latest.
 
-    Says which it is where others may be active beside it.
+    Prints which run that is if other runs may still be active.
     """
     if named is not None:
         return app.store.run(named)
@@ -29,7 +29,9 @@ def latest(app: App, named: str | None) -> RunFolder:
     for folder in reversed(folders):
         if _readable(app, folder):
             active = [
-                other for other in folders[-MAX_BESIDE:] if other.id != folder.id and _may_be_active(other)
+                other
+                for other in folders[-MAX_BESIDE:]
+                if other.id != folder.id and _may_be_active(app, other)
             ]
             if active:
                 app.output.say(
@@ -52,25 +54,25 @@ def no_runs(app: App) -> NotFound:
     return NotFound(f"The cluster {folder.name} has no runs yet. Start one: gpuctl train")
 
 
-def _may_be_active(folder: RunFolder) -> bool:
-    """Return whether no end of the run is known on this computer."""
+def _may_be_active(app: App, folder: RunFolder) -> bool:
+    """Return whether a run has no known end, and its cluster still has one of its machines."""
     with suppress(InventoryError):
-        return final_result(folder) is None
+        return final_result(folder) is None and bool(machines_of(app.store, folder.load_run()))
     return False
 
 
 def _readable(app: App, folder: RunFolder) -> bool:
-    """Whether the run's record can be read. One that can't may be of any cluster."""
+    """Return whether the run's record can be read: a broken record may be of any cluster."""
     try:
         folder.load_run()
     except InventoryError as error:
-        app.output.say(f"note: passed over: {error}")
+        app.output.say(f"note: run {folder.id} is skipped: {error}")
         return False
     return True
 
 
 def overview(app: App, cluster: str | None) -> list[RunInfo]:
-    """The runs of a cluster, or of all; what has ended since a command watched it is brought here first."""
+    """Return the runs of a cluster, or of all clusters. Results of runs that have ended are downloaded first."""
     open_runs(app, cluster)
     return [_row(folder) for folder in app.store.runs(cluster)]
 
@@ -98,7 +100,7 @@ def _row(folder: RunFolder) -> RunInfo:
 
 
 def results_of(app: App, named: Sequence[str]) -> list[Result]:
-    """The results of the runs named, or of the latest; one that is not over is brought up to date first."""
+    """Return the results of the named runs, or of the latest run. The nodes of a run without an end are asked."""
     folders = [latest(app, name) for name in named] or [latest(app, None)]
     results = []
     for folder in folders:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
 from gpuctl.options import App
+from gpuctl.script_sources import names_ranks
 from gpuctl.text import plural
 from gpuctl.view import View, open_view
 from gpuctl.workflow.advice.auto import with_strategy
@@ -22,7 +23,7 @@ from gpuctl.workflow.cluster.unprepared_machines import check_set_up, without_se
 from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.training.argument_paths import path_notes
 from gpuctl.workflow.training.checkpoints import ResumePoint, resume_line
-from gpuctl.workflow.training.earlier import aside_of, rewritten_sentence, tell_or_share
+from gpuctl.workflow.training.earlier import aside_of, note_or_share, rewritten_sentence
 from gpuctl.workflow.training.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.training.idle_nodes import busy_runs, connected_idle, refusal
 from gpuctl.workflow.training.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
@@ -32,7 +33,7 @@ from gpuctl.workflow.training.launch import (
     removed_unless_launched,
     rounded,
     see_through,
-    told_of_project,
+    with_project,
 )
 from gpuctl.workflow.training.placement import place, take_back
 from gpuctl.workflow.training.prepare import Prepared, check_nodes, prepare
@@ -177,7 +178,7 @@ class _Runs:
                 with removed_unless_launched(run_folder):
                     uneven = ""
                     if aside is not None and not request.drives:
-                        uneven = tell_or_share(
+                        uneven = note_or_share(
                             view, inventory.cluster, nodes, prepared, request, aside, run_folder, project
                         )
                     run = plan_run(
@@ -190,7 +191,7 @@ class _Runs:
                         started_at,
                         seconds,
                         root=project.tree.root,
-                        names_ranks=project.names_ranks,
+                        names_ranks=names_ranks(project.sources),
                         uneven_files=uneven,
                         commit=project.commit,
                     )
@@ -277,7 +278,7 @@ class _Runs:
         if self._request.built_in:
             return launches
         home_folders = launcher_of(project.mode).home_folders
-        return told_of_project(launches, prepared.roots, project, self._request.folder, home_folders)
+        return with_project(launches, prepared.roots, project, home_folders)
 
     def _place(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuctl.errors import Failed, Usage
+from gpuctl.output_files import write_file
 from gpuctl.run_results import export
 from gpuctl.run_results.plot_files import check_picture, new_figure
 from inventories.disk.store import RunFolder
@@ -279,6 +280,21 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(
         with pytest.raises(Usage) as refused:
             check(tmp_path / name.format(suffix))
         assert str(refused.value) == refusal.format(tmp_path, suffix)
+
+
+def test_link_to_a_file_that_does_not_exist_yet_is_written(tmp_path: Path) -> None:
+    (tmp_path / "sets").mkdir()
+    table, lost, loop = (tmp_path / f"{name}.csv" for name in ("table", "lost", "loop"))
+    table.symlink_to("sets/table.csv")
+    lost.symlink_to("no/table.csv")
+    loop.symlink_to("loop.csv")
+    export.check_table(table)
+    write_file(table, b"x")
+    assert (tmp_path / "sets" / "table.csv").read_bytes() == b"x"
+    with pytest.raises(Usage, match=f"There is no folder '{tmp_path}/no' for lost.csv"):
+        export.check_table(lost)
+    with pytest.raises(Usage, match="can't be written"):
+        export.check_table(loop)
 
 
 def test_plot_of_losses_has_the_limits_of_the_data(tmp_path: Path) -> None:

@@ -30,8 +30,14 @@ RESULT = Result(
 )
 
 
-def started(folder: Path, args: str = "", env: tuple[str, ...] = (), **changes: object) -> Result:
-    """Return the result of a run that was started with these arguments."""
+def started(
+    folder: Path,
+    args: str = "",
+    env: tuple[str, ...] = (),
+    options: RunOptions | None = None,
+    **changes: object,
+) -> Result:
+    """Return the result of a run that was started with these arguments and options."""
     result = replace(RESULT, dir=str(folder), **changes)  # type: ignore[arg-type]
     folder.mkdir()
     run = Run(
@@ -44,7 +50,7 @@ def started(folder: Path, args: str = "", env: tuple[str, ...] = (), **changes: 
         master_addr="127.0.0.1",
         master_port=1,
         started_at=RESULT.started_at,
-        options=RunOptions(env=env),
+        options=options or RunOptions(env=env),
     )
     RunFolder(folder).save_run(run)
     return result
@@ -84,6 +90,23 @@ def test_differences_name_script_environment_layout_and_commit(tmp_path: Path) -
     ]
     layouts = [RESULT, replace(RESULT, world_size=4)]
     assert (differences(layouts), differences(layouts, layout=False)) == (["2 ranks", "4 ranks"], ["", ""])
+
+
+def test_differences_name_python_and_packages(tmp_path: Path) -> None:
+    options = [
+        RunOptions(),
+        RunOptions(pip=("a==1", "git+https://me:x@h/b")),
+        RunOptions(pip=("a==2",), python="/opt/python"),
+        RunOptions(requirements="/srv/base.txt"),
+    ]
+    runs = [started(tmp_path / str(at), options=given) for at, given in enumerate(options)]
+    assert differences(runs) == [
+        "without --pip, without --python, without --requirements",
+        "--pip a==1 git+https://h/b, without --python, without --requirements",
+        "--pip a==2, --python /opt/python, without --requirements",
+        "without --pip, without --python, --requirements base.txt",
+    ]
+    assert differences([runs[1], runs[1]]) == ["", ""]
 
 
 def test_options_of_separates_words_before_the_first_option() -> None:

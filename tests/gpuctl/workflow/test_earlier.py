@@ -19,13 +19,14 @@ from gpuctl.errors import Usage
 from gpuctl.library.options import TrainOptions, train_request
 from gpuctl.options import Options
 from gpuctl.output import Output
+from gpuctl.script_sources import sources_of_script
 from gpuctl.view import PlainView
 from gpuctl.workflow.training.earlier import (
     aside_lines,
     aside_of,
+    note_or_share,
     rewritten_sentence,
     share,
-    tell_or_share,
     uneven,
     uneven_sentence,
 )
@@ -177,9 +178,8 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
 
 
 def a_project(folder: Path, *args: str) -> Any:
-    return SimpleNamespace(
-        script=Script(kind="file", target="my.py", args=args), tree=tree_of(folder, "*.py")
-    )
+    script = Script(kind="file", target="my.py", args=args)
+    return SimpleNamespace(script=script, sources=sources_of_script(script, tree_of(folder, "*.py"), folder))
 
 
 LOADS = 'import torch\ntorch.load("best.pt")\n'
@@ -213,7 +213,7 @@ def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
     wrote |= {"own.pt": runs["my.py"].id, "unknown.pt": ""}
     earlier = {"gpu-0": EarlierFiles(files=dict.fromkeys(wrote, (1, 1)), runs=wrote)}
     project = a_project(tmp_path / "code", *args)
-    found = loadable(project, tmp_path / "code", earlier, runs["my.py"].path.parent)
+    found = loadable(project, earlier, runs["my.py"].path.parent)
     assert sorted(path for left in found.values() for path in left.files) == sorted(expected)
 
 
@@ -345,7 +345,7 @@ def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Pat
     project = a_project(tmp_path)
     request = replace(train_request(["my.py"], {}), project=tmp_path)
     with PlainView(Output(Options()), logs=False) as view:
-        told = tell_or_share(view, "c", nodes, prepared, request, aside, folder, project)
+        told = note_or_share(view, "c", nodes, prepared, request, aside, folder, project)
         assert told.startswith("last.pt of an earlier run differs")
         with pytest.raises(BadAnswer, match="gpu-1 sent digests"):
             share(view, "c", nodes, roots, earlier, aside, folder)

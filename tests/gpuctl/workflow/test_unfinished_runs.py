@@ -1,6 +1,7 @@
 """Which runs are not over: asked before a cluster is removed, so that no run's damaged record may keep it there."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from gpuctl.options import App
+from gpuctl.workflow.training.runs import latest
 from gpuctl.workflow.training.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder, Store
+from inventories.machine import Inventory, Machine
 from inventories.run import Run, RunNode
 
 
@@ -62,3 +65,27 @@ def test_open_runs_read_a_reason_without_its_facts(store: Store, reason: str) ->
     result = folder.load_result()
     assert result is not None
     assert result.status == "failed"
+
+
+def test_note_on_older_runs_names_those_whose_machines_the_cluster_has(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newest = sorted((a_run(store), a_run(store)), key=lambda folder: folder.id)
+    assert latest(App(), None).id == newest.id
+    machine = Machine(
+        name="gpu-1",
+        rank=0,
+        host="127.0.0.1",
+        user="me",
+        id="1",
+        state="running",
+        private_ip="127.0.0.1",
+        gpus=0,
+    )
+    for name, notes in (("gpu-1", 0), ("gpu-0", 1)):
+        machines = (replace(machine, name=name),)
+        store.cluster("default").save(
+            Inventory(cluster="default", provider="local", created_at="", machines=machines)
+        )
+        assert latest(App(), None).id == newest.id
+        assert capsys.readouterr().err.count(f"{older.id} may still be active: gpuctl runs") == notes
