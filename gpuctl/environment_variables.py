@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from gpuctl.errors import Usage
 from inventories.did_you_mean import did_you_mean
-from remote.shared.constants import METRICS_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from remote.shared.constants import LAUNCHED_VARIABLE, METRICS_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 LAUNCHER_VARIABLES = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
@@ -14,8 +14,8 @@ LAUNCHER_VARIABLES = frozenset({
     "TORCHELASTIC_ERROR_FILE",
 })  # fmt: skip
 """Variables that torchrun sets for each rank, in place of any value that it inherits."""
-RUN_VARIABLES = frozenset({RUN_ID_VARIABLE, RUN_DIR_VARIABLE, METRICS_VARIABLE})
-"""Variables by which a rank finds its run's files."""
+RUN_VARIABLES = frozenset({LAUNCHED_VARIABLE, RUN_ID_VARIABLE, RUN_DIR_VARIABLE, METRICS_VARIABLE})
+"""Variables that gpuctl sets for each run or rank, in place of any value that it inherits."""
 
 
 def variable(word: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:

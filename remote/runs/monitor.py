@@ -280,6 +280,7 @@ class RunMonitor:
 
     def _ended(self, name: str, record: NodeRecord) -> None:
         self.records[name] = record
+        self._ranks.close_node(name)
         if len(self.records) == len(self._parts):
             self.ended_s = passed_s()
             ended = {node: one.ending for node, one in self.records.items() if one.ending is not None}

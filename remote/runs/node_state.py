@@ -43,15 +43,22 @@ class Occupancy:
     """Ids of the active ones."""
     begun: tuple[str, ...]
     """Ids of runs without a recorded end in its home folder, also runs of other nodes with the same home."""
+    begun_elsewhere: tuple[str, ...]
+    """Ids of the `begun` runs of other nodes."""
     ray: str | None
     """Address of the Ray cluster that it is part of."""
+
+    @property
+    def depends_on_others(self) -> bool:
+        """Return whether runs of other nodes may make the node busy."""
+        return bool(self.begun_elsewhere) or self.ray is not None
 
 
 def occupancy(node: Node) -> Occupancy:
     """Ask a node which runs it is busy with, in one round trip. Raises BadAnswer."""
     answer = node.call("occupancy", {"node": node.name})
     ray = "KubeRay" if node.machine.transport == "pod" else answer.get("ray")
-    runs = {key: answer.get(key) for key in ("runs", "begun")}
+    runs = {key: answer.get(key) for key in ("runs", "begun", "begun_elsewhere")}
     try:
         return from_json(Occupancy, {**runs, "ray": ray}, "the runs of a node")
     except CorruptFile as error:
@@ -66,12 +73,12 @@ def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -
     """
     busy = {name: node.runs[0] for name, node in nodes.items() if node.runs}
     drivers = {nodes[name].ray: run for name, run in busy.items() if nodes[name].ray and spreads(run)}
-    shared = {
-        name: next((run for run in busy.values() if run in node.begun), drivers.get(node.ray))
+    runs = {
+        name: busy.get(name)
+        or next((run for run in busy.values() if run in node.begun), drivers.get(node.ray))
         for name, node in nodes.items()
-        if name not in busy
     }
-    return busy | {name: run for name, run in shared.items() if run is not None}
+    return {name: run for name, run in runs.items() if run is not None}
 
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:

@@ -19,6 +19,8 @@ class RankStates:
         """Rank → its exit status."""
         self._idle_since: dict[str, float] = {}
         """Nodes whose ranks have all ended and that were not shown yet → when."""
+        self._closed: set[str] = set()
+        """Nodes whose launcher has ended, or that were lost: their ranks are not known to run."""
 
     def add(self, node: str, record: RankRecord, now: float) -> None:
         """Add a rank's record."""
@@ -27,6 +29,10 @@ class RankStates:
             self._ended[record.rank] = record.exit_code
             if self._ended.keys() >= set(self._ranks[node]):
                 self._idle_since.setdefault(node, now)
+
+    def close_node(self, node: str) -> None:
+        """Count none of a node's ranks as active any more."""
+        self._closed.add(node)
 
     @property
     def any_begun(self) -> bool:
@@ -40,17 +46,18 @@ class RankStates:
 
     @property
     def all_ended(self) -> bool:
-        """Return whether every rank has ended."""
-        return not self._active()
+        """Return whether every rank has ended, but for those of closed nodes."""
+        return not self._without_end()
 
     def waiting_nodes(self, now: float) -> Iterator[tuple[str, str]]:
         """Yield each node whose ranks ended well a while ago while others run, once, with the text on them."""
         for node, since in list(self._idle_since.items()):
-            ranks, active = self._ranks[node], self._active()
+            ranks, active = self._ranks[node], [rank for rank in self._without_end() if rank in self._begun]
             if now - since >= SHOWN_AFTER_S and active and not any(self._ended[rank] for rank in ranks):
                 del self._idle_since[node]
                 have, run = "has" if len(ranks) == 1 else "have", "runs" if len(active) == 1 else "run"
                 yield node, f"{ranks_text(ranks)} {have} ended; {ranks_text(active)} still {run}"
 
-    def _active(self) -> list[int]:
-        return [rank for ranks in self._ranks.values() for rank in ranks if rank not in self._ended]
+    def _without_end(self) -> list[int]:
+        nodes = (ranks for node, ranks in self._ranks.items() if node not in self._closed)
+        return [rank for ranks in nodes for rank in ranks if rank not in self._ended]

@@ -297,6 +297,16 @@ def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -
     idle = two_hosts.ok("train", "--nnodes", "1", "--json", "short.py")
     assert ([rank["node"] for rank in idle.json["ranks"]], "active" in idle.err) == (["default-0"], False)
 
+    third, fourth = (two_hosts.ok(*one).json["run"] for _ in range(2))
+    two_hosts.ok("stop", third)
+    shared = next(Path(two_hosts.home).glob(f"**/runs/{fourth}/default-1/runner.json"))
+    copy = Path(str(shared).replace("default-1/", "default-0/", 1))
+    copy.parent.mkdir(parents=True)
+    copy.write_text(json.dumps({**json.loads(shared.read_text()), "boot_id": "of another machine"}))
+    refused = two_hosts(*one)
+    assert (refused.status, f"default-0 and default-1: the run {fourth} is" in refused.err) == (1, True)
+    two_hosts.ok("stop", fourth)
+
 
 def test_train_tolerates_unexpected_files_and_metrics_lines(two_hosts: Gpuctl) -> None:
     text = (

@@ -13,6 +13,7 @@ from inventories.machine import Machine
 
 if TYPE_CHECKING:
     from remote.errors import PreflightFailed
+    from remote.runs.node_state import Occupancy
     from remote.sessions.session import Node
 
 
@@ -29,27 +30,32 @@ def connected_idle(
 ) -> Iterator[Mapping[str, "Node"]]:
     """Connect to the machines of a run, by name and in their order: the first `count` candidates that are idle.
 
-    Machines are asked for their runs only where there is a choice. `fewer`: as many as are idle will do, or the least
-    of an elastic job. Raises PreflightFailed where too few are idle.
+    Nodes report their runs only if the run leaves a choice of nodes. `fewer`: use all idle nodes if they are fewer,
+    but not fewer than an elastic job needs. Raises PreflightFailed for too few idle nodes.
     """
     from remote.checks.finding import named
 
     min_count = (request.min_nodes or 1) if fewer else count
     with ExitStack() as connections:
-        first = connected(folder, candidates[:count], at_least=request.min_nodes, say=say)
-        nodes = connections.enter_context(first)
-        if min_count < len(candidates) and (busy := busy_runs(store, nodes)):
-            others = connected(folder, candidates[count:], at_least=0, say=say)
-            nodes = {**nodes, **connections.enter_context(others)}
-            busy = busy_runs(store, nodes)
+        first = connections.enter_context(
+            connected(folder, candidates[:count], at_least=request.min_nodes, say=say)
+        )
+        nodes, states = first, _occupancies(first) if min_count < len(candidates) else {}
+        if any(state.runs or state.depends_on_others for state in states.values()):
+            others = connections.enter_context(connected(folder, candidates[count:], at_least=0, say=say))
+            nodes = {**first, **others}
+            busy = _busy(store, {**states, **_occupancies(others)})
             idle = [
                 machine.name for machine in candidates if machine.name in nodes and machine.name not in busy
             ]
             if len(idle) < min_count:
                 raise refusal(busy, idle, min_count)
             chosen = {name: nodes[name] for name in idle[:count]}
-            active = [f"the run {run} is active on {named(names)}" for run, names in _nodes_of(busy).items()]
-            say(f"{'; '.join(active)}. This run takes {named(list(chosen))}")
+            if busy.keys() & first.keys():
+                active = [
+                    f"the run {run} is active on {named(names)}" for run, names in _nodes_of(busy).items()
+                ]
+                say(f"{'; '.join(active)}. This run takes {named(list(chosen))}")
             for name in nodes.keys() - chosen.keys():
                 nodes[name].close()
             nodes = chosen
@@ -58,9 +64,21 @@ def connected_idle(
 
 def busy_runs(store: Store, nodes: Mapping[str, "Node"]) -> Mapping[str, str]:
     """Ask nodes for active runs. Returns each busy node with its run."""
-    from remote.launchers import launcher_of
-    from remote.runs.node_state import busy_nodes, occupancy
+    return _busy(store, _occupancies(nodes))
+
+
+def _occupancies(nodes: Mapping[str, "Node"]) -> "Mapping[str, Occupancy]":
+    """Ask each node which runs it is busy with."""
+    from remote.runs.node_state import occupancy
     from remote.sessions.fanout import fan_out, values
+
+    return values(fan_out(occupancy, nodes))
+
+
+def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
+    """Return each busy node with its run."""
+    from remote.launchers import launcher_of
+    from remote.runs.node_state import busy_nodes
 
     def spreads(run_id: str) -> bool:
         try:
@@ -69,7 +87,7 @@ def busy_runs(store: Store, nodes: Mapping[str, "Node"]) -> Mapping[str, str]:
             return True  # started from another computer
         return len(run.nodes) == 1 and launcher_of(run.mode).drives(built_in=run.built_in, search=True)
 
-    return busy_nodes(values(fan_out(occupancy, nodes)), spreads)
+    return busy_nodes(states, spreads)
 
 
 def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "PreflightFailed":

@@ -10,18 +10,20 @@ from remote.shared.constants import RUNS
 
 
 def command_occupancy(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`occupancy`: ids of the `runs` that are active here, and of those `begun` in this home folder, without an end.
+    """Answer `occupancy` with ids of runs, and the address of the Ray cluster that the node is part of (or None).
 
-    The latter may be of other nodes that share it. `ray` is the address of the Ray cluster that the node is part of,
-    or None.
+    `runs`: active ones of this node. `begun`: those without a recorded end in this home folder. `begun_elsewhere`:
+    of these the ones with a part on another node, which shares the folder.
     """
     records = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
+    begun = [path.parent for path in records if not (path.parent / "exit.json").exists()]
     frames.write(
         output,
         {
             "t": frames.STATE,
             "runs": supervisor.active_runs(),
-            "begun": [path.parts[-3] for path in records if not (path.parent / "exit.json").exists()],
+            "begun": [part.parent.name for part in begun],
+            "begun_elsewhere": [part.parent.name for part in begun if part.name != request["node"]],
             "ray": daemons.address(daemons.folder_of(request["node"])),
         },
     )

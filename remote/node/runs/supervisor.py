@@ -105,7 +105,7 @@ def _supervise(spec: Dict[str, Any], run_dir: Path, answers: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    environment = dict(os.environ, **spec["env"], **{LAUNCHED_VARIABLE: str(time.time())})
+    environment = {**os.environ, **spec["env"], LAUNCHED_VARIABLE: str(time.time())}
     if spec.get("path_prefix"):
         environment["PATH"] = spec["path_prefix"] + os.pathsep + environment.get("PATH", os.defpath)
     log = os.open(

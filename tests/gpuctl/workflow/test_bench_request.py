@@ -119,6 +119,7 @@ def test_variable_parses_env_option_or_refuses() -> None:
         ("RANK=3", "^--env RANK is not possible: the launcher sets RANK for every rank. Leave it out"),
         ("MASTER_PORT", "the launcher sets MASTER_PORT"),
         ("GPUCTL_RUN_DIR=/x", "gpuctl sets GPUCTL_RUN_DIR"),
+        ("GPUCTL_LAUNCHED_AT=1", "gpuctl sets GPUCTL_LAUNCHED_AT"),
     ):
         with pytest.raises(Usage, match=said):
             variable(word, {})

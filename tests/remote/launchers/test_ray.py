@@ -240,7 +240,14 @@ def test_ray_daemons_are_kept_replaced_and_stopped_with_children(tmp_path: Path)
     assert (again["kept"], again["ports"]) == (True, first["ports"])
     assert node.call("ray_state", {"node": "c-0"})["running"]
     address = f"127.0.0.1:{first['ports']['gcs']}"
-    assert node.call("occupancy", {"node": "c-0"}) == {"t": "state", "runs": [], "begun": [], "ray": address}
+    for name, status in (("mine/c-0", None), ("theirs/c-1", None), ("over/c-1", 0)):
+        part = tmp_path / ".gpuctl-node/runs" / name
+        part.mkdir(parents=True)
+        (part / "runner.json").write_text(json.dumps({"pid": 1, "birth": "1", "boot_id": "of another boot"}))
+        if status is not None:
+            (part / "exit.json").write_text(json.dumps({"exit_code": status}))
+    begun = {"begun": ["mine", "theirs"], "begun_elsewhere": ["theirs"]}
+    assert node.call("occupancy", {"node": "c-0"}) == {"t": "state", "runs": [], **begun, "ray": address}
 
     other = node.call("ray_start", daemons_request(argv, identity="B"))
     assert not other["kept"]

@@ -6,7 +6,7 @@ from remote.runs.node_state import Occupancy, busy_nodes
 
 
 def node(*runs: str, begun: tuple[str, ...] = (), ray: str | None = None) -> Occupancy:
-    return Occupancy(runs=runs, begun=(*runs, *begun), ray=ray)
+    return Occupancy(runs=runs, begun=(*runs, *begun), begun_elsewhere=begun, ray=ray)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_busy_nodes_run_something_or_share_home_or_ray(
     nodes: dict[str, Occupancy], busy: dict[str, str]
 ) -> None:
     assert busy_nodes(nodes, lambda run: run == "driver") == busy
+
+
+def test_node_that_shares_home_or_ray_depends_on_others() -> None:
+    assert node(begun=("R1",)).depends_on_others
+    assert node(ray="a:1").depends_on_others
+    assert not node("R1").depends_on_others

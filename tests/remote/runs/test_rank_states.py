@@ -46,3 +46,21 @@ def test_node_of_a_failed_rank_does_not_wait() -> None:
     states = RankStates(RUN)
     states.add("n-1", record(2, 3), 0.0)
     assert list(states.waiting_nodes(SHOWN_AFTER_S)) == []
+
+
+def test_rank_that_has_not_begun_or_is_on_a_closed_node_does_not_still_run() -> None:
+    states, late_s = RankStates(RUN), 2 * SHOWN_AFTER_S
+    for rank in (0, 1):
+        states.add("n-0", record(rank, 0), 0.0)
+    assert list(states.waiting_nodes(late_s)) == []
+    assert not states.all_ended, "rank 2 may begin"
+    states.add("n-1", record(2), late_s)
+    assert list(states.waiting_nodes(late_s)) == [("n-0", "ranks 0 and 1 have ended; rank 2 still runs")]
+
+    states = RankStates(RUN)
+    states.add("n-1", record(2), 0.0)
+    for rank in (0, 1):
+        states.add("n-0", record(rank, 0), 0.0)
+    states.close_node("n-1")
+    assert list(states.waiting_nodes(late_s)) == []
+    assert states.all_ended
