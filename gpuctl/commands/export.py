@@ -26,7 +26,7 @@ def command(app: App, run: str | None, output: Path) -> None:
     gpuctl export -o model.safetensors         the latest run
     gpuctl export 20261121-0546 -o model.pt    for torch.load(…, weights_only=True)
 
-    Without RUN it is the latest; the beginning of a run's id is enough. The names are the bare model's, whatever
+    Without RUN it is the latest; the end of a run's id is enough. The names are the bare model's, whatever
     the strategy and the number of ranks: parts that several nodes have are brought here and put together. It works
     during a run as well. torch has to be installed here, and safetensors for such a file.
     """

@@ -18,7 +18,7 @@ from gpuctl.options import App, common_options
 def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None) -> None:
     """Show a run's results: times, losses, accuracy, cost. Several runs are shown side by side.
 
-    Without RUN it shows the latest. The beginning of a run's id is enough. Results stay on this computer
+    Without RUN it shows the latest. The end of a run's id is enough. Results stay on this computer
     when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
     rows below its own.
     """

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume-from",
     metavar="RUN",
-    help="Resume from this run's checkpoints (the beginning or end of its id is enough).",
+    help="Resume from this run's checkpoints (the end of its id is enough).",
     shell_complete=completions.runs,
 )
 @click.option(

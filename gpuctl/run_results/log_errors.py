@@ -81,7 +81,7 @@ _CHILD_GONE = re.compile(
 """Words for the end of a process of a rank, whose status is not in them."""
 _BACKENDS: Mapping[Cause, re.Pattern[str]] = {
     Cause.NO_BACKEND: re.compile(
-        r"Distributed package doesn't have [NXH]CCL ?built in|Invalid backend: '[nxh]ccl|backend type [NXH]CCL\b"
+        r"Distributed package doesn't have [NXH]CCL ?built in|Invalid backend: '[nxh]ccl|backend type (?i:[nxh]ccl)\b"
         r"|ProcessGroupNCCL is only supported with GPUs"
     ),
     Cause.UNKNOWN_BACKEND: re.compile(

@@ -46,7 +46,7 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
         (("train",), ("no cluster", "gpuctl up")),
         (("exec", "--", "true"), ("no cluster",)),
         (("status",), ("no cluster",)),
-        (("logs",), ("no runs",)),
+        (("logs",), ("There is no cluster default", "gpuctl up")),
         (("results", "20990101-000000-aaaa"), ("20990101-000000-aaaa",)),
         (("upp",), ("upp", "up")),
         (("up", "--cuont", "2"), ("--cuont", "--count")),
@@ -69,7 +69,7 @@ def test_commands_with_cluster_refuse_bad_options(cluster: Gpuctl, tmp_path: Pat
     refused(cluster, "train", "--nproc-per-node", "many", "my.py", said=("many",))
     refused(cluster, "train", "--env", "1X=2", "my.py", said=("1X",))
     refused(cluster, "train", "--mode", "torchrum", "my.py", said=("torchrum", "torchrun"))
-    refused(cluster, "train", "-m", "my-module", said=("my-module",))
+    refused(cluster, "train", "-m", "my/module", said=("my/module",))
     refused(cluster, "exec", "--rank", "7", "--", "true", said=("7", "default-0", "default-1"))
     (tmp_path / "file").write_text("")
     refused(cluster, "pull", "sets", "file", said=("Nothing can be brought to 'file': File exists.",))

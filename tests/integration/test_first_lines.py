@@ -174,7 +174,7 @@ def test_causes_of_torch_without_gpu_fit_the_words_of_the_installed_torch() -> N
         [sys.executable, "-c", WITHOUT_GPU], capture_output=True, text=True, timeout=200, check=True
     ).stdout
     logs = [log.split("\0") for log in printed.split("\1")[:-1]]
-    assert len(logs) == 20
+    assert len(logs) == 21
     assert [(cause, log) for cause, log in logs if read(log).cause != cause] == []
 
 
