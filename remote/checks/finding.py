@@ -1,7 +1,9 @@
-"""One thing that a preflight found: where, what, and the fix."""
+"""The results of a preflight: where something is wrong, what, and the fix."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from remote.errors import PreflightFailed
 
 LOOPBACK = "127."
 KERNEL_LOG = "gpuctl exec -- 'dmesg || sudo dmesg'"
@@ -22,6 +24,16 @@ class Finding:
     """False: a run can start all the same."""
     harmless: bool = False
     """True: not worth a word before every run; `doctor` tells it."""
+
+
+def cannot_start(
+    lines: Iterable[str], nodes: Iterable[str], *, reason: str = "", hint: str = ""
+) -> PreflightFailed:
+    """Return the error for a run that can't start. `reason`: a sentence before the lines; `hint`: one after them."""
+    head = f"The run can't start: {reason}".rstrip()
+    return PreflightFailed(
+        "\n".join([head, *(f"  {line}" for line in lines), *filter(None, [hint])]), {*nodes}
+    )
 
 
 def named(nodes: Sequence[str]) -> str:

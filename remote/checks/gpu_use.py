@@ -4,9 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from remote.checks.facts import Facts
-from remote.checks.finding import KERNEL_LOG, Finding, alike_together, sentence
+from remote.checks.finding import KERNEL_LOG, Finding, alike_together, cannot_start, sentence
 from remote.checks.readiness import driver_problem, driver_state
-from remote.errors import PreflightFailed
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ON_CPUS = "To run on the CPUs all the same: --device cpu"
@@ -27,12 +26,13 @@ def check(facts: Mapping[str, Facts], expected: Expected, *, env_names: Collecti
 
     `env_names`: names of the variables that the user sets for the ranks.
     """
-    found = [one for one in findings(facts, expected, env_names=env_names) if one.fatal]
-    if found:
-        lines = "\n".join(f"  {sentence(one)}" for one in alike_together(found))
-        raise PreflightFailed(
-            f"The run can't start: there are GPUs, and it would use CPUs.\n{lines}\n{ON_CPUS}",
-            nodes={one.node for one in found},
+    fatal = [finding for finding in findings(facts, expected, env_names=env_names) if finding.fatal]
+    if fatal:
+        raise cannot_start(
+            map(sentence, alike_together(fatal)),
+            (finding.node for finding in fatal),
+            reason="there are GPUs, and it would use CPUs.",
+            hint=ON_CPUS,
         )
 
 

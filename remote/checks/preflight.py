@@ -5,11 +5,18 @@ from collections.abc import Callable, Collection, Mapping
 from inventories.machine import Machine
 from remote.checks import fast_network, gpu_use
 from remote.checks.facts import Facts
-from remote.checks.finding import LOOPBACK, Finding, alike_together, listed, not_the_first, sentence
+from remote.checks.finding import (
+    LOOPBACK,
+    Finding,
+    alike_together,
+    cannot_start,
+    listed,
+    not_the_first,
+    sentence,
+)
 from remote.checks.gpu_use import Expected
 from remote.checks.probe import ProbeAnswer
 from remote.checks.probe_findings import probed
-from remote.errors import PreflightFailed
 from remote.launchers import DEFAULT, launcher_of, nccl
 from remote.shared.constants import RENDEZVOUS_PORTS
 
@@ -232,7 +239,7 @@ def check(
     env_names: Collection[str] = (),
     expected: Expected | None = None,
 ) -> None:
-    """Tells `note` what a run can live with, then raises PreflightFailed with all that it can't, if there is any.
+    """Pass findings that a run can live with to `note`, then raise PreflightFailed with all fatal ones.
 
     `mode`, `env_names` and `expected`: as in `findings`.
     """
@@ -240,8 +247,5 @@ def check(
     for finding in found:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))
-    lines = "\n".join(f"  {sentence(finding)}" for finding in found if finding.fatal)
-    if lines:
-        raise PreflightFailed(
-            f"The run can't start:\n{lines}", nodes={finding.node for finding in found if finding.fatal}
-        )
+    if fatal := [finding for finding in found if finding.fatal]:
+        raise cannot_start(map(sentence, fatal), (finding.node for finding in fatal))

@@ -1,4 +1,4 @@
-"""The second run of a script: what earlier ones left in the project's folder on the nodes."""
+"""Files that earlier runs of a script left in the project's folder on the nodes."""
 
 import os
 import re
@@ -45,7 +45,7 @@ MAX_DIGESTED_BYTES = 1000**3
 
 
 def check_earlier(request: TrainRequest) -> None:
-    """Raises Usage where what earlier runs wrote can't become what is asked for."""
+    """Raise Usage for options on files of earlier runs that exclude each other."""
     if request.fresh and request.share_outputs:
         raise Usage(
             "--fresh puts aside what earlier runs wrote, and --share-outputs puts it on all nodes: leave one out."
@@ -57,7 +57,10 @@ def check_earlier(request: TrainRequest) -> None:
 
 
 def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | None:
-    """Where the nodes put what a sync would lose; `first`: the run is the job's first. None: there is no such."""
+    """Return the backup folder for files that a sync would remove. None: the built-in job.
+
+    `first`: the run is the job's first.
+    """
     if request.built_in:
         return None
     return Aside(name=f"{now:%Y%m%d-%H%M%S}", everything=request.fresh and first)
@@ -129,9 +132,9 @@ def note_or_share(
 
 
 def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
-    """Files that some nodes have and others lack → the nodes that have them; the likeliest checkpoints first.
+    """Return files that some nodes have and others lack → the nodes that have them; likely checkpoints first.
 
-    Not those that people look at, nor one of which each node has its own, told apart by a number.
+    Files that people read, and files that each node has under another number, are left out.
     """
     alike = {name: {_numberless(path) for path in found.files} for name, found in earlier.items()}
     sizes = {path: size for found in earlier.values() for path, (size, _) in found.files.items()}
@@ -359,7 +362,7 @@ def _some(names: Sequence[str], count: int) -> str:
 
 
 def _from_home(path: str) -> str:
-    """A path in gpuctl's folder on a node, as seen from the home folder."""
+    """Return a path in gpuctl's folder on a node, relative to the home folder."""
     return NODE_FOLDER + path.partition(NODE_FOLDER)[2]
 
 

@@ -152,7 +152,7 @@ class ElasticScaler:
         at_work, spare = list(active.machines), list(active.spare)
         while not self._over.wait(LOOK_S):
             try:
-                if self._request.drives or len(at_work) < self._request.most_nodes:
+                if self._request.drives or len(at_work) < self._request.max_nodes:
                     self._take_in_others(active)
                 inventory = self._folder.load()
                 if self._request.drives:
@@ -315,7 +315,7 @@ class ElasticScaler:
             for machine in sorted(inventory.machines, key=lambda machine: machine.rank)
             if machine.name not in taken and self._tries.get(_key(machine), (0, now))[1] <= now
         ]
-        return free[: max(0, self._request.most_nodes - len(at_work))]
+        return free[: max(0, self._request.max_nodes - len(at_work))]
 
     def _leave_out(self, machine: Machine) -> None:
         """Leave a machine alone for a while, which grows."""

@@ -92,16 +92,15 @@ def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
 
 def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "PreflightFailed":
     """Return the error for too few idle nodes."""
-    from remote.checks.finding import named, sentence
+    from remote.checks.finding import cannot_start, named, sentence
     from remote.checks.preflight import still_active
-    from remote.errors import PreflightFailed
 
-    lines = [f"  {sentence(still_active(named(nodes), run))}" for run, nodes in _nodes_of(busy).items()]
+    lines = [f"{sentence(still_active(named(nodes), run))}" for run, nodes in _nodes_of(busy).items()]
     if idle:
         are = "is" if len(idle) == 1 else "are"
-        lines.append(f"  {named(idle)} {are} idle: --nnodes {len(idle)} starts a run there.")
+        lines.append(f"{named(idle)} {are} idle: --nnodes {len(idle)} starts a run there.")
     needs = f"it needs {plural(min_count, 'node')}, and {len(idle) or 'none'} {'are' if len(idle) > 1 else 'is'} idle"
-    return PreflightFailed("\n".join([f"The run can't start: {needs}.", *lines]), nodes=busy)
+    return cannot_start(lines, busy, reason=f"{needs}.")
 
 
 def _nodes_of(busy: Mapping[str, str]) -> dict[str, list[str]]:

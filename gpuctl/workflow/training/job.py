@@ -216,7 +216,7 @@ def next_step(job: Job) -> Step:
     if request.min_nodes and len(usable) < request.min_nodes:
         return GiveUp(
             reason=f"No other run follows {last.run.run}: {plural(len(usable), 'machine')} can take part, and "
-            f"--nnodes {request.nodes_asked_for} asks for {request.min_nodes} at least. Once there are more: "
+            f"--nnodes {request.nnodes_text} asks for {request.min_nodes} at least. Once there are more: "
             "gpuctl train --resume"
         )
     return replace(step, machines=usable)

@@ -1,4 +1,4 @@
-"""A run on nodes that are ready: planned, started, and seen to its end."""
+"""Plan a run on nodes that are ready, start it, and follow it to its end."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Stage(Observer, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A planned run, and what is started on its nodes, which are ready."""
+    """A planned run, and the commands that start it on its nodes."""
 
     run: Run
     folder: RunFolder

@@ -1,4 +1,4 @@
-"""What a person asked `gpuctl train` for, and what that means: which machines, which script, what is installed."""
+"""The request of `gpuctl train`, and its project: machines, script, files to send, packages to install."""
 
 import itertools
 import subprocess
@@ -38,7 +38,7 @@ DATA_OPTIONS = ("--data-dir", "--data")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """What a person asked `gpuctl train` for."""
+    """The settings of `gpuctl train` that a user typed, or that a file has."""
 
     launcher: str | None = None
     """None: not said; that of the run that it resumes, else torchrun."""
@@ -108,18 +108,18 @@ class TrainRequest:
 
     @property
     def drives(self) -> bool:
-        """True: what is run is one process that has the launcher start others."""
+        """True: the run is one process, which has the launcher start others."""
         return launcher_of(self.mode).drives(built_in=self.built_in, search=self.search is not None)
 
     @property
     def on_cpu(self) -> bool:
         """True: GPUs are not to be used."""
-        own = value_of(self.words, "--device") if self.built_in else None
-        return "cpu" in (self.device, own) or self.env.get(VISIBLE) in NONE_VISIBLE
+        of_job = value_of(self.words, "--device") if self.built_in else None
+        return "cpu" in (self.device, of_job) or self.env.get(VISIBLE) in NONE_VISIBLE
 
     @property
     def engine(self) -> str | None:
-        """What takes the built-in job's steps; None: not said."""
+        """The engine of the built-in job's steps. None: not set."""
         return value_of(self.words, ENGINE) if self.built_in else None
 
     @property
@@ -138,7 +138,7 @@ class TrainRequest:
 
     @property
     def _hang_env(self) -> Mapping[str, str]:
-        """The variable that tells the nodes when the run counts as hung; none where its own past does."""
+        """The variable with the time after which the run counts as hung. Empty: its own steps decide."""
         if self.hang_after is None:
             return {}
         return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
@@ -159,15 +159,15 @@ class TrainRequest:
         return self.max_restarts > 0 or self.elastic
 
     @property
-    def most_nodes(self) -> int:
+    def max_nodes(self) -> int:
         """As many machines as may take part later on; 0: as many as do now."""
         return (self.nnodes or 0) if self.elastic else 0
 
     @property
-    def nodes_asked_for(self) -> str:
-        """As it is typed: `4`, `1:4`; empty where it was not."""
-        least = "" if self.min_nodes is None else f"{self.min_nodes}:"
-        return f"{least}{self.nnodes}" if self.nnodes is not None else ""
+    def nnodes_text(self) -> str:
+        """The value of --nnodes as it is typed: `4`, `1:4`. Empty: not typed."""
+        lowest = "" if self.min_nodes is None else f"{self.min_nodes}:"
+        return f"{lowest}{self.nnodes}" if self.nnodes is not None else ""
 
     @property
     def folder(self) -> Path:
@@ -175,7 +175,7 @@ class TrainRequest:
         return (self.project or Path.cwd()).resolve()
 
     def options(self, root: Path | None = None) -> RunOptions:
-        """What the run's record keeps of this. `root`: the folder that is sent; None: the built-in job's own."""
+        """Return the options for the run's record. `root`: the folder that is sent. None: the built-in job's own."""
         return RunOptions(
             project=None if self.built_in else str(self.folder),
             root=None if self.built_in or root is None else str(root),
@@ -225,21 +225,21 @@ def machines_of(
     `usable`: names of those that can, of which fewer than `nnodes` will do. None: all must.
     """
     candidates = candidates_of(inventory, request, usable, preferred)
-    least = request.min_nodes or 1
+    min_count = request.min_nodes or 1
     count = len(candidates) if request.nnodes is None else request.nnodes
     if request.elastic or usable is not None:
         count = min(count, len(candidates))
-    if not least <= count <= len(candidates):
+    if not min_count <= count <= len(candidates):
         raise Usage(
-            f"--nnodes {request.nodes_asked_for or count} is not possible: the cluster {inventory.cluster} has "
-            f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, least)}"
+            f"--nnodes {request.nnodes_text or count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, min_count)}"
         )
     return sorted(candidates[:count], key=lambda machine: machine.rank)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """What a request comes to: what is run, with what, and what it needs on a node."""
+    """The script of a request, the files to send, and the packages and variables that the nodes need."""
 
     script: "Script"
     tree: "Tree"
@@ -251,7 +251,7 @@ class Project:
     install: ToInstall
     mode: str
     """The launcher's name."""
-    most_nodes: int
+    max_nodes: int
     """As many machines as may take part later on; 0: as many as do now."""
     on_cpu: bool
     """True: GPUs are not to be used."""
@@ -262,7 +262,7 @@ class Project:
 
     @cached_property
     def sources(self) -> Sequence[str]:
-        """The sources of a script of the user's and of its imports. Empty: they are not among the files."""
+        """The sources of the user's script and of its imports. Empty: no source is among the files to send."""
         if self.script.kind == "built-in":
             return ()
         return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
@@ -290,7 +290,7 @@ def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: 
         folder=folder,
         install=install,
         mode=request.mode,
-        most_nodes=request.most_nodes,
+        max_nodes=request.max_nodes,
         on_cpu=request.on_cpu,
         # A script may ask for the version, too. Its own builds of other projects must not get that version.
         rank_env={**of_git, **request.rank_env},
@@ -351,7 +351,7 @@ def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tupl
 
 
 def check_built_in(words: Sequence[str]) -> None:
-    """Raises Usage for options that the built-in job would refuse, before anything is launched."""
+    """Raise Usage for options that the built-in job would refuse, before anything is launched."""
     if value_of(words, STRATEGY) == AUTO:
         raise Usage("--strategy auto is for gpuctl train: name a strategy that gpuctl advise shows.")
     done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
@@ -361,11 +361,11 @@ def check_built_in(words: Sequence[str]) -> None:
 
 
 def check_together(request: TrainRequest) -> None:
-    """Raises Usage where options contradict each other."""
-    own = value_of(request.words, "--device") if request.built_in else None
-    if request.device is not None and own not in (None, request.device):
+    """Raise Usage for options that contradict each other."""
+    of_job = value_of(request.words, "--device") if request.built_in else None
+    if request.device is not None and of_job not in (None, request.device):
         raise Usage(
-            f"--device {request.device} and --device {own} after -- contradict each other: leave one out."
+            f"--device {request.device} and --device {of_job} after -- contradict each other: leave one out."
         )
     if request.python and (request.pip or request.requirements or request.wheels):
         raise Usage(
@@ -377,7 +377,7 @@ def check_together(request: TrainRequest) -> None:
 def check_detach(request: TrainRequest) -> None:
     """Raise Usage where gpuctl has to stay with a job that is to be left alone."""
     if request.continues and request.detach:
-        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nodes_asked_for}"
+        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nnodes_text}"
         raise Usage(
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
@@ -385,42 +385,42 @@ def check_detach(request: TrainRequest) -> None:
 
 
 def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Patterns of files that are to come back, as the nodes take them. Raises Usage for what can't be one."""
-    found = tuple(pattern.removeprefix("./") for pattern in patterns)
-    if "none" in found and len(set(found)) > 1:
+    """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
+    names = tuple(pattern.removeprefix("./") for pattern in patterns)
+    if "none" in names and len(set(names)) > 1:
         raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
-    for pattern in found:
+    for pattern in names:
         if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
             raise Usage(
                 f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
                 "in it such as 'runs/*'."
             )
-    return found
+    return names
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:
-    """A word on a --data-dir in this computer's home, which may be one whose `~` the shell has replaced."""
-    option = next((one for one in DATA_OPTIONS if value_of(words, one) is not None), DATA_OPTIONS[0])
+    """Return a note on a --data-dir in this computer's home: the shell may have replaced its `~`. None: no note."""
+    option = next((name for name in DATA_OPTIONS if value_of(words, name) is not None), DATA_OPTIONS[0])
     folder = value_of(words, option)
     if folder is None or not Path(folder).is_relative_to(Path.home()):
         return None
     if provider == "local" and Path(folder).exists():
         return None
-    own = Path(folder).relative_to(Path.home())
+    in_home = Path(folder).relative_to(Path.home())
     return (
         f"note: {option} {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
-        f"quotes, which keep the shell from replacing it: {option} '~/{own}'"
+        f"quotes, which keep the shell from replacing it: {option} '~/{in_home}'"
     )
 
 
 def value_of(words: Sequence[str], option: str) -> str | None:
-    """What an option of the built-in job is given last, as `--option VALUE` or `--option=VALUE`; None: it is not."""
-    found = None
+    """Return the last value of the built-in job's option, `--option VALUE` or `--option=VALUE`. None: not typed."""
+    last = None
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         if name == option:
-            found = value if equals else following
-    return found
+            last = value if equals else following
+    return last
 
 
 def built_in_help() -> int:

@@ -1,4 +1,4 @@
-"""`train --resume`: which run is resumed, from which checkpoints, and what is taken over from it."""
+"""Resume a run: choose the run and its checkpoints, and take over its settings."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from remote.shared.constants import HANG_OFF
 
 
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:
-    """The request completed by the earlier run that it names, and that run; None where it names none.
+    """Complete a request from the earlier run that it names. Returns the request and that run.
 
-    Raises NotFound, where there are no checkpoints, or Usage; and Failed where some, or newer ones, may lie on a
-    machine that does not answer.
+    None: the request resumes no run. Raises NotFound if no checkpoint exists, Usage, and Failed if checkpoints, or
+    newer ones, may lie on a machine that does not answer.
     """
     _refuse_value(app, request)
     if request.resume_from:
@@ -35,8 +35,8 @@ def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint 
     else:
         return request, None
     completed = taken_over(request, point.run)
-    if completed.nodes_asked_for != request.nodes_asked_for:
-        app.output.say(f"note: --nnodes {completed.nodes_asked_for}, as run {point.run.run} was started")
+    if completed.nnodes_text != request.nnodes_text:
+        app.output.say(f"note: --nnodes {completed.nnodes_text}, as run {point.run.run} was started")
     return completed, point
 
 
@@ -68,33 +68,33 @@ def _refuse_value(app: App, request: TrainRequest) -> None:
 
 
 def _named(app: App, run: Run) -> ResumePoint:
-    """A run that a person chose, with its own checkpoints, or those that it resumed."""
-    asked = survey_checkpoints(
+    """Return a run that the user chose, with its own checkpoints, or with the checkpoints that it resumed."""
+    survey = survey_checkpoints(
         app.store, app.store.cluster(app.options.cluster), list(_chain(app.store, run))
     )
-    picked = asked.pick()
+    picked = survey.pick()
     if picked is None:
-        raise _nothing(f"Run {run.run} left no checkpoint that can be reached", asked)
+        raise _nothing(f"Run {run.run} left no checkpoint that can be reached", survey)
     source, found, locations = picked
-    newer, node, error = asked.unknown() or (None, "", "")
+    newer, node, error = survey.unknown() or (None, "", "")
     if newer is not None and not newer == source == run:
         raise Failed(older(source, newer, node, error))
-    _tell_of_torn(app, asked)
+    _note_torn(app, survey)
     return ResumePoint(
         run=run, source=source, found=found, locations=locations, unknown=newer, unknown_node=node
     )
 
 
 def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
-    """The latest run of a script that wrote checkpoints: of the one that is named, else of the latest run's."""
+    """Return the latest run with checkpoints of the named script. No script is named: of the latest run's script."""
     runs = _newest_first(app)
-    mine = [run.run for run in runs if same_script(request, run, runs[0])]
+    same = [run.run for run in runs if same_script(request, run, runs[0])]
     every = survey_checkpoints(app.store, app.store.cluster(app.options.cluster), runs)
-    candidates = every.only(mine)
-    asked = candidates.only(candidates.wrote())
-    picked = asked.pick()
+    candidates = every.only(same)
+    survey = candidates.only(candidates.wrote())
+    picked = survey.pick()
     if picked is None:
-        foreign = {run.run for run in runs}.difference(mine)
+        foreign = {run.run for run in runs}.difference(same)
         if request.built_in:
             who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         else:
@@ -104,27 +104,27 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
             # The script of another path may be the same one, moved since.
             foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}
         other = every.only(foreign).pick()
-        raise _nothing(f"{who} left a checkpoint that can be reached", asked, other)
+        raise _nothing(f"{who} left a checkpoint that can be reached", survey, other)
     source, found, locations = picked
-    if (missed := asked.unknown()) is not None:
+    if (missed := survey.unknown()) is not None:
         raise Failed(older(source, *missed))
-    _tell_of_torn(app, asked)
+    _note_torn(app, survey)
     for run in candidates.runs[: candidates.runs.index(source)]:
-        if run not in asked.runs:
+        if run not in survey.runs:
             app.output.say(f"run {run.run} is skipped: it wrote no checkpoint")
     return ResumePoint(run=source, source=source, found=found, locations=locations)
 
 
-def _tell_of_torn(app: App, asked: CheckpointSurvey) -> None:
-    """Tell of runs that are left out because no machine has all of their newest checkpoint."""
+def _note_torn(app: App, survey: CheckpointSurvey) -> None:
+    """Print the runs that are left out because no machine has all of their newest checkpoint."""
     from remote.files.checkpoints import lacks_parts
 
-    for run, missing in asked.torn():
+    for run, missing in survey.torn():
         app.output.say(lacks_parts(run, missing))
 
 
 def older(source: Run, newer: Run, node: str, error: str) -> str:
-    """The sentences for checkpoints that are not known to be the newest."""
+    """Return the sentences for checkpoints that may not be the newest."""
     what = "what was brought here of it" if newer == source else f"the older run {source.run}"
     return (
         f"Run {newer.run} may have left newer checkpoints on {node}, which does not answer: {error} "
@@ -134,7 +134,7 @@ def older(source: Run, newer: Run, node: str, error: str) -> str:
 
 
 def how_to_resume(app: App, result: Result) -> str:
-    """Return how to resume from what a run that did not succeed has left here; empty where it left nothing."""
+    """Return how to resume a run that did not succeed. Empty: no checkpoint of it is on this computer."""
     from remote.files.checkpoints import in_folder
 
     folder = app.store.run(result.run)
@@ -147,24 +147,24 @@ def how_to_resume(app: App, result: Result) -> str:
 
 
 def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> ResumePoint:
-    """What a run that is over left to resume from, and which machines can. Raises SomeNodesFailed where none can.
+    """Return the checkpoints that an ended run left, and the machines that can resume it.
 
-    A machine that was lost and is back is first told to end its part of that run. `lost`: name of a machine → its
-    parts in earlier runs, which it ends, too.
+    A lost machine that answers again first ends its part of that run. `lost`: name of a machine → its parts in
+    earlier runs, which it ends, too. Raises SomeNodesFailed if no machine answers.
     """
     from remote.errors import SomeNodesFailed
     from remote.runs.run_files import read_node_records
 
     cluster = app.store.cluster(app.options.cluster)
-    said = {record.node for record in read_node_records(app.store.run(run.run), run.nodes)}
-    unfinished = {part.name: [part, *lost.get(part.name, ())] for part in run.nodes if part.name not in said}
-    asked = survey_checkpoints(
+    ended = {record.node for record in read_node_records(app.store.run(run.run), run.nodes)}
+    unfinished = {part.name: [part, *lost.get(part.name, ())] for part in run.nodes if part.name not in ended}
+    survey = survey_checkpoints(
         app.store, cluster, list(_chain(app.store, run)), unfinished={**lost, **unfinished}
     )
-    answering = asked.answering(cluster)
+    answering = survey.answering(cluster)
     if not answering:
-        raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(asked.errors.values())}")
-    picked, missed = asked.pick(), asked.unknown()
+        raise SomeNodesFailed(f"none of the cluster's machines answers: {' '.join(survey.errors.values())}")
+    picked, missed = survey.pick(), survey.unknown()
     unknown, node, _ = missed or (None, "", "")
     left = ResumePoint(run=run, source=None, answering=answering, unknown=unknown, unknown_node=node)
     if picked is None:
@@ -174,10 +174,10 @@ def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> R
 
 
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
-    """The request, with what was not typed taken from the earlier run. Raises Usage where that can't be.
+    """Return the request with the settings of the earlier run that were not typed. Raises Usage.
 
-    A script that is named stands for itself, with its arguments. Options alone replace those of the built-in job,
-    and are put after the arguments of a script, where the last of each counts for most.
+    A named script keeps the arguments that were typed for it. Options alone replace options of the built-in job, and
+    stand after the arguments of a script, where most scripts take the last of each.
     """
     before = run.options or RunOptions()
     if missing := [name for name in before.env if name not in request.env]:
@@ -233,7 +233,7 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
 
 
 def _hang_options(request: TrainRequest, before: RunOptions) -> dict[str, Any]:
-    """What the earlier run was to do when it hangs, as far as this one can."""
+    """Return the settings of the earlier run for hangs that this run can have, too."""
     after = request.hang_after
     if after is None and before.hang_after is not None:
         after = "off" if before.hang_after == HANG_OFF else float(before.hang_after)
@@ -246,7 +246,7 @@ def _hang_options(request: TrainRequest, before: RunOptions) -> dict[str, Any]:
 
 
 def last_of_each(words: Sequence[str]) -> tuple[str, ...]:
-    """The built-in job's options, each once: as it was given last, where it was given first.
+    """Return the built-in job's options, each once: with its last value, at its first place.
 
     An option is `--name` with what follows until the next one, `--name=value`, `--flag` or `--no-flag`.
     """
@@ -277,7 +277,7 @@ def _setting(word: str) -> str:
 
 
 def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
-    """Whether a run is of the script that is named; where none is, of the one that the cluster's newest run is of."""
+    """Return whether a run is of the named script. No script is named: of the script of the cluster's newest run."""
     if request.built_in:
         return _alike(newest, run)
     if request.module is not None:
@@ -289,7 +289,7 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
 
 
 def _alike(one: Run, other: Run) -> bool:
-    """Whether two runs are of the built-in job, or of the same script or module of the same project."""
+    """Return whether two runs are of the built-in job, or of the same script or module of the same project."""
     if one.built_in or other.built_in:
         return one.built_in and other.built_in
     paths = script_path(one), script_path(other)
@@ -299,13 +299,13 @@ def _alike(one: Run, other: Run) -> bool:
 
 
 def script_path(run: Run) -> str | None:
-    """Where a run's script lies on this computer, a module by its title; None where that is not known."""
+    """Return the path of a run's script on this computer, a module by its title. None: the path is not known."""
     project = run.options.project if run.options else None
     return None if project is None else str(without_links_above(Path(project, run.script)))
 
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:
-    """A run, and those that it resumed, the nearest first, as far as their records can be read."""
+    """Yield a run and the runs that it resumed, the nearest first, as far as their records can be read."""
     seen = set()
     while run.run not in seen:
         seen.add(run.run)
@@ -319,7 +319,7 @@ def _chain(store: Store, run: Run) -> Iterator[Run]:
 
 
 def _newest_first(app: App) -> list[Run]:
-    """The cluster's runs whose records can be read. Raises NotFound where there are none."""
+    """Return the cluster's runs whose records can be read. Raises NotFound if the cluster has no such run."""
     runs = []
     for folder in reversed(app.store.runs(app.options.cluster)):
         try:
@@ -333,21 +333,21 @@ def _newest_first(app: App) -> list[Run]:
     return runs
 
 
-def _nothing(who: str, asked: CheckpointSurvey, other: "Picked | None" = None) -> Failed | NotFound:
-    """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be asked.
+def _nothing(who: str, survey: CheckpointSurvey, other: "Picked | None" = None) -> Failed | NotFound:
+    """Return the error for no checkpoints: NotFound if none exist, Failed if not every machine answered.
 
-    `other`: what a run of another script left.
+    `other`: the checkpoints of a run of another script.
     """
     instead = unreached = ""
     if other is not None:
         run, _, _ = other
         instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
-    if asked.errors:
-        unreached = f" Not every machine could be asked: {' '.join(asked.errors.values())}"
+    if survey.errors:
+        unreached = f" Not every machine could be asked: {' '.join(survey.errors.values())}"
     from remote.files.checkpoints import lacks_parts
 
-    torn = "".join(f" {lacks_parts(run, missing)}" for run, missing in asked.torn())
-    return (Failed if asked.errors else NotFound)(
+    torn = "".join(f" {lacks_parts(run, missing)}" for run, missing in survey.torn())
+    return (Failed if survey.errors else NotFound)(
         f"{who}: a run is resumed from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on "
         f"its first node. To start from the beginning, leave out --resume.{torn}{unreached}{instead}"
     )

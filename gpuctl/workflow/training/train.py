@@ -267,7 +267,7 @@ class _Runs:
         with _timed(seconds, "prepare" if launcher.phase is None else project.mode):
             if launcher.phase is not None:
                 view.phase(project.mode, launcher.phase)
-            service = launcher.start(nodes, prepared.facts, self._folder, view.node, most=project.most_nodes)
+            service = launcher.start(nodes, prepared.facts, self._folder, view.node, most=project.max_nodes)
         return prepared, service
 
     def _launches(
