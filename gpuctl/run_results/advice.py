@@ -1,14 +1,13 @@
 """What to do about a run's failure, beside what its sentence says."""
 
 import re
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 
 from gpuctl.options_after_script import how_to_move
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
-from gpuctl.run_results.missing.written import written_elsewhere
+from gpuctl.run_results.missing.written import train_line, written_elsewhere
 from gpuctl.script_sources import reads_at
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
@@ -85,10 +84,8 @@ def _explained_by_files(result: Result, run: Run) -> bool:
 
 def _without_dashes(run: Run) -> str:
     """Return the sentence on a `--` after the script, which the script got as an argument."""
-    cluster = () if run.cluster == "default" else ("--cluster", run.cluster)
-    script = run.script.split() if run.script.startswith("-m ") else [run.script]
-    line = shlex.join(["gpuctl", "train", *cluster, *script, *run.args[1:]])
-    return f"The script got the `--` that was typed after it. Leave out the `--`: {clean(line, 10_000)}"
+    line = train_line(run, run.args[1:])
+    return f"The script got the `--` that was typed after it. Leave out the `--`: {line}"
 
 
 def _how_to_fit(result: Result) -> str:

@@ -79,3 +79,20 @@ def test_checkpoint_in_parts_is_told_and_shared_whole_and_of_one_run(two_hosts: 
     logs = two_hosts.run_folder(again.json["run"]) / "logs"
     assert "one" not in (logs / "rank-1.log").read_text() + (logs / "rank-0.log").read_text()
     assert f"from default-1 (run {shared.json['run']}): ckpt/__1_0.distcp" in again.err
+
+
+def test_failure_for_want_of_an_earlier_runs_file_names_the_line_that_works(two_hosts: Gpuctl) -> None:
+    two_hosts.script(
+        "train.py",
+        "import os, sys\n"
+        "print([open(path).read() for path in sys.argv[1:]], flush=True)\n"
+        "if os.environ['RANK'] == '0': open('last.txt', 'w').write('1')\n",
+    )
+    two_hosts.ok("train", "train.py")
+    failed = two_hosts("train", "train.py", "last.txt")
+    told = " ".join((failed.out + failed.err).split())
+    line = "gpuctl train --share-outputs train.py last.txt"
+    assert failed.status == 1
+    assert "last.txt was on default-0 alone when this run began" in told
+    assert line in told
+    two_hosts.ok(*line.split()[1:])

@@ -2,13 +2,18 @@
 
 import os
 import re
+import shlex
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing.files import path_in_project
+from gpuctl.script_sources import names_in
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
+from inventories.errors import InventoryError
 from inventories.run import FirstError, Result, Run, RunNode
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
@@ -21,6 +26,8 @@ _MISSING = re.compile(
     re.IGNORECASE,
 )
 """Words of libraries on a file that does not exist, where they do not quote the system's error."""
+MAX_EARLIER_RUNS = 20
+"""Earlier runs whose records are searched for the run that wrote a file."""
 WAYS = (
     "Each node has its own disk. Three ways: every rank writes the file (or LOCAL_RANK 0 of each node); or rank 0 "
     "loads it and sends it to the others with torch.distributed.broadcast_object_list; or the script writes it to a "
@@ -44,6 +51,8 @@ def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
             f"This run wrote {clean(path)} on {error.node}, too, but after the rank had looked for it. Let the ranks "
             "wait until the file is written: torch.distributed.barrier()."
         )
+    if (earlier := _earlier_run(result, error, run, path)) is not None:
+        return _of_earlier_run(error, run, path, *earlier)
     if writers:
         return (
             f"{_who(run, writers)} wrote {clean(path)} in this run, and {error.node} has no such file. {WAYS}"
@@ -52,6 +61,55 @@ def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
     if folded:
         return f"This run wrote {clean(folded[0].path)}: upper and lower case count on the nodes."
     return ""
+
+
+def _earlier_run(result: Result, error: FirstError, run: Run, path: str) -> tuple[str, list[str]] | None:
+    """Return the latest run that had written a path before this run began, and the nodes that kept it.
+
+    None: nothing that the script may load differed between the nodes, or no such run is known.
+    """
+    if not run.uneven_files:
+        return None
+    folders = sorted(folder for folder in Path(result.dir).parent.iterdir() if folder.name < run.run)
+    for folder in folders[: -MAX_EARLIER_RUNS - 1 : -1]:
+        with suppress(InventoryError, OSError):
+            before, earlier = RunFolder(folder).load_run(), RunFolder(folder).load_result()
+            if earlier is None or before.cluster != run.cluster or _root(before) != _root(run):
+                continue
+            inside = f"{path}/"
+            nodes = [
+                file.node for file in earlier.outputs if file.path == path or file.path.startswith(inside)
+            ]
+            if nodes:
+                return (before.run, list(dict.fromkeys(nodes))) if error.node not in nodes else None
+    return None
+
+
+def _root(run: Run) -> str | None:
+    return (run.options.root or run.options.project) if run.options else None
+
+
+def _of_earlier_run(error: FirstError, run: Run, path: str, earlier: str, nodes: Sequence[str]) -> str:
+    """Return the sentences on a file that an earlier run left on some nodes, and the line that shares it.
+
+    A script whose arguments do not name the file may look for it after rank 0 saved it in the same run.
+    """
+    rank = "a rank" if error.rank is None else f"rank {error.rank}"
+    shared = train_line(run, run.args, "--share-outputs")
+    sentences = (
+        f"{clean(path)} was on {', '.join(nodes)} alone when this run began (run {earlier} wrote it), so {rank} on "
+        f"{error.node} did not find it. Copy it to all nodes: {shared}"
+    )
+    if {PurePosixPath(path).name, PurePosixPath(path).parent.name} & names_in((), run.args):
+        return sentences
+    return f"{sentences}\nIf the ranks load it after a rank saved it in the same run: {WAYS}"
+
+
+def train_line(run: Run, args: Sequence[str], *options: str) -> str:
+    """Return the line that starts a run's script again with these arguments and options of gpuctl."""
+    cluster = () if run.cluster == "default" else ("--cluster", run.cluster)
+    script = run.script.split() if run.script.startswith("-m ") else [run.script]
+    return clean(shlex.join(["gpuctl", "train", *cluster, *options, *script, *args]), 10_000)
 
 
 def _of_run_folder(result: Result, error: FirstError, run: Run, path: str) -> str:

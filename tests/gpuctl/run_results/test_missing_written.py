@@ -1,10 +1,11 @@
 """What is advised on a file that a rank did not find, and that this run wrote on another node."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support import a_result
+from support import a_result, a_run
 
 from gpuctl.run_results.advice import advice_on
 from gpuctl.run_results.missing.written import WAYS
@@ -18,8 +19,27 @@ CODE = "/home/me/.gpuctl-node/code/my-01"
 OTHER = "A rank of 0 to 1 on gpu-0 wrote {} in this run, and gpu-1 has no such file. " + WAYS
 
 
-def advised(tmp_path: Path, words: str, wrote: list[str], *, reason: Reason, log: str = "") -> str:
-    """The advice where rank 2, on gpu-1, failed so; `wrote`: NODE:PATH of what the run wrote."""
+def advised(
+    tmp_path: Path,
+    words: str,
+    wrote: list[str],
+    *,
+    reason: Reason,
+    log: str = "",
+    args: tuple[str, ...] = (),
+    before: Sequence[Sequence[str]] = (),
+) -> str:
+    """The advice where rank 2, on gpu-1, failed so; `wrote`: NODE:PATH of what the run wrote, `before` earlier ones."""
+    for number, earlier in enumerate(before):
+        past = Store(tmp_path).new_run(datetime(2026, 1, 1, number, tzinfo=UTC))
+        past.save_run(
+            a_run(
+                run=past.id,
+                cluster="n",
+                options=RunOptions(project=str(tmp_path / "job"), root=str(tmp_path)),
+            )
+        )
+        past.save_result(a_result(run=past.id, dir=str(past.path), outputs=outputs_of(earlier)))
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     nodes = [
         RunNode(name=f"gpu-{rank}", rank=rank, nproc=2 - rank, first_rank=2 * rank, run_dir="/x")
@@ -28,19 +48,53 @@ def advised(tmp_path: Path, words: str, wrote: list[str], *, reason: Reason, log
     (tmp_path / "job").mkdir()
     options = RunOptions(project=str(tmp_path / "job"), root=str(tmp_path))
     run = Run(
-        run=folder.id, cluster="n", mode="torchrun", script="my.py", args=(), nodes=tuple(nodes), master_addr="h",
+        run=folder.id, cluster="n", mode="torchrun", script="my.py", args=args, nodes=tuple(nodes), master_addr="h",
         master_port=1, started_at="2026-01-01T00:00:00+00:00", options=options, uneven_files="they differ",
     )  # fmt: skip
     folder.save_run(run)
     (folder.path / "logs" / "rank-2.log").write_text(log)
-    files = [name.split(":") for name in wrote]
-    outputs = tuple(
-        OutputFile(node=node, path=path, bytes=1, kind=None, brought=True) for node, path in files
-    )
     error = FirstError(rank=2, node="gpu-1", message="so", reason=reason, detail=words)
     kept = (RunFile(kind="checkpoint", path="checkpoints/best.pt", bytes=1),)
-    result = a_result(dir=str(folder.path), first_error=error, outputs=outputs, files=kept, status="failed")
+    result = a_result(
+        dir=str(folder.path), first_error=error, outputs=outputs_of(wrote), files=kept, status="failed"
+    )
     return advice_on(result)
+
+
+def outputs_of(names: Sequence[str]) -> tuple[OutputFile, ...]:
+    files = [name.split(":") for name in names]
+    return tuple(OutputFile(node=node, path=path, bytes=1, kind=None, brought=True) for node, path in files)
+
+
+BEST, FIRST, SHARE = "gpu-0:job/best.pt", "20260101-00", "gpuctl train --cluster n --share-outputs my.py"
+
+
+@pytest.mark.parametrize("wrote", [[], [BEST]])
+@pytest.mark.parametrize(
+    ("args", "before", "begins", "ends"),
+    [
+        (("--resume", "best.pt"), [[BEST], ["gpu-0:x"]], "job/best.pt was on gpu-0 alone", "--resume best.pt"),
+        (("--dir=.", "x"), [[BEST]], "job/best.pt was on gpu-0 alone", WAYS),
+    ],
+)  # fmt: skip
+def test_file_of_an_earlier_run_that_a_node_lacked_comes_with_the_line_that_shares_it(
+    tmp_path: Path, wrote: list[str], args: tuple[str, ...], before: list[list[str]], begins: str, ends: str
+) -> None:
+    found = advised(
+        tmp_path, f"{NO_FILE}'best.pt'", wrote, reason=Reason.FILE_NOT_FOUND, args=args, before=before
+    )
+    assert found.startswith(f"{begins} when this run began (run {FIRST}"), found
+    assert "so rank 2 on gpu-1 did not find it" in found
+    assert f"{SHARE} {' '.join(args)}" in found
+    assert found.endswith(ends)
+
+
+@pytest.mark.parametrize("before", [["gpu-0:job/first.pt"], [BEST, "gpu-1:job/best.pt"]])
+def test_file_that_no_earlier_run_left_on_one_node_alone_is_of_this_run(
+    tmp_path: Path, before: list[str]
+) -> None:
+    found = advised(tmp_path, f"{NO_FILE}'best.pt'", [BEST], reason=Reason.FILE_NOT_FOUND, before=[before])
+    assert found == OTHER.format("job/best.pt")
 
 
 @pytest.mark.parametrize(
