@@ -60,6 +60,20 @@ def advice_on(result: Result) -> str:
     return ""
 
 
+def uneven_note(result: Result) -> str:
+    """Return the note that the nodes' files differed as a successful run began: its ranks may have begun apart.
+
+    Empty: the files were the same, or the script loads no such file.
+    """
+    if result.status != "succeeded":
+        return ""
+    try:
+        run = RunFolder(Path(result.dir)).load_run()
+    except (InventoryError, OSError):
+        return ""
+    return f"When this run began, the nodes' files differed: {run.uneven_files}." if run.uneven_files else ""
+
+
 def _explained_by_files(result: Result, run: Run) -> bool:
     """Return whether files that only some nodes had may be why a run failed or hung."""
     error, hang = result.first_error, result.hang

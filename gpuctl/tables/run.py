@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuctl import text
-from gpuctl.run_results.advice import advice_on
+from gpuctl.run_results.advice import advice_on, uneven_note
 from gpuctl.run_results.failures import headline, how_it_ended
 from gpuctl.run_results.result import alone_sentence, args_of, earlier_of, nothing_was_left
 from gpuctl.run_results.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
@@ -65,7 +65,7 @@ def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
         result,
         args=args_of(result),
         advice=advice_on(result),
-        alone=alone_sentence(result),
+        notes=[line for line in (alone_sentence(result), uneven_note(result)) if line],
         log_tail=tail,
         artifacts=artifacts,
         earlier=earlier_of(result),
@@ -93,16 +93,15 @@ def draw_run(
     *,
     args: Sequence[str] = (),
     advice: str = "",
-    alone: str = "",
+    notes: Sequence[str] = (),
     log_tail: str = "",
     artifacts: Sequence[str] = (),
     earlier: Sequence[Result] = (),
 ) -> RenderableType:
     """One run's table, of what is given.
 
-    `args`: the script's. `advice`: what to do about the failure or the hang. `alone`: that each rank did the whole
-    job. `log_tail`: of what failed
-    first. `earlier`: the runs that it goes on from, oldest first.
+    `args`: the script's. `advice`: what to do about the failure or the hang. `notes`: how the run may differ from
+    the one that was meant. `log_tail`: of what failed first. `earlier`: the runs that it goes on from, oldest first.
     """
     parts: list[RenderableType] = []
     if result.first_error:
@@ -112,8 +111,8 @@ def draw_run(
     if result.hang:
         parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
         parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
-    if alone:
-        parts += [Text(alone, "yellow"), ""]
+    for note in notes:
+        parts += [Text(text.clean(note, 10_000), "yellow"), ""]
     parts += [_Head(result, args), ""]
     if result.status == "running":
         parts += [Text(_next_step(result)), ""]

@@ -209,9 +209,9 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     two_hosts.script("plain.py", "print('ran')")
     run = two_hosts.ok("train", "--env", "SECRET=1", "--json", "plain.py").json["run"]
     for words, who in (
-        (("--resume",), f"Run {run}, the latest, was of plain.py, and no run of that left a checkpoint"),
-        (("--resume-from", run), f"Run {run} left no checkpoint"),
-        (("--resume", "other.py"), "There is no script other.py, and no run of it left a checkpoint"),
+        (("--resume",), f"Run {run}, the latest, was of plain.py, and no run of that left a file"),
+        (("--resume-from", run), f"Run {run} left no file"),
+        (("--resume", "other.py"), "There is no script other.py, and no run of it left a file"),
     ):
         refused = two_hosts("train", *words)
         assert refused.status == 2
@@ -222,11 +222,11 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     left = two_hosts.ok("train", "--nnodes", "1", "--json", "leaves.py", "1", "0").json["run"]
     last = two_hosts.ok("train", "--nnodes", "1", "--json", "plain.py").json["run"]
     refused = two_hosts("train", "--resume", "plain.py")
-    assert (refused.status, "No run of plain.py left a checkpoint" in refused.err) == (2, True)
+    assert (refused.status, "No run of plain.py left a file" in refused.err) == (2, True)
     assert "leaves.py" not in refused.err, "another script's checkpoints are of no use to it"
     refused = two_hosts("train", "--resume", "--", "--epochs", "5")
     assert refused.status == 2
-    assert f"Run {last}, the latest, was of plain.py, and no run of that left a checkpoint" in refused.err
+    assert f"Run {last}, the latest, was of plain.py, and no run of that left a file" in refused.err
     assert f"Run {left} of leaves.py left some: gpuctl train --resume-from {left}\n" in refused.err
     assert "SECRET" in (two_hosts.run_folder(run) / "run.json").read_text()
     assert run_record(two_hosts, run)["options"]["env"] == ["SECRET"]

@@ -185,17 +185,17 @@ def uneven_sentence(earlier: Mapping[str, EarlierFiles], digests: Digests) -> st
             f"{_some(list(alone), len(alone))} {verb} on {', '.join(first)} alone, from an earlier run"
         )
     if differ:
-        verb = "differs" if len(differ) == 1 else "differ"
+        verb, loaded = ("differs", "it") if len(differ) == 1 else ("differ", "them")
         clauses.append(
-            f"{_some(list(differ), len(differ))} of an earlier run {verb} from node to node: ranks that resume from "
-            "such may begin at different steps"
+            f"{_some(list(differ), len(differ))} of an earlier run {verb} from node to node, so ranks that load "
+            f"{loaded} may begin at different steps"
         )
     if not whole and not alone and not differ:
         return "; ".join(clauses)
     pronoun = "it" if len(whole) + len(alone) + len(differ) == 1 else "them"
     shared = "the latest" if differ else pronoun if alone else "all parts"
     return (
-        f"{'; '.join(clauses)}: if the script loads {pronoun} at its start, add --share-outputs (all nodes get "
+        f"{'; '.join(clauses)}. If the script loads {pronoun} at its start, add --share-outputs (all nodes get "
         f"{shared}) or --fresh (begin without {pronoun})"
     )
 

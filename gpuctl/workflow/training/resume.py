@@ -10,7 +10,7 @@ from typing import Any
 from gpuctl.errors import Failed, Usage
 from gpuctl.options import App
 from gpuctl.script_arguments import option_groups
-from gpuctl.text import for_cluster
+from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
 from gpuctl.workflow.training.runs import latest, no_runs
@@ -74,7 +74,7 @@ def _named(app: App, run: Run) -> ResumePoint:
     )
     picked = survey.pick()
     if picked is None:
-        raise _nothing(f"Run {run.run} left no checkpoint that can be reached", survey)
+        raise _nothing(app, f"Run {run.run} left no", [run.run], survey)
     source, found, locations = picked
     newer, node, error = survey.unknown() or (None, "", "")
     if newer is not None and not newer == source == run:
@@ -104,7 +104,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
             # The script of another path may be the same one, moved since.
             foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}
         other = every.only(foreign).pick()
-        raise _nothing(f"{who} left a checkpoint that can be reached", survey, other)
+        raise _nothing(app, f"{who} left a", [run.run for run in candidates.runs], survey, other)
     source, found, locations = picked
     if (missed := survey.unknown()) is not None:
         raise Failed(older(source, *missed))
@@ -333,21 +333,43 @@ def _newest_first(app: App) -> list[Run]:
     return runs
 
 
-def _nothing(who: str, survey: CheckpointSurvey, other: "Picked | None" = None) -> Failed | NotFound:
-    """Return the error for no checkpoints: NotFound if none exist, Failed if not every machine answered.
+def _nothing(
+    app: App, begin: str, runs: Sequence[str], survey: CheckpointSurvey, other: "Picked | None" = None
+) -> Failed | NotFound:
+    """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be survey.
 
-    `other`: the checkpoints of a run of another script.
+    `begin`: its first words. `runs`: those of the script. `other`: the checkpoints of a run of another script.
     """
+    from remote.files.checkpoints import lacks_parts
+
+    torn = "".join(f" {lacks_parts(run, missing)}" for run, missing in survey.torn())
     instead = unreached = ""
     if other is not None:
         run, _, _ = other
         instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
     if survey.errors:
-        unreached = f" Not every machine could be asked: {' '.join(survey.errors.values())}"
-    from remote.files.checkpoints import lacks_parts
-
-    torn = "".join(f" {lacks_parts(run, missing)}" for run, missing in survey.torn())
+        unreached = f" Not every machine could be survey: {' '.join(survey.errors.values())}"
+    instead = instead or ("" if torn else _saved_elsewhere(app.store, runs))
+    files = "whole checkpoint" if torn else "file"
     return (Failed if survey.errors else NotFound)(
-        f"{who}: a run is resumed from the files that its script has written to $GPUCTL_RUN_DIR/checkpoints on "
-        f"its first node. To start from the beginning, leave out --resume.{torn}{unreached}{instead}"
+        f"{begin} {files} in $GPUCTL_RUN_DIR/checkpoints on a node or on this computer, so gpuctl has nothing to "
+        f"resume from. To start from the beginning, leave out --resume.{torn}{unreached}{instead}"
     )
+
+
+def _saved_elsewhere(store: Store, runs: Sequence[str]) -> str:
+    """Return the sentences on weights that the newest run of several that saved some wrote into the project."""
+    from gpuctl.run_results.missing.written import train_line
+    from gpuctl.workflow.training.earlier import WEIGHTS
+
+    for name in runs:
+        with suppress(InventoryError):
+            run, result = store.run(name).load_run(), store.run(name).load_result()
+            outputs = result.outputs if result else ()
+            if saved := next((file.path for file in outputs if file.path.endswith(WEIGHTS)), ""):
+                share = ["--share-outputs"] if len(run.nodes) > 1 else []
+                return (
+                    f" Run {name} wrote {clean(saved)} in the project. If the script can load that, start it with "
+                    f"the script's own option: {train_line(run, run.args, *share)}"
+                )
+    return ""

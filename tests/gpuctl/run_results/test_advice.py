@@ -3,12 +3,14 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
-from support import a_result, a_run
+from support import a_result, a_run, drawn
 
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
+from gpuctl.tables.run import run_table
 from inventories.disk.store import Store
 from inventories.end_reasons import Cause, Reason
 from inventories.hang import Culprit, Hang, WaitingRank
@@ -78,6 +80,20 @@ def test_files_that_differed_are_named_where_they_explain_the_end(
         hang = Hang(run=folder.id, verdict="hung", sentence="so", culprits=(reason,), waiting=waits)
     result = a_result(status="failed", first_error=error, dir=str(folder.path), hang=hang)
     assert advice_on(result) == (f"The nodes' files differed: {UNEVEN}." if advised else "")
+
+
+@pytest.mark.parametrize(
+    ("status", "uneven", "noted"),
+    [("succeeded", UNEVEN, True), ("succeeded", "", False), ("failed", UNEVEN, False)],
+)
+def test_success_of_a_run_whose_nodes_files_differed_repeats_the_note(
+    tmp_path: Path, status: Literal["succeeded", "failed"], uneven: str, noted: bool
+) -> None:
+    folder = Store(tmp_path).new_run(datetime.now(UTC))
+    folder.save_run(a_run(run=folder.id, script="x.py", uneven_files=uneven))
+    told = drawn(run_table(a_result(status=status, dir=str(folder.path))))
+    note = f"When this run began, the nodes' files differed: {UNEVEN}."
+    assert (note in " ".join(told.split())) is noted
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def advised(
     args: tuple[str, ...] = (),
     before: Sequence[Sequence[str]] = (),
 ) -> str:
-    """The advice where rank 2, on gpu-1, failed so; `wrote`: NODE:PATH of what the run wrote, `before` earlier ones."""
+    """Return the advice where rank 2, on gpu-1, failed so. `wrote`, `before`: NODE:PATH of this and earlier runs."""
     for number, earlier in enumerate(before):
         past = Store(tmp_path).new_run(datetime(2026, 1, 1, number, tzinfo=UTC))
         past.save_run(

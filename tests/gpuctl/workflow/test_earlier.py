@@ -70,12 +70,12 @@ def test_files_are_told_that_one_node_has_and_another_lacks(
 def test_sentence_has_both_ways_on() -> None:
     sentence = uneven_sentence({"gpu-0": left("snapshot.pt"), "gpu-1": left()}, {})
     assert sentence == (
-        "snapshot.pt is on gpu-0 alone, from an earlier run: if the script loads it at its start, add "
+        "snapshot.pt is on gpu-0 alone, from an earlier run. If the script loads it at its start, add "
         "--share-outputs (all nodes get it) or --fresh (begin without it)"
     )
     sentence = uneven_sentence({"gpu-0": left(), "gpu-1": left("a.pt", "b.pt")}, {})
     assert sentence == (
-        "a.pt, b.pt are on gpu-1 alone, from an earlier run: if the script loads them at its start, add "
+        "a.pt, b.pt are on gpu-1 alone, from an earlier run. If the script loads them at its start, add "
         "--share-outputs (all nodes get them) or --fresh (begin without them)"
     )
 
@@ -91,8 +91,8 @@ def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, 
     assert may_be_copies(both, latest(both)) == (["last.pt"] if size == 10 else [])
     digests = {name: {"last.pt": text} for name, text in (("gpu-0", "a"), ("gpu-1", digest)) if text}
     sentence = (
-        "last.pt of an earlier run differs from node to node: ranks that resume from such may begin at different "
-        "steps: if the script loads it at its start, add --share-outputs (all nodes get the latest) or --fresh "
+        "last.pt of an earlier run differs from node to node, so ranks that load it may begin at different "
+        "steps. If the script loads it at its start, add --share-outputs (all nodes get the latest) or --fresh "
         "(begin without it)"
     )
     assert uneven_sentence(both, digests) == (sentence if told else "")
@@ -115,7 +115,7 @@ def test_checkpoint_in_parts_is_told_as_one_thing() -> None:
         "gpu-1": in_parts(BOTH[1], run="2"),
     }
     assert uneven_sentence(nodes, {}) == (
-        "the checkpoint ckpt of an earlier run is in parts on gpu-0, gpu-1: if the script loads it at its start, add "
+        "the checkpoint ckpt of an earlier run is in parts on gpu-0, gpu-1. If the script loads it at its start, add "
         "--share-outputs (all nodes get all parts) or --fresh (begin without it)"
     )
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support import a_result
 
 from gpuctl import cli
 from gpuctl.errors import Usage
@@ -16,6 +17,7 @@ from gpuctl.workflow.training.resume import last_of_each, older, same_script, ta
 from inventories.disk import codec
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
+from inventories.outputs import OutputFile
 from inventories.run import (
     Checkpoints,
     Run,
@@ -482,5 +484,11 @@ def test_resume_without_any_checkpoint_is_wrong_input(
     folder = store.new_run(datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC))
     options = replace(RUN.options or RunOptions(), project=str(tmp_path))
     folder.save_run(replace(RUN, run=folder.id, options=options))
+    saved = OutputFile(node="gpu-0", path="ckpt/last.pt", bytes=1, kind=None, brought=True)
+    folder.save_result(a_result(run=folder.id, dir=str(folder.path), outputs=(saved,)))
     assert cli.main(["train", *(folder.id if word == RUN.run else word for word in words)]) == 2
-    assert "To start from the beginning, leave out --resume." in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "in $GPUCTL_RUN_DIR/checkpoints on a node or on this computer" in told
+    assert "To start from the beginning, leave out --resume." in told
+    assert f"Run {folder.id} wrote ckpt/last.pt in the project." in told
+    assert told.endswith("start it with the script's own option: gpuctl train sub/my.py --lr 0.1\n")
