@@ -336,7 +336,7 @@ def _newest_first(app: App) -> list[Run]:
 def _nothing(
     app: App, begin: str, runs: Sequence[str], survey: CheckpointSurvey, other: "Picked | None" = None
 ) -> Failed | NotFound:
-    """The error for no checkpoints: NotFound where there are none, Failed where not every machine could be survey.
+    """Return the error for no checkpoints: NotFound if none exist, Failed if not every machine answered.
 
     `begin`: its first words. `runs`: those of the script. `other`: the checkpoints of a run of another script.
     """
@@ -348,7 +348,7 @@ def _nothing(
         run, _, _ = other
         instead = f" Run {run.run} of {run.script} left some: gpuctl train --resume-from {run.run}"
     if survey.errors:
-        unreached = f" Not every machine could be survey: {' '.join(survey.errors.values())}"
+        unreached = f" Not every machine could be asked: {' '.join(survey.errors.values())}"
     instead = instead or ("" if torn else _saved_elsewhere(app.store, runs))
     files = "whole checkpoint" if torn else "file"
     return (Failed if survey.errors else NotFound)(
@@ -358,7 +358,7 @@ def _nothing(
 
 
 def _saved_elsewhere(store: Store, runs: Sequence[str]) -> str:
-    """Return the sentences on weights that the newest run of several that saved some wrote into the project."""
+    """Return the sentences on the weights that the newest of these runs saved in the project."""
     from gpuctl.run_results.missing.written import train_line
     from gpuctl.workflow.training.earlier import WEIGHTS
 
