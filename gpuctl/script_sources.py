@@ -50,6 +50,7 @@ _ALONE = re.compile(r"(['\"])(~|\.\.)\1")
 _FIELD = re.compile(r"\$?\{[^{}]*\}|\$\w+|%[-+0-9.]*[a-z]")
 """A part of a path that is put in later: `{name}`, `$NAME`, `%03d`."""
 _FILE_NAME = re.compile(r"[\w.*+@%~-]*[\w*+@%~-]")
+_SUFFIX = re.compile(r"\.\w+$")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _PLACES = {
     "~": re.compile(r"\bhome\(\)|expanduser|['\"]HOME['\"]"),
@@ -120,8 +121,8 @@ def outside_paths(texts: Iterable[str]) -> list[str]:
 def name_patterns(names: Iterable[str]) -> list[str]:
     """Return patterns of the names of files, as a script composes them.
 
-    Words that no file has as its name, and patterns without two letters or digits, are left out. Of too many, words
-    without a suffix or an asterisk are left out first.
+    Words that no file has as its name, and patterns without two letters or digits, are left out. Of too many,
+    those with a suffix are kept first, then those with an asterisk.
     """
     patterns = {
         _as_pattern(f"*{name}" if name[0] in ".-_" else f"{name}*" if name[-1] in "-_" else name)
@@ -130,7 +131,7 @@ def name_patterns(names: Iterable[str]) -> list[str]:
     likely = [
         name for name in patterns if _FILE_NAME.fullmatch(name) and len(_LETTER_OR_DIGIT.findall(name)) > 1
     ]
-    likely.sort(key=lambda name: (re.search(r"\*|\.\w", name) is None, name))
+    likely.sort(key=lambda name: (not _SUFFIX.search(name), "*" not in name, name))
     return sorted(likely[:MAX_NAMES])
 
 

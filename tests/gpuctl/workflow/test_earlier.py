@@ -183,6 +183,10 @@ def a_project(folder: Path, *args: str) -> Any:
 
 
 LOADS = 'import torch\ntorch.load("best.pt")\n'
+LOADS_OPTION = (
+    'parser.add_argument("--save-path", default="best.pt")\nif exists(args.save_path): load(args.save_path)\n'
+    "torch.save(1, args.save_path)\n"
+)
 SAVES = (
     'import torch\nfrom torch.utils.data import DataLoader\ntorch.save(1, "best.pt")\nopen("a.csv", "w")\n'
 )
@@ -195,6 +199,7 @@ SAVES = (
         (SAVES, (), []),
         (SAVES + 'open("c.yaml")\n', (), ["own.pt"]),
         (SAVES + 'open("c.yaml")\n', ("--init", "best.pt"), ["own.pt", "best.pt"]),
+        (LOADS_OPTION, (), ["own.pt", "best.pt"]),
         ("import lib\n", (), ["own.pt", "sets/part.pt"]),
         (LOADS, ("--from=sets",), ["own.pt", "best.pt", "sets/part.pt"]),
     ],
