@@ -20,7 +20,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class OutsidePath:
-    """A file that a run wrote outside the project's folder, or a folder with such files. It stays on its node."""
+    """A file that a run wrote outside the project's folder, or a folder with such files. No file is copied here."""
 
     node: str
     path: str

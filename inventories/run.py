@@ -287,8 +287,8 @@ class TrainSummary:
     loss_from: LossSource | None = None
     """Where the losses were found of a script that told none itself. None: it did, or there are none."""
     loss_by: Literal["epoch", "step", "line"] | None = None
-    """What each is of. Of many steps some are listed, evenly. `line`: the script's lines name neither, and are
-    counted. None: not known."""
+    """The unit of each loss. Of many steps some are listed, evenly. `line`: the script's lines name neither an epoch
+    nor a step, and are counted. None: not known."""
     loss_name: str | None = field(default=None, metadata=OMITTED)
     """The name of the loss in the script's lines. None: `loss`, or the script wrote none."""
     accuracy: float | None = None
@@ -297,7 +297,7 @@ class TrainSummary:
     """All that the model was judged by, but its loss: of the test images, else of the last epoch's validation. Of a
     script the last of each other value in its lines."""
     judged_on: Literal["test", "validation"] | None = None
-    """What `metrics` are of. None: not known."""
+    """The data that `metrics` were computed on. None: not known."""
     perplexity: float | None = None
     """Of text, on what it was judged on."""
     tokens_per_s: float | None = None
@@ -449,9 +449,11 @@ class Result:
     logged_error: FirstError | None = None
     """The exception with which the log of a rank ends although its exit status is 0. None: no log ends so."""
     joined: bool | None = None
-    """False: no rank joined others by torch.distributed. None: it has one rank, or not all have told."""
+    """Whether ranks joined each other by torch.distributed. True: a rank made a store for several ranks, as
+    `init_process_group` does. False: no rank made such a store. None: the run has one rank, or a rank did not report.
+    """
     outside: tuple[OutsidePath, ...] = ()
-    """Files that the run wrote outside the project's folder, as far as gpuctl found them. They stay on the nodes."""
+    """Files that the run wrote outside the project's folder, as far as gpuctl found them. No file is copied here."""
     unused_metrics: UnusedMetrics | None = field(default=None, metadata=OMITTED)
     """Lines of metrics that are not used. None: all are."""
 
@@ -482,7 +484,7 @@ class RankRecord:
     metrics_ended_at: float | None = None
     """The last write of that file. None: not known, or not over."""
     joined: bool | None = None
-    """Whether it joined other ranks by torch.distributed. None: not known, or not over."""
+    """Whether it made a store of torch.distributed for several ranks. None: not known, or not over."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class ResumePoint:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Names of the earlier run's machines that were reached: to these no checkpoint has to be copied."""
+        """Return the names of the earlier run's machines that were reached. These need no copy of a checkpoint."""
         return self.answering & {part.name for part in self.run.nodes}
 
 

@@ -25,7 +25,7 @@ def rank_files(run_dir: Path, rank: int) -> str:
 
 
 def has_joined(run_dir: Path, rank: int) -> Optional[bool]:
-    """Return whether a rank's process has joined others by torch. None: its hook could not tell."""
+    """Return whether a rank's process made a store of torch for several ranks. None: its hook wrote no note."""
     files = rank_files(run_dir, rank)
     return True if os.path.exists(files + JOINED) else False if os.path.exists(files + ALONE) else None
 

@@ -53,7 +53,7 @@ def folder_of(node: str) -> Path:
 
 
 def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`ray_start`: have the daemons of the request running; those that are there and as asked for are kept.
+    """Answer `ray_start` with running daemons as the request describes them: equal ones that run are reused.
 
     Request: identity, argv, env, path_prefix, token, node, head (HOST:PORT; None: this is the head), listens
     (address and name of the port that is waited for, or None). In argv `{NAME}` stands for the port that the node

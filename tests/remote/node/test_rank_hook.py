@@ -46,7 +46,33 @@ import os, sys, torch.distributed
 from torch.distributed import TCPStore, HashStore
 class Own(TCPStore):
     def __init__(self, port):
-        super().__init__("127.0.0.1", port, 1, True)
+        super().__init__("127.0.0.1", port, None, True)
+"""
+FOR_ONE_RANK = """
+import socket, traceback
+from datetime import timedelta
+TCPStore("127.0.0.1", 0, 1, True)
+TCPStore("127.0.0.1", 0, world_size=1, is_master=True)
+torch.distributed.FileStore(sys.argv[0] + "store", 1)
+HashStore()
+port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
+for place in ("tcp://127.0.0.1:" + str(port), "file://" + sys.argv[0] + "other"):
+    torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+    torch.distributed.destroy_process_group()
+"""
+WITH_ERRORS = """
+try:
+    TCPStore(1)
+except TypeError as error:
+    assert "TCPStore" in str(error)
+null, stderr = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+os.dup2(null, 2)
+try:
+    TCPStore("127.0.0.1", 1, 2, False, timedelta(seconds=0.1))
+except torch.distributed.DistError:
+    text = traceback.format_exc()
+os.dup2(stderr, 2)
+assert text.count("File ") == 1, text
 """
 
 
@@ -91,13 +117,15 @@ def test_users_own_sitecustomize_and_python_path_are_kept(tmp_path: Path) -> Non
     [
         ("print('no torch')", False),
         ("import torch; os = __import__('os'); os._exit(0)", False),
-        (f"{STORE}HashStore()", False),
-        (f"{STORE}TCPStore('127.0.0.1', 0, 1, True).set('a', 'b'); os._exit(0)", True),
+        (STORE + FOR_ONE_RANK + WITH_ERRORS, False),
+        (f"{STORE}TCPStore('127.0.0.1', 0, None, True).set('a', 'b'); os._exit(0)", True),
+        (f"{STORE}TCPStore('127.0.0.1', 0, world_size=2, is_master=True, wait_for_workers=False)", True),
         (f"{STORE}Own(0).set('a', 'b')", True),
-        (f"{STORE}torch.distributed.FileStore(sys.argv[0] + 'store', 1)", True),
-        (f"{STORE}child = os.fork()\nif not child: TCPStore('127.0.0.1', 0, 1, True)\nelse: os.wait()", True),
-        # The constructor's own errors stay as they are.
-        (f"{STORE}\ntry: TCPStore(1)\nexcept TypeError as error: assert 'TCPStore' in str(error)", True),
+        (f"{STORE}torch.distributed.FileStore(sys.argv[0] + 'store', 2)", True),
+        (
+            f"{STORE}child = os.fork()\nif not child: TCPStore('127.0.0.1', 0, None, True)\nelse: os.wait()",
+            True,
+        ),
     ],
 )
 def test_hook_notes_whether_the_process_has_joined_others(tmp_path: Path, code: str, joined: bool) -> None:

@@ -4,8 +4,8 @@ Python imports it before the script, in the first Python process of a rank and i
 itself out of the way, imports the user's own `sitecustomize`, has all threads' stacks written to a file when
 STACKS_SIGNAL comes, and starts torch's worker server on a Unix socket once `torch.distributed` has been imported. It
 prints nothing but the stack at a crash of C code, as `python -X faulthandler` does, and what it can't do it notes in
-a file. At the end it lets gloo's threads come to rest. A file tells whether the process has made a store of torch,
-with which ranks join each other. It imports nothing of ours: it runs in the user's process.
+a file. At the end it lets gloo's threads come to rest. A file tells whether the process has made a store of torch
+for several ranks, with which ranks join each other. It imports nothing of ours: it runs in the user's process.
 """
 
 import os
@@ -19,7 +19,7 @@ HOOK_VARIABLE = "GPUCTL_RANK_HOOK"
 STACKS_SIGNAL = 46
 """A real-time signal that no library is known to use: SIGUSR1 and SIGUSR2 are the user's."""
 ALONE, JOINED = ".alone", ".joined"
-"""Suffixes of the note on whether the process has made a store."""
+"""Suffixes of the note on whether the process has made a store for several ranks."""
 MOST_OF_A_SOCKETS_PATH = 107
 STDERR = 2
 HIGHEST = 1024
@@ -180,29 +180,55 @@ def _use_torch_distributed(files: str) -> None:
 
 
 def _note_stores(files: str) -> None:
-    """Have the note renamed when this process, or a fork of it, makes a store that others can reach.
-
-    The constructor is looked up through a descriptor, so that nothing of this module is in the stack while a store
-    waits for other ranks.
-    """
-
-    class Constructor:
-        def __init__(self, original: "Any") -> None:  # noqa: ANN401 - a descriptor
-            self.original = original
-
-        def __get__(self, store: object, kind: type) -> object:
-            try:  # noqa: SIM105 - an import would cost every rank's start
-                os.rename(files + ALONE, files + JOINED)
-            except OSError:
-                pass
-            bound: object = self.original.__get__(store, kind)
-            return bound
-
+    """Rename the note when this process, or a fork of it, has made a store that other ranks can reach."""
     extension = sys.modules.get("torch._C._distributed_c10d")
-    for name in ("TCPStore", "FileStore"):
+    # Each with the place of `world_size` among its arguments.
+    for name, place in (("TCPStore", 2), ("FileStore", 1)):
         kind = getattr(extension, name, None)
         if kind is not None:
-            kind.__init__ = Constructor(kind.__dict__["__init__"])
+            _watch_stores(files, kind, place, getattr(extension, "PrefixStore", None))
+
+
+def _watch_stores(files: str, kind: "Any", place: int, holder: "Any") -> None:  # noqa: ANN401 - a class of torch
+    """Rename the note when a store of this kind has been made, unless it is for one rank.
+
+    While a store waits for other ranks, and in the traceback of its error, nothing of this module is in the stack.
+    So `__new__` reads the arguments, and the weak reference notes when the call of the constructor has ended. Only a
+    store that was made can be put into another (`holder`).
+    """
+    from functools import partial
+    from weakref import ref
+
+    make, construct = kind.__new__, kind.__dict__["__init__"]
+    alone, calls = set(), {}  # type: ignore[var-annotated]
+
+    def new(store_kind: "Any", *args: object, **names: object) -> object:  # noqa: ANN401
+        store = make(store_kind)
+        ranks = names.get("world_size", args[place] if len(args) > place else None)
+        if store_kind is kind and ranks == 1:  # a subclass may have other arguments
+            alone.add(id(store))
+        return store
+
+    class Constructor:
+        def __get__(self, store: object, owner: type) -> object:
+            if store is None:
+                return construct
+
+            def note(_: object) -> None:
+                calls.pop(id(store), None)
+                try:
+                    holder("", store)
+                    if id(store) not in alone:
+                        os.rename(files + ALONE, files + JOINED)
+                except Exception:  # noqa: BLE001, S110 - the script has the constructor's own error
+                    pass
+                alone.discard(id(store))
+
+            call = partial(construct, store)
+            calls[id(store)] = ref(call, note)
+            return call
+
+    kind.__new__, kind.__init__ = staticmethod(new), Constructor()
 
 
 def _start_server(files: str) -> None:
