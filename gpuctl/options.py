@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 About: TypeAlias = Literal["one", "all", "none"]
 """How many clusters a command is about."""
-TAIL: dict[str, Any] = {"allow_interspersed_args": False}
+
+
+def dashed(option: str) -> str:
+    """Return an option's name as gpuctl spells it: torchrun takes `--nproc_per_node`, too."""
+    return option.replace("_", "-")
+
+
+TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": dashed}
 """`context_settings` of a command whose first argument ends its options: the rest is left as it is.
 
 The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
@@ -295,7 +302,7 @@ def _end_options_after_module(args: list[str], params: list[click.Parameter]) ->
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
         word = args[at]
-        at += 1 + takes_value.get(word, 0)
+        at += 1 + takes_value.get(dashed(word), 0)
         if word.startswith("-m") and at <= len(args):
             return [*args[:at], "--", *args[at:]]
     if args[at : at + 2] == ["--", "-m"]:  # says that all after the module is the module's

@@ -10,16 +10,17 @@ import itertools
 import re
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuctl.errors import Usage
-from gpuctl.options import TYPED, App
+from gpuctl.options import TYPED, App, dashed
 from gpuctl.script_sources import sources_of
 from gpuctl.text import clean
+from inventories.did_you_mean import nearest
 from inventories.end_reasons import Cause
 from remote.shared.addresses import without_logins
 
@@ -33,6 +34,8 @@ DISTINCTIVE = frozenset({
     "--share-outputs", "--skip-preflight", "--stop-grace",
 })  # fmt: skip
 """Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
+MIN_LIKENESS = 0.85
+"""Likeness, 0 .. 1, from which a word counts as a distinctive option that is misspelt."""
 DECISIVE = frozenset({"--cluster", "--dry-run"})
 """Options whose loss starts a run in another cluster, or a real run: a note always says that the script gets them."""
 
@@ -57,6 +60,8 @@ class _Line:
     """All words after the script."""
     options: Sequence[Sequence[str]]
     """Of these, the words of each option of gpuctl, once for each time that it was typed."""
+    spelled: Callable[[str], str]
+    """Returns gpuctl's name of one of these options."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -66,7 +71,8 @@ class _Line:
     @property
     def corrected(self) -> str:
         """The line with all options before the script."""
-        return _corrected([self.command, *self.before], self.target, self.after, self.options)
+        command = [self.command, *self.before]
+        return _corrected(command, self.target, self.after, self.options, self.spelled)
 
     @property
     def confirmed(self) -> str:
@@ -80,10 +86,14 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     Raises Usage for a distinctive option that the script does not know. Words after a typed `--` are the script's.
     `ignored`: an option that needs no note.
     """
-    line = _cut(click.get_current_context(), request)
-    if line is None or not line.options:
+    context = click.get_current_context()
+    line, misspelt = _cut(context, request), _cut(context, request, spelled=_nearest)
+    if line is None or misspelt is None or not (line.options or misspelt.options):
         return request
     sources = _sources(request)
+    _refuse_misspelt(misspelt, sources)
+    if not line.options:
+        return request
     unknown = [name for name in line.names if name != ignored and not _takes(sources, name)]
     if note := _note(line, unknown, ignored, is_sent=bool(sources)):
         app.output.say(note)
@@ -128,6 +138,30 @@ def how_to_move(run: "Run", error: "FirstError") -> str:
     return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
 
 
+def _refuse_misspelt(line: _Line, sources: Sequence[str]) -> None:
+    """Raise Usage for an option that is nearly a distinctive one of gpuctl, and that the script does not know.
+
+    A library that makes options of fields may have more options than the sources show.
+    """
+    if not sources or any(map(_OF_FIELDS.search, sources)):
+        return
+    unknown = [words for words in line.options if not _takes(sources, _name(words))]
+    if unknown:
+        name = _name(unknown[0])
+        line = replace(line, options=unknown)
+        raise Usage(
+            f"{name} stands after {line.target[-1]}, which does not have that option. Did you mean gpuctl's "
+            f"{_nearest(name)}? {line.corrected}\nIf the script takes the option, type: {line.confirmed}"
+        )
+
+
+def _nearest(option: str) -> str:
+    """Return the distinctive option that a misspelt one is most like. Empty: it is like none, or is one."""
+    name = dashed(option)
+    near = nearest(name, DISTINCTIVE, limit=1, cutoff=MIN_LIKENESS) if name.startswith("--") else []
+    return near[0] if near and near[0] != name else ""
+
+
 def _name(option: Sequence[str]) -> str:
     """Return the name of an option, as it was typed."""
     return option[0].partition("=")[0]
@@ -145,7 +179,11 @@ def _is_named(error: "FirstError", option: str) -> bool:
 
 
 def _corrected(
-    command: Sequence[str], target: Sequence[str], after: Sequence[str], options: Sequence[Sequence[str]]
+    command: Sequence[str],
+    target: Sequence[str],
+    after: Sequence[str],
+    options: Sequence[Sequence[str]],
+    spelled: Callable[[str], str] = dashed,
 ) -> str:
     """Return the line with these options moved from behind the script to its front, in gpuctl's spelling."""
     rest, moved = list(after), []
@@ -154,7 +192,7 @@ def _corrected(
         at = next(starts, len(rest))
         del rest[at : at + len(words)]
         name, equals, value = words[0].partition("=")
-        moved += [_dashed(name) + equals + value, *words[1:]]
+        moved += [spelled(name) + equals + value, *words[1:]]
     return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
 
 
@@ -178,22 +216,27 @@ def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -
     `unknown`: options that the script does not define, as far as its source is sent.
     """
     # A module that is not sent may take any option.
-    if refused := [name for name in unknown if _dashed(name) in (DISTINCTIVE if is_sent else DECISIVE)]:
+    if refused := [name for name in unknown if dashed(name) in (DISTINCTIVE if is_sent else DECISIVE)]:
         why = "which does not have that option" if is_sent else "whose source is not here"
         raise Usage(
             f"{refused[0]} stands after {line.target[-1]}, {why}. Put gpuctl's own options first: {line.corrected}\n"
             f"If the script takes the option, type: {line.confirmed}"
         )
-    shown = unknown if is_sent else [name for name in unknown if _dashed(name) in DISTINCTIVE]
-    noted = [name for name in line.names if name in shown or (name != ignored and _dashed(name) in DECISIVE)]
+    shown = unknown if is_sent else [name for name in unknown if dashed(name) in DISTINCTIVE]
+    noted = [name for name in line.names if name in shown or (name != ignored and dashed(name) in DECISIVE)]
     if not noted:
         return ""
     went = "went to the script; gpuctl's own goes before it"
     return f"note: {' and '.join(noted)} after {line.target[-1]} {went}: {line.corrected}"
 
 
-def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
-    """Return the typed line, cut. None: no script of the user's, or a `--` says whose the words after it are."""
+def _cut(
+    context: click.Context, request: "TrainRequest", *, spelled: Callable[[str], str] = dashed
+) -> _Line | None:
+    """Return the typed line, cut. None: no script of the user's, or a `--` says whose the words after it are.
+
+    `spelled`: the option of gpuctl that a typed name counts as.
+    """
     typed, words = context.meta[TYPED], context.params["words"]
     before = typed[: len(typed) - len(words)]
     if context.parent is not None and (cluster := context.parent.params.get("cluster")):
@@ -220,7 +263,7 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
     ahead = iter(taken)
     for word in ahead:
         name, equals, _ = word.partition("=")
-        if (param := known.get(_dashed(name))) is not None:
+        if (param := known.get(spelled(name))) is not None:
             takes_next = not (param.is_flag or equals)
             options.append([word, *itertools.islice(ahead, takes_next)])
     return _Line(
@@ -229,6 +272,7 @@ def _cut(context: click.Context, request: "TrainRequest") -> _Line | None:
         target=target,
         after=after,
         options=options,
+        spelled=spelled,
     )
 
 
@@ -263,11 +307,6 @@ def _takes(sources: Sequence[str], option: str) -> bool:
     field = re.compile(name)
     by_fields = any(_OF_FIELDS.search(text) for text in sources)
     return by_fields and any(field.fullmatch(known) for text in sources for known in _fields(text))
-
-
-def _dashed(option: str) -> str:
-    """Return an option's name as gpuctl spells it."""
-    return option.replace("_", "-")
 
 
 def _either_spelling(name: str) -> str:

@@ -70,6 +70,45 @@ def test_train_refuses_options_after_a_script_that_does_not_know_them(
 
 
 @pytest.mark.parametrize(
+    ("words", "meant", "corrected"),
+    [
+        ("my.py --detatch", "--detach", "--detach my.py"),
+        ("--yes my.py --lr 0.1 --nnode 1", "--nnodes", "--nnodes 1 --yes my.py --lr 0.1"),
+        ("my.py --nproc_per_nodes=2 x", "--nproc-per-node", "--nproc-per-node=2 my.py x"),
+        ("parses.py --nnodes 1 --dryrun", "--dry-run", "--dry-run parses.py --nnodes 1"),
+        ("my.py --max-restart 3 --share-output", "--max-restarts", "--max-restarts 3 --share-outputs my.py"),
+        ("parses.py --resume-from x", "", ""),
+        ("parses.py --nnode 1", "", ""),  # argparse takes the beginning of --nnodes
+        ("my.py --nodes 1 --restarts 2", "--nnodes", "--nnodes 1 my.py --restarts 2"),
+        ("my.py --restarts 2 --cluster-size 3 --num-nodes 2 --max-steps 5", "", ""),
+        ("pkg/mod.py --nnode 1", "", ""),
+        ("my.py -- --detatch", "", ""),
+        ("-- my.py --detatch", "", ""),
+    ],
+)
+def test_misspelt_option_after_a_script_that_does_not_know_it_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], words: str, meant: str, corrected: str
+) -> None:
+    assert cli.main(["train", *words.split()]) == 2
+    err = capsys.readouterr().err
+    told = f"which does not have that option. Did you mean gpuctl's {meant}? gpuctl train {corrected}\nIf the script"
+    assert (told in err) if meant else err.startswith("error: There is no cluster default"), err
+    if meant:
+        assert cli.main(["train", *err.rpartition("gpuctl train ")[2].split()]) == 2
+        assert capsys.readouterr().err.startswith("error: There is no cluster default")
+
+
+@pytest.mark.parametrize(
+    "words", ["--nproc_per_node=2 my.py", "--max_restarts 1 --nproc_per_node 2 -m pkg.mod --a_b"]
+)
+def test_torchruns_spelling_counts_before_the_script(
+    project: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    assert cli.main(["train", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith("error: There is no cluster default")
+
+
+@pytest.mark.parametrize(
     ("words", "note"),
     [
         ("parses.py --nnodes 1 --resume-from x", ""),

@@ -77,7 +77,7 @@ def test_other_tools_commands_suggest_gpuctl_line(
         ("up task.yml", "'task.yml'", "gpuctl up -f task.yml"),
         ("train -n 2", "-n", "gpuctl train --nnodes 2"),
         ("train --num-nodes 2 my.py --num-nodes 3", "--num-nodes", "gpuctl train --nnodes 2 my.py --num-nodes 3"),
-        ("train --nproc_per_node=4 --env A=1 my.py", "--nproc_per_node",
+        ("train --nproc=4 --env A=1 my.py", "--nproc",
          "gpuctl train --nproc-per-node 4 --env A=… my.py"),
         ("train --nproc 2 my.py --nodes 4", "--nproc", "gpuctl train --nproc-per-node 2 my.py --nodes 4"),
         ("train --gpus A10:2", "--gpus", "gpuctl train --nproc-per-node 2"),
