@@ -223,6 +223,8 @@ class Pulled:
     bytes: int
     path: str
     """The folder on this computer."""
+    replaced: int
+    """Files on this computer that had other content."""
     skipped: tuple[str, ...]
     """What is no plain file, with the reason."""
 

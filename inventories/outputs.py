@@ -27,6 +27,8 @@ class OutsidePath:
     """As `gpuctl pull` takes it: relative to the home folder where it is in it. A folder's ends with a slash."""
     bytes: int
     files: int
+    on_this_computer: bool = False
+    """True: the node is a local host, so that the path is one of this computer."""
 
 
 @dataclass(frozen=True, kw_only=True)

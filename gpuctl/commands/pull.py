@@ -22,10 +22,11 @@ def command(app: App, rank: str | None, source: str, destination: Path) -> None:
     gpuctl pull sets/out results               ~/sets/out of each node → results/<node>/
 
     A relative SOURCE is one in the node's home.
-    Only plain files are copied; links, pipes and devices are left out and named. Existing files are replaced.
+    Only plain files are copied; links, pipes and devices are left out and named. A file that exists here with other
+    content is not replaced without a question on a terminal, or --yes.
     """
     from gpuctl.library.cluster import Cluster
 
-    nodes = Cluster(app).pull(source, destination, rank=rank)
+    nodes = Cluster(app).pull(source, destination, rank=rank, replace=app.options.yes)
     if app.options.json:
         app.output.json({"nodes": nodes})

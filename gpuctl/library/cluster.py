@@ -161,10 +161,18 @@ class Cluster:
         return tuple(access.push(self._app, Path(source), where, _name(rank), allow_large=allow_large))
 
     def pull(
-        self, source: str, destination: "File" = ".", *, rank: int | str | None = None
+        self,
+        source: str,
+        destination: "File" = ".",
+        *,
+        rank: int | str | None = None,
+        replace: bool = False,
     ) -> "tuple[Pulled, ...]":
-        """Copy a file or folder of every node into `destination`/<node>, or of one node into `destination`."""
-        return tuple(access.pull(self._app, source, Path(destination), _name(rank)))
+        """Copy a file or folder of every node into `destination`/<node>, or of one node into `destination`.
+
+        `replace`: replace files there that have other content. Otherwise Usage names them, and nothing is copied.
+        """
+        return tuple(access.pull(self._app, source, Path(destination), _name(rank), replace=replace))
 
     def logs(
         self, run: str | None = None, *, follow: bool = False, rank: int | None = None

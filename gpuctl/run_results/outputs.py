@@ -7,17 +7,19 @@ import re
 import shlex
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TypeVar
 
-from gpuctl.text import clean
+from gpuctl.text import clean, with_tilde
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, RunFile
-from inventories.run import Result
+from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, OutsidePath, RunFile
+from inventories.run import Result, Run
 from remote.shared.checkpoint_sets import sets_in
 from remote.shared.constants import HOME_OUTPUTS, NODE_FOLDER, RUN_DIR_VARIABLE, RUNS
 
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 MAX_LISTED = 1000
 """Outputs of a node that a result lists, and files of each kind."""
 
@@ -70,6 +72,20 @@ def outputs_of(nodes: Iterable[NodeOutputs]) -> tuple[tuple[OutputFile, ...], tu
             for one in sorted(listed, key=lambda one: one.path)
         ]
     return tuple(files), tuple(totals)
+
+
+def with_local_paths_once(
+    run: Run, folder: RunFolder, paths: Iterable[OutsidePath]
+) -> tuple[OutsidePath, ...]:
+    """Return the paths; of local hosts, whose homes are in gpuctl's, an absolute path once, as this computer's."""
+    if not Path(run.nodes[0].run_dir).is_relative_to(folder.path.parents[1]):
+        return tuple(paths)
+    kept: dict[tuple[str, str], OutsidePath] = {}
+    for path in paths:
+        absolute = path.path.startswith("/")
+        key = ("" if absolute else path.node, path.path)
+        kept.setdefault(key, replace(path, on_this_computer=absolute))
+    return tuple(kept.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +147,32 @@ def path_on_node(run: str, total: OutputTotal, path: str) -> str:
     return f"{total.folder}/{path}"
 
 
-def pull_command(cluster: str, node: str | None, path: str, destination: str = "") -> str:
-    """The command that brings a file or folder of a node here. `destination`: default, the current folder.
+def pull_command(cluster: str, node: str | None, path: str, destination: Path) -> str:
+    """Return the command that copies a file of a node, or a folder's content, into a folder on this computer.
 
-    Without a node, of every node, each into a folder of its own.
-
-    Where a name can't be typed, the nearest folder above that can.
+    Without a node, of every node, each into a folder of its own. If a name can't be typed, the nearest folder above
+    it is named.
     """
-    source = PurePosixPath(path)
-    while not _can_be_typed(str(source)) and source.parent != source:
-        source = source.parent
+    source, target = _nearest_typed(PurePosixPath(path)), str(_nearest_typed(destination))
     named = "" if cluster == "default" else f" --cluster {cluster}"
-    words = [str(source), destination] if destination else [str(source)]
     only = "" if node is None else f" --rank {shlex.quote(node)}"
-    return f"gpuctl pull{named}{only} {shlex.join(words)}"
+    short = with_tilde(target) if destination.is_absolute() else target
+    start, rest = ("~/", short[2:]) if short.startswith("~/") and short != target else ("", short)
+    return f"gpuctl pull{named}{only} {shlex.quote(str(source))} {start}{shlex.quote(rest)}"
+
+
+def pulled_folder(home: Path, *parts: str) -> Path:
+    """Return a folder for files of a run or backup: no project is in it, so that no later run sends them.
+
+    `home`: gpuctl's. `parts`: the run, and its node if only that is copied: no node's files replace another's.
+    """
+    return home.joinpath("pulled", *parts)
+
+
+def pull_outputs_command(result: Result, node: str | None, source: str, path: str) -> str:
+    """Return the command that copies an output. `path`: its folder's, relative to the project's."""
+    parts = [result.run, *([] if node is None else [node]), path.lstrip("/")]
+    return pull_command(result.cluster, node, source, pulled_folder(Path(result.dir).parents[1], *parts))
 
 
 def matched_nothing(result: Result) -> tuple[str, ...]:
@@ -156,6 +184,13 @@ def matched_nothing(result: Result) -> tuple[str, ...]:
         return of_run(folder, folder.load_run())
     except (InventoryError, OSError):
         return ()
+
+
+def _nearest_typed(path: AnyPath) -> AnyPath:
+    """Return the path, or the nearest folder above it whose name can be typed."""
+    while not _can_be_typed(str(path)) and path.parent != path:
+        path = path.parent
+    return path
 
 
 def _can_be_typed(path: str) -> bool:

@@ -3,7 +3,7 @@
 Imports rich: import this module where you print.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,10 +17,10 @@ from gpuctl.run_results.outputs import (
     groups_of,
     in_folder,
     path_on_node,
-    pull_command,
+    pull_outputs_command,
 )
 from gpuctl.run_results.run_facts import LABEL_WIDTH
-from inventories.outputs import OutputTotal
+from inventories.outputs import OutputTotal, OutsidePath
 from inventories.run import Result
 from remote.files.tree import human_bytes
 
@@ -61,27 +61,48 @@ def output_lines(result: Result) -> Iterator[str]:
     if more > 0:
         yield f"and on {text.plural(more, 'more node')}: gpuctl results {result.run} --json"
     if result.outside:
-        yield "outside the project, not brought:"
+        local = all(place.on_this_computer for place in result.outside)
+        yield f"outside the project{'' if local else ', not brought'}:"
         yield from _outside_lines(result)
 
 
 def _outside_lines(result: Result) -> Iterator[str]:
-    """Yield lines on the first paths outside the project on each node, with the command that brings each."""
-    more = 0
-    for node in dict.fromkeys(place.node for place in result.outside):
-        places = [place for place in result.outside if place.node == node]
-        more += len(places[OUTSIDE_SHOWN:])
-        for place in places[:OUTSIDE_SHOWN]:
-            count = "" if place.files == 1 else f"{text.plural(place.files, 'file')}, "
-            path = text.clean(place.path, 10_000)
-            shown = path if len(path) <= OUTSIDE_WIDTH else f"…/{PurePosixPath(path).name}"
-            name = (
-                PurePosixPath(path).name if path.endswith("/") else ""
-            )  # a folder's content comes without it
-            command = pull_command(result.cluster, node, place.path.rstrip("/"), name)
-            yield f"  {node}: {shown} {count}{human_bytes(place.bytes)}: {command}"
-    if more:
+    """Yield lines on the first paths outside the project on each node, with the command that copies each."""
+    by_path: dict[str, list[OutsidePath]] = {}
+    for place in result.outside:
+        by_path.setdefault(place.path, []).append(place)
+    lines: dict[str, list[str]] = {}
+    for path, places in by_path.items():
+        if places[0].on_this_computer:
+            lines.setdefault("", []).append(
+                f"{_outside_name(places)}: on this computer, whose disk local hosts use"
+            )
+        elif len(places) == result.nnodes > 1:
+            lines.setdefault("", []).append(f"{_outside_name(places)}: {_pull_outside(result, None, path)}")
+        else:
+            for place in places:
+                line = f"{_outside_name([place])}: {_pull_outside(result, place.node, path)}"
+                lines.setdefault(f"{place.node}: ", []).append(line)
+    for label, of_label in lines.items():
+        yield from (f"  {label}{line}" for line in of_label[:OUTSIDE_SHOWN])
+    if more := sum(len(of_label[OUTSIDE_SHOWN:]) for of_label in lines.values()):
         yield f"  and {more} more: gpuctl results {result.run} --json"
+
+
+def _outside_name(places: Sequence[OutsidePath]) -> str:
+    """Return the path, shortened, with the size and nodes of several."""
+    files = sum(place.files for place in places)
+    count = "" if files == 1 else f"{text.plural(files, 'file')}, "
+    path = text.clean(places[0].path, 10_000)
+    shown = path if len(path) <= OUTSIDE_WIDTH else f"…/{PurePosixPath(path).name}"
+    nodes = f" on {len(places)} nodes" if len(places) > 1 else ""
+    return f"{shown} {count}{human_bytes(sum(place.bytes for place in places))}{nodes}"
+
+
+def _pull_outside(result: Result, node: str | None, path: str) -> str:
+    """Return the command that copies a file, or the content of a folder, into a folder of its name."""
+    folder = path.rstrip("/") if path.endswith("/") else str(PurePosixPath(path).parent)
+    return pull_outputs_command(result, node, path.rstrip("/"), folder)
 
 
 def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> Iterator[str]:
@@ -98,19 +119,34 @@ def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> I
     if rest:
         yield f"  and {text.plural(rest, 'more file')}"
     if not one_by_one:
-        yield f"  on the node, the whole folder: {_bring(result, total, '')}"
+        yield f"  on the node, the whole folder: {pull_outputs_command(result, total.node, total.folder, '')}"
 
 
 def _bring_group(result: Result, total: OutputTotal, group: OutputGroup) -> str:
-    """Return where a group is, and the command that brings it: of a checkpoint in parts, the parts of all nodes."""
-    if group.kind != IN_PARTS:
-        return f"on the node: {_bring(result, total, group.path)}"
-    name, place = PurePosixPath(group.path).name, path_on_node(result.run, total, group.path)
-    return f"on the nodes, all parts: {pull_command(result.cluster, None, place, name)}"
+    """Return where a group is, and the command that copies it: of a path that all nodes have, from all of them."""
+    parts = group.kind == IN_PARTS
+    is_folder = parts or group.files > 1
+    path = group.path if is_folder else str(PurePosixPath(group.path).parent)
+    where = (
+        "on the nodes, all parts"
+        if parts
+        else "on the nodes"
+        if (shared := _on_all_nodes(result, group.path))
+        else "on the node"
+    )
+    node = None if parts or shared else total.node
+    return f"{where}: {pull_outputs_command(result, node, path_on_node(result.run, total, group.path), path)}"
 
 
-def _bring(result: Result, total: OutputTotal, path: str) -> str:
-    return pull_command(result.cluster, total.node, path_on_node(result.run, total, path))
+def _on_all_nodes(result: Result, path: str) -> bool:
+    """Return whether each of the run's nodes, several, has this path in the same place, and not on this computer."""
+    nodes = {
+        file.node
+        for file in result.outputs
+        if not file.brought and (file.path == path or file.path.startswith(f"{path}/"))
+    }
+    places = {path_on_node(result.run, total, path) for total in result.output_totals if total.node in nodes}
+    return len(nodes) == result.nnodes > 1 == len(places)
 
 
 def _head(result: Result, total: OutputTotal, brought: int) -> str:

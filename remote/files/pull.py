@@ -1,12 +1,15 @@
 """`pull`: a file or folder of a node comes here, as plain files within one folder."""
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from remote.errors import BadAnswer
-from remote.files.receive import MAX_NAMES, FileReceiver
+from remote.files.receive import MAX_NAMES, FileReceiver, plain_parts
 from remote.sessions.limits import of_files
 from remote.sessions.session import Node
 from remote.shared import frames
+from remote.shared.files import digest_of
 
 
 def receive(node: Node, source: str, intake: FileReceiver) -> list[str]:
@@ -16,6 +19,41 @@ def receive(node: Node, source: str, intake: FileReceiver) -> list[str]:
     """
     assert intake.max_bytes is not None, "a node sends a folder up to a limit"
     return take_in(node, "send", {"path": source, "max_bytes": intake.max_bytes}, intake)
+
+
+def conflicts(node: Node, source: str, root: Path) -> list[Path]:
+    """Return the files in `root` that `receive` would replace by other content. Raises NodeFailed as it does."""
+    if not root.is_dir():
+        return []
+    replaced: list[Path] = []
+    same_size: dict[str, Path] = {}
+    for header in _described(node, source):
+        path = root / header["path"]
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size == header["bytes"]:
+                same_size[header["path"]] = path
+            else:
+                replaced.append(path)
+    if same_size:
+        digests = {header["path"]: header.get("sha256") for header in _described(node, source, same_size)}
+        replaced += [path for name, path in same_size.items() if digest_of(path) != digests.get(name)]
+    return sorted(replaced)
+
+
+def _described(node: Node, source: str, digests: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the description of each file with a plain name that the node would send."""
+    request = {"path": source, "digests": list(digests)}
+    try:
+        with node.stream("describe", request, bounds=of_files(0)) as talk:
+            for header, _ in talk.frames():
+                if header.get("t") == frames.ITEM:
+                    try:
+                        plain_parts(header["path"])
+                    except BadAnswer:
+                        continue
+                    yield header
+    except (KeyError, TypeError) as error:
+        raise BadAnswer(f"{node.name}: its list of files can't be read: {error!r}.") from error
 
 
 def take_in(

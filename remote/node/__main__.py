@@ -17,6 +17,7 @@ ANSWERING = {
     "stop": "runs.supervisor",
     "run_state": "runs.supervisor",
     "follow": "runs.follow",
+    "describe": "storage.sending",
     "send": "storage.sending",
     "occupancy": "checks.occupancy",
     "usage": "runs.usage",

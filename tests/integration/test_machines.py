@@ -55,6 +55,15 @@ def test_push_and_pull_copy_folders_and_files(cluster: Gpuctl) -> None:
         assert (cluster.cwd / "back" / node / "deep/er/b.bin").read_text() == "deep/er/b.bin" * 100_000
     cluster.ok("pull", "--rank", "0", "~/sets/data/a.txt", ".")
     assert (cluster.cwd / "a.txt").read_text() == "a.txt" * 100_000
+    (cluster.cwd / "back/default-1/a.txt").write_text("mine")
+    refused = cluster("pull", "~/sets/data", "back")
+    assert refused.status == 2
+    assert "back/default-1/a.txt exists on this computer with other content" in refused.err
+    assert "gpuctl pull --yes '~/sets/data' back" in refused.err
+    assert (cluster.cwd / "back/default-1/a.txt").read_text() == "mine"
+    done = cluster.ok("pull", "--json", "--yes", "~/sets/data", "back")
+    assert [(node["files"], node["replaced"]) for node in done.json["nodes"]] == [(2, 0), (2, 1)]
+    assert "default-1: 2 files" in done.err and "1 file of other content replaced" in done.err
     missing = cluster("pull", "~/nowhere", ".")
     assert missing.status == 1
     assert "no such file" in missing.err

@@ -68,12 +68,14 @@ def test_what_a_script_wrote_comes_back_or_is_named_with_what_brings_it(cluster:
     assert outside == {(f"default-{n}", path, 1) for n in range(2) for path in ("sets/", beside)}
 
     shown = cluster.ok("results", result["run"]).out
-    bring = next(line for line in shown.splitlines() if "default-1: sets/ 7 B: " in line).partition("B: ")[2]
-    cluster.ok(*shlex.split(bring)[1:])
-    assert (cluster.cwd / "sets" / "part-1.npy").read_text() == "outside"
+    bring = next(line for line in shown.splitlines() if "sets/ 2 files, 14 B on 2 nodes: " in line)
+    cluster.ok(*shlex.split(bring.partition("nodes: ")[2])[1:])
+    pulled = cluster.home / "pulled" / result["run"]
+    for number in range(2):
+        assert (pulled / "sets" / f"default-{number}" / f"part-{number}.npy").read_text() == "outside"
     (command,) = [line.partition(": ")[2] for line in shown.splitlines() if "on the node: " in line]
     cluster.ok(*shlex.split(command)[1:])
-    assert (cluster.cwd / "big model.pt").stat().st_size == 70 * 1000**2
+    assert (pulled / "default-0" / "job" / "big model.pt").stat().st_size == 70 * 1000**2
 
 
 def test_next_run_tells_of_its_own_files_and_brings_those_it_is_to(cluster: Gpuctl, job: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpuctl.errors import Attention, Usage
 from gpuctl.options import App
-from gpuctl.run_results.outputs import path_on_node, pull_command
+from gpuctl.run_results.outputs import path_on_node, pull_command, pull_outputs_command, pulled_folder
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.cluster.unprepared_machines import SETTLED
 from gpuctl.workflow.cluster.up import HostKeys, up
@@ -259,10 +259,11 @@ def outputs_only_there(run: Run, result: Result) -> str:
     total = next(one for one in result.output_totals if one.node == away[0].node)
     first, slash, inner = away[0].path.partition("/")
     outside = first in BESIDE_PROJECT and slash
-    folder = path_on_node(run.run, total, f"{first}/{inner.partition('/')[0]}") if outside else total.folder
+    path = f"{first}/{inner.partition('/')[0]}" if outside else ""
+    folder = path_on_node(run.run, total, path) if outside else total.folder
     return (
         f"{plural(len(away), 'file')} that run {run.run} wrote {'is' if len(away) == 1 else 'are'} only there. "
-        f"`{pull_command(run.cluster, total.node, folder, 'kept')}` copies that folder; then"
+        f"`{pull_outputs_command(result, total.node, folder, path)}` copies that folder; then"
     )
 
 
@@ -281,7 +282,8 @@ def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]
             if found is not None and (here is None or here.lacks or here.newest != found.newest):
                 node = survey.locations[key].machine.name
                 path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
-                copy = pull_command(run.cluster, node, path, "kept")
+                target = pulled_folder(app.store.home, run.run, node, "checkpoints")
+                copy = pull_command(run.cluster, node, path, target)
                 return (
                     f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
                     f"--resume` continues with them, `{copy}` copies them; then"

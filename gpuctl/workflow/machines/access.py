@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.options import App
+from gpuctl.run_results.outputs import pull_command
 from gpuctl.text import clean, plural, with_tilde
 from gpuctl.workflow.connect import connected, load_inventory
 from inventories.did_you_mean import did_you_mean
@@ -238,9 +239,14 @@ def _place_in_project(app: App, source: Path) -> tuple[str, str]:
     return code, folder_in(code, source.parent.relative_to(root).as_posix())
 
 
-def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pulled]:
-    """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>."""
-    from remote.files.pull import receive
+def pull(
+    app: App, source: str, destination: Path, rank: str | None, *, replace: bool = False
+) -> list[Pulled]:
+    """Copy a file or folder of one node into `destination`, or of all into `destination`/<node>.
+
+    `replace`: also files that exist there with other content.
+    """
+    from remote.files.pull import conflicts, receive
     from remote.files.receive import FileReceiver
     from remote.files.tree import human_bytes
     from remote.sessions.fanout import fan_out, values
@@ -264,7 +270,14 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pul
     def one(node: "Node") -> tuple[FileReceiver, list[str]]:
         return intakes[node.name], receive(node, with_tilde(source), intakes[node.name])
 
+    def replaced_by(node: "Node") -> list[Path]:
+        return conflicts(node, with_tilde(source), intakes[node.name].root)
+
     with connected(folder, machines) as nodes:
+        replaced = values(fan_out(replaced_by, nodes))
+        files = [path for paths in replaced.values() for path in paths]
+        if files and not replace:
+            _confirm_replacement(app, files, pull_command(app.options.cluster, rank, source, destination))
         try:
             done = values(fan_out(one, nodes))
         finally:
@@ -274,6 +287,7 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pul
     for name, (intake, skipped) in done.items():
         app.output.say(
             f"{name}: {plural(intake.files, 'file')}, {human_bytes(intake.bytes)}, in {intake.root}"
+            + (f"; {plural(len(replaced[name]), 'file')} of other content replaced" if replaced[name] else "")
         )
         for line in skipped:
             app.output.say(f"{name}: left out {clean(line)}")
@@ -283,7 +297,20 @@ def pull(app: App, source: str, destination: Path, rank: str | None) -> list[Pul
             files=intake.files,
             bytes=intake.bytes,
             path=str(intake.root),
+            replaced=len(replaced[name]),
             skipped=tuple(skipped),
         )
         for name, (intake, skipped) in done.items()
     ]
+
+
+def _confirm_replacement(app: App, files: Sequence[Path], command: str) -> None:
+    """Ask on a terminal whether these files may be replaced. Raises Usage where nobody can answer, and Declined."""
+    more = f" and {plural(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+    verb = "exist on this computer with" if more else "exists on this computer with"
+    sentence = f"{clean(str(files[0]), 10_000)}{more} {verb} other content than on the node."
+    if not app.output.asks:
+        with_yes = command.replace("gpuctl pull", "gpuctl pull --yes", 1)
+        raise Usage(f"{sentence} Name another DESTINATION, or replace by typing: {with_yes}")
+    if not app.output.confirm(f"{sentence} Replace?"):
+        raise Declined("Cancelled: nothing was copied.")

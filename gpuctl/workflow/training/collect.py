@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuctl.hangs.sentences import in_the_past
 from gpuctl.run_results.curves import with_curve
 from gpuctl.run_results.metrics import unused
-from gpuctl.run_results.outputs import files_of, outputs_of
+from gpuctl.run_results.outputs import files_of, outputs_of, with_local_paths_once
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
@@ -130,7 +130,7 @@ def _result(
         checkpoints=checkpoints_left(run, folder),
         outputs=outputs,
         output_totals=totals,
-        outside=tuple(path for node in written for path in node.outside),
+        outside=with_local_paths_once(run, folder, (path for node in written for path in node.outside)),
         files=files_of(folder),
         hang=replace(hung, ranks=()) if hung is not None else None,
         unused_metrics=None if run.built_in else unused(metrics),

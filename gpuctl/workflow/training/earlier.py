@@ -5,11 +5,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuctl import text
 from gpuctl.errors import Usage
-from gpuctl.run_results.outputs import kind_of, pull_command
+from gpuctl.run_results.outputs import kind_of, pull_command, pulled_folder
 from gpuctl.view import View
 from gpuctl.workflow.training.earlier_use import loadable
 from gpuctl.workflow.training.latest_files import (
@@ -67,22 +68,28 @@ def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | No
 
 
 def aside_lines(
-    cluster: str, aside: Aside | None, roots: Mapping[str, str], earlier: Mapping[str, EarlierFiles]
+    cluster: str,
+    home: Path,
+    aside: Aside | None,
+    roots: Mapping[str, str],
+    earlier: Mapping[str, EarlierFiles],
 ) -> Sequence[str]:
     """Return a line on the files that were moved to a backup folder, with the command that downloads them.
 
-    `roots`: the project's folder on each node. If only some nodes moved files, each of them has a line.
+    `home`: gpuctl's on this computer. `roots`: the project's folder on each node. If only some nodes moved files,
+    each of them has a line.
     """
     moved = {name: left for name, left in earlier.items() if left.aside}
     if aside is None or not moved:
         return []
     if 1 < len(roots) == len(moved):
-        return [_aside_line(cluster, aside, roots, moved, None)]
-    return [_aside_line(cluster, aside, roots, {name: left}, name) for name, left in moved.items()]
+        return [_aside_line(cluster, home, aside, roots, moved, None)]
+    return [_aside_line(cluster, home, aside, roots, {name: left}, name) for name, left in moved.items()]
 
 
 def _aside_line(
     cluster: str,
+    home: Path,
     aside: Aside,
     roots: Mapping[str, str],
     moved: Mapping[str, EarlierFiles],
@@ -93,7 +100,8 @@ def _aside_line(
     unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
     files = _some(names, len(names) + unnamed)
     subject = f"files of earlier runs ({files})" if aside.everything else f"earlier versions of {files}"
-    place, target = _from_home(aside.folder(roots[next(iter(moved))])), f"aside/{node}" if node else "aside"
+    place = _from_home(aside.folder(roots[next(iter(moved))]))
+    target = pulled_folder(home, f"aside-{aside.name}", *([node] if node else []))
     return f"{subject} are kept on {', '.join(moved)}: {pull_command(cluster, node, place, target)}"
 
 
@@ -317,7 +325,7 @@ def share(
     return (
         *lines,
         *_several_writers(earlier, source, digests),
-        *aside_lines(cluster, aside, roots, told),
+        *aside_lines(cluster, folder.path.parents[1], aside, roots, told),
         *(f"{name} has more files of earlier runs than are looked at: not all are shared" for name in cut),
     ), "; ".join(map(_lacks_sentence, incomplete))
 

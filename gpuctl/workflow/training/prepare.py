@@ -110,7 +110,8 @@ def prepare(
         earlier={name: synced.earlier for name, synced in sent.items() if synced.earlier is not None},
         expected=expected,
     )
-    for line in aside_lines(inventory.cluster, aside, prepared.roots, prepared.earlier):
+    home = folder.path.parents[1]
+    for line in aside_lines(inventory.cluster, home, aside, prepared.roots, prepared.earlier):
         view.note(line)
     return prepared
 

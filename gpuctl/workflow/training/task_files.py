@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuctl.run_results.outputs import with_local_paths_once
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutsidePath
 from inventories.run import Result
@@ -35,7 +36,8 @@ def with_task_files(
     with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
         outcomes = fan_out(ask, nodes) if nodes else []
         if paths := [path for outcome in outcomes for path in outcome.value or ()]:
-            result = replace(result, outside=(*result.outside, *paths))
+            outside = with_local_paths_once(folder.load_run(), folder, (*result.outside, *paths))
+            result = replace(result, outside=outside)
             if folder.result_path.exists():
                 folder.save_result(result)
     return result

@@ -3,19 +3,15 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable
+from typing import Any, BinaryIO, Dict, Iterable, List, Tuple
 
 from remote.shared import frames
-from remote.shared.files import is_regular, walk_files
+from remote.shared.files import digest_of, is_regular, walk_files
 
 
 def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None:
     """Send every plain file below `root` (or `root` itself); name what is left out and why."""
-    if root.is_file() and not root.is_symlink():
-        files = [(root.name, root.lstat())]
-        root = root.parent
-    else:
-        files = list(walk_files(root))
+    root, files = _files_at(root)
     total = 0
     for name, status in files:
         path = "{}/{}".format(prefix, name) if prefix else name
@@ -27,6 +23,13 @@ def send_tree(root: Path, prefix: str, max_bytes: int, output: BinaryIO) -> None
         else:
             total += status.st_size
             _send_file(root / name, path, output)
+
+
+def _files_at(path: Path) -> "Tuple[Path, List[Tuple[str, os.stat_result]]]":
+    """Return the folder of a file, or a folder itself, and the files in it by name."""
+    if path.is_file() and not path.is_symlink():
+        return path.parent, [(path.name, path.lstat())]
+    return path, list(walk_files(path))
 
 
 def send_files(root: Path, names: Iterable[str], prefix: str, output: BinaryIO) -> None:
@@ -60,9 +63,31 @@ def _send_file(file_path: Path, path: str, output: BinaryIO) -> None:
 
 def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
     """`send`: a file or folder of the node, for `gpuctl pull`."""
+    send_tree(_source(request), "", int(request["max_bytes"]), output)
+    frames.write(output, {"t": frames.DONE})
+
+
+def command_describe(request: Dict[str, Any], output: BinaryIO) -> None:
+    """`describe`: the size of each file that `send` would send, or the SHA-256 of those named in `digests`."""
+    from remote.node.storage.checkpoints import Heartbeat  # it imports this module
+
+    root, files = _files_at(_source(request))
+    heartbeat, digests = Heartbeat(output), set(request["digests"])
+    for name, status in files:
+        if not is_regular(status):
+            continue
+        header = {"t": frames.ITEM, "path": name, "bytes": status.st_size}
+        if digests:
+            if name not in digests:
+                continue
+            header["sha256"] = digest_of(root / name, heartbeat)
+        frames.write(output, header)
+    frames.write(output, {"t": frames.DONE})
+
+
+def _source(request: Dict[str, Any]) -> Path:
     # The person named this one, so it is followed if it is a link; links within it are not.
     path = Path(os.path.realpath(os.path.expanduser(request["path"])))
     if not path.exists():
         raise FileNotFoundError("no such file or folder: {}".format(path))
-    send_tree(path, "", int(request["max_bytes"]), output)
-    frames.write(output, {"t": frames.DONE})
+    return path

@@ -106,8 +106,11 @@ def test_what_a_tool_wrote_is_one_group_and_what_is_away_comes_first() -> None:
 )
 def test_command_that_brings_a_file_can_be_typed(path: str, source: str) -> None:
     path = f".gpuctl-node/code/my-01/{path}"
-    assert shlex.split(pull_command("default", "n-0", path)) == ["gpuctl", "pull", "--rank", "n-0", source]
-    assert " --cluster four " in pull_command("four", "n-0", path)
+    words = ["gpuctl", "pull", "--rank", "n-0", source, "/to here"]
+    assert shlex.split(pull_command("default", "n-0", path, Path("/to here"))) == words
+    below_home = pull_command("four", "n-0", path, Path.home() / "a b")
+    assert " --cluster four " in below_home
+    assert below_home.endswith(" ~/'a b'"), "a quoted ~ would be a folder of that name"
 
 
 def test_files_of_a_run_are_listed_by_kind_with_sizes(tmp_path: Path) -> None:

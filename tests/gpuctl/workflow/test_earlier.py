@@ -164,16 +164,16 @@ def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
         "gpu-0": EarlierFiles(aside=5, aside_names=("a.pt", "b", "c", "d")),
         "gpu-1": EarlierFiles(),
     }
-    (line,) = aside_lines("default", Aside(name="1", everything=True), ROOTS, found)
+    (line,) = aside_lines("default", Path("/g"), Aside(name="1", everything=True), ROOTS, found)
     assert line == (
         "files of earlier runs (a.pt, b, c and 2 more) are kept on gpu-0: gpuctl pull --rank gpu-0 "
-        ".gpuctl-node/code/my-01.aside-1 aside/gpu-0"
+        ".gpuctl-node/code/my-01.aside-1 /g/pulled/aside-1/gpu-0"
     )
     both = {**found, "gpu-1": EarlierFiles(aside=1, aside_names=("a.pt",))}
-    (line,) = aside_lines("c", Aside(name="1"), ROOTS, both)
+    (line,) = aside_lines("c", Path("/g"), Aside(name="1"), ROOTS, both)
     assert line == (
         "earlier versions of a.pt, b, c and 2 more are kept on gpu-0, gpu-1: gpuctl pull --cluster c "
-        ".gpuctl-node/code/my-01.aside-1 aside"
+        ".gpuctl-node/code/my-01.aside-1 /g/pulled/aside-1"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from node_here import NodeHere
-from support import a_result
+from support import a_result, a_run
 
 from gpuctl.workflow.training.task_files import with_task_files
 from inventories.disk.store import RunFolder
@@ -36,6 +36,7 @@ class FailedNode(NodeHere):
 def a_folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / a_result().run)
     folder.path.mkdir()
+    folder.save_run(a_run())
     folder.save_result(a_result())
     return folder
 

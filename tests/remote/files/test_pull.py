@@ -15,7 +15,7 @@ from node_here import NodeHere
 from support import Gpuctl, interrupt, wait_for
 
 from remote.errors import BadAnswer
-from remote.files.pull import receive
+from remote.files.pull import conflicts, receive
 from remote.files.receive import FileReceiver
 from remote.shared import frames
 
@@ -118,3 +118,19 @@ def test_files_whose_names_are_one_on_the_disk_do_not_replace_each_other(tmp_pat
         intake.complete(path, 1, digest, 0o644)
     assert intake.refused == {"best.pt": "on this disk its name is that of Best.pt"}
     assert (tmp_path / "OTHER.pt").read_bytes() == b"a"
+
+
+def test_files_here_with_other_content_are_conflicts_and_equal_ones_are_not(tmp_path: Path) -> None:
+    node, here, there = NodeHere(tmp_path / "home"), tmp_path / "here", tmp_path / "home" / "out"
+    for folder, texts in (
+        (there, ("same", "other", "longer", "new", "link")),
+        (here, ("same", "OTHER", "long")),
+    ):
+        (folder / "a").mkdir(parents=True)
+        for name, text in zip(("same", "a/other", "size", "new"), texts, strict=False):
+            (folder / name).write_text(text)
+    (there / "link").write_text("link")
+    (here / "link").symlink_to(there / "link")
+    assert conflicts(node, str(there), here) == [here / "a/other", here / "link", here / "size"]
+    assert conflicts(node, f"{there}/a/other", here / "a") == [here / "a/other"]
+    assert conflicts(node, f"{there}/same", here) == conflicts(node, str(there), tmp_path / "none") == []
