@@ -22,17 +22,17 @@ def option_groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def named_values(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the value of each argument: those of `--lr 0.1`, `--lr=0.1` and `lr=0.1` are the same.
+    """Yield the name and the value of each argument: `--lr 0.1`, `--lr=0.1` and `lr=0.1` have the same.
 
     Yields None for an option in front of its values, or without any, and an empty name for a word of no option.
     """
-    for first, *others in option_groups(words):
+    for first, *values in option_groups(words):
         name, equals, value = first.lstrip("-").partition("=")
         if is_option(first):
             yield name, value if equals else None
         else:
-            name, others = "", [first]
-        for word in others:
+            name, values = "", [first]
+        for word in values:
             key, equals, value = word.partition("=")
             key = key.lstrip("+")
             is_assigned = equals and key.replace(".", "_").isidentifier()

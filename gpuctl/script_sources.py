@@ -122,7 +122,7 @@ def name_patterns(names: Iterable[str]) -> list[str]:
     """Return patterns of the names of files, as a script composes them.
 
     Words that no file has as its name, and patterns without two letters or digits, are left out. Of too many,
-    those with a suffix are kept first, then those with an asterisk.
+    names with a suffix are kept first, then names with an asterisk.
     """
     patterns = {
         _as_pattern(f"*{name}" if name[0] in ".-_" else f"{name}*" if name[-1] in "-_" else name)

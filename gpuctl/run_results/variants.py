@@ -58,12 +58,12 @@ def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
     options = options_of(run.args if run else ())
     settings: dict[Setting, str] = {("run", "script"): result.script}
     settings |= {("option", name): value for name, value in options.items()}
-    given = run.options if run and run.options else RunOptions()
+    run_options = run.options if run and run.options else RunOptions()
     for option, values in (
-        ("--env", given.env),
-        ("--python", (given.python,)),
-        ("--pip", given.pip),
-        ("--requirements", (given.requirements and Path(given.requirements).name,)),
+        ("--env", run_options.env),
+        ("--python", (run_options.python,)),
+        ("--pip", run_options.pip),
+        ("--requirements", (run_options.requirements,)),
     ):
         if any(values):
             settings["run", option] = without_logins(f"{option} {' '.join(filter(None, values))}")

@@ -144,10 +144,10 @@ def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
 
     Files that people read, and files that each node has under another number, are left out.
     """
-    alike = {name: {_numberless(path) for path in found.files} for name, found in earlier.items()}
-    sizes = {path: size for found in earlier.values() for path, (size, _) in found.files.items()}
+    alike = {name: {_numberless(path) for path in left.files} for name, left in earlier.items()}
+    sizes = {path: size for left in earlier.values() for path, (size, _) in left.files.items()}
     holders = {
-        path: [name for name, found in earlier.items() if path in found.files]
+        path: [name for name, left in earlier.items() if path in left.files]
         for path in sizes
         if not path.endswith(ONLY_READ) and kind_of(path)[0] is None
     }
@@ -155,8 +155,8 @@ def uneven(earlier: Mapping[str, EarlierFiles]) -> dict[str, list[str]]:
         path
         for path, having in holders.items()
         if any(
-            found.whole and _numberless(path) not in alike[name]
-            for name, found in earlier.items()
+            left.whole and _numberless(path) not in alike[name]
+            for name, left in earlier.items()
             if name not in having
         )
     ]
@@ -320,12 +320,12 @@ def share(
         done = values(fan_out(receive, {name: nodes[name] for name, paths in lacking.items() if paths}))
     finally:
         shutil.rmtree(passing, ignore_errors=True)
-    told = {name: found for name, found in done.items() if found is not None}
+    moved = {name: left for name, left in done.items() if left is not None}
     cut = [name for name, left in earlier.items() if not left.whole]
     return (
         *lines,
         *_several_writers(earlier, source, digests),
-        *aside_lines(cluster, folder.path.parents[1], aside, roots, told),
+        *aside_lines(cluster, folder.path.parents[1], aside, roots, moved),
         *(f"{name} has more files of earlier runs than are looked at: not all are shared" for name in cut),
     ), "; ".join(map(_lacks_sentence, incomplete))
 

@@ -288,13 +288,13 @@ def same_script(request: TrainRequest, run: Run, newest: Run) -> bool:
     return path == str(without_links_above(request.folder / request.words[0]))
 
 
-def _alike(one: Run, other: Run) -> bool:
+def _alike(newer: Run, older: Run) -> bool:
     """Return whether two runs are of the built-in job, or of the same script or module of the same project."""
-    if one.built_in or other.built_in:
-        return one.built_in and other.built_in
-    paths = script_path(one), script_path(other)
+    if newer.built_in or older.built_in:
+        return newer.built_in and older.built_in
+    paths = script_path(newer), script_path(older)
     if None in paths:
-        return Path(one.script).name == Path(other.script).name
+        return Path(newer.script).name == Path(older.script).name
     return paths[0] == paths[1]
 
 

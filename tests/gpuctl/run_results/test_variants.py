@@ -104,7 +104,7 @@ def test_differences_name_python_and_packages(tmp_path: Path) -> None:
         "without --pip, without --python, without --requirements",
         "--pip a==1 git+https://h/b, without --python, without --requirements",
         "--pip a==2, --python /opt/python, without --requirements",
-        "without --pip, without --python, --requirements base.txt",
+        "without --pip, without --python, --requirements /srv/base.txt",
     ]
     assert differences([runs[1], runs[1]]) == ["", ""]
 
