@@ -109,7 +109,7 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
 
 def refuse_after_function(request: "TrainRequest") -> None:
     """Raise Usage for words after the function of `gpuctl tune`, which gets none of them."""
-    if request.built_in or not request.words[1:]:
+    if request.built_in or not request.words[1:] or ":" not in request.words[0]:
         return
     function, words = request.words[0], shlex.join(request.words[1:])
     line = _cut(click.get_current_context(), request)

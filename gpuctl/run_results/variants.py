@@ -42,7 +42,7 @@ def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> 
     label = text.shorten(text.clean(name), WIDTH)
     if value is None:
         return (
-            f"default {label}"
+            f"{label} not given"
             if kind == "option" and any(values) and name != ARGUMENTS
             else f"without {label}"
         )

@@ -105,9 +105,7 @@ def name_of_function(word: str) -> tuple[str, str]:
         return name, function
     script = shlex.quote(word if word.endswith(".py") else "my.py")
     raise ScriptNotSynced(
-        f"{word!r} names no function, and a search calls one for each trial: gpuctl tune … {script}:FUNCTION. To "
-        f"compare settings of a script as it is, start a run for each (gpuctl train {script} --lr 0.1), and type: "
-        "gpuctl results RUN1 RUN2"
+        f"{word!r} names no function, and a search calls one for each trial: gpuctl tune … {script}:FUNCTION"
     )
 
 

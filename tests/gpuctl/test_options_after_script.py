@@ -160,8 +160,11 @@ def test_corrected_line_keeps_the_cluster_that_was_typed_before_the_command(
     ("words", "said"),
     [
         ("my.py", "'my.py' names no function, and a search calls one for each trial: gpuctl tune … my.py:FUNCTION. "
-         "To compare settings of a script as it is, start a run for each (gpuctl train my.py --lr 0.1), and type: "
-         "gpuctl results RUN1 RUN2"),
+         "To compare settings of a script as it is, start a run for each, and then show them side by side:\n"
+         "gpuctl train my.py --lr 1\ngpuctl train my.py --lr 2\ngpuctl results RUN1 RUN2"),
+        ("--param n=randint(2,9) my.py --epochs 3", "gpuctl train my.py --epochs 3 --lr 1 --n 2\n"
+         "gpuctl train my.py --epochs 3 --lr 2 --n 2\ngpuctl results RUN1 RUN2"),
+        ("helpers.py:pars", "helpers.py has no pars; did you mean 'parse'?"),
         ("helpers.py:parse --metric loss", "--metric stands after helpers.py:parse, and a function gets no options. "
          "Put gpuctl's own options first: gpuctl tune --metric loss --param 'lr=grid(1,2)' helpers.py:parse"),
         ("helpers.py:parse --goal=min --cpus_per_trial 2 --metric loss", "options first: gpuctl tune --goal=min "
@@ -169,7 +172,7 @@ def test_corrected_line_keeps_the_cluster_that_was_typed_before_the_command(
         ("--metric loss helpers.py:parse --lr 1", "helpers.py:parse gets no arguments: leave out --lr 1, and name "
          "what it gets with --param."),
         ("helpers.py:parse", "--metric is missing: name the value to optimize, which the function reports with "
-         "ray.tune.report: --metric NAME helpers.py:parse"),
+         "ray.tune.report: gpuctl tune --param 'lr=grid(1,2)' --metric NAME helpers.py:parse"),
     ],
 )  # fmt: skip
 def test_tune_says_what_a_function_needs_and_where_options_stand(

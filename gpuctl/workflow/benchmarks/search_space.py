@@ -2,12 +2,13 @@
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuctl.errors import Usage
-from inventories.did_you_mean import did_you_mean
+from inventories.did_you_mean import did_you_mean, nearest
 
 Kind = Literal["uniform", "loguniform", "randint", "choice", "grid"]
 FORMS = {
@@ -32,6 +33,11 @@ class Param:
     kind: Kind
     values: tuple[float | int | str, ...]
     """The lower and the upper bound (randint never gives the upper one), or the values of choice and grid."""
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The option as it is typed."""
+        return "--param", f"{self.name}={self.kind}({','.join(map(str, self.values))})"
 
     def document(self) -> dict[str, Any]:
         """As the nodes are told."""
@@ -71,7 +77,7 @@ def parse_param(word: str) -> Param:
     """`lr=loguniform(1e-4,1e-1)`. Raises Usage."""
     written = _WRITTEN.fullmatch(word.replace(" ", ""))
     if written is None:
-        raise Usage(f"--param {word!r} is not understood. Write it like lr={FORMS['loguniform']}, in quotes.")
+        raise Usage(f"--param {word!r} is not understood. {_meant(word)}")
     name, kind = written["name"], written["kind"]
     if kind not in FORMS:
         hint = did_you_mean(kind, FORMS)
@@ -99,6 +105,21 @@ def parse_param(word: str) -> Param:
             f"--param {name}: randint takes whole numbers. For others there is uniform({low:g},{high:g})."
         )
     return Param(name=name, kind=kind, values=(low, high))  # type: ignore[arg-type]  # one of FORMS
+
+
+def _meant(word: str) -> str:
+    """Return the sentence on how a param is typed: values alone are a list, and a form has brackets."""
+    name, equals, values = word.replace(" ", "").partition("=")
+    if not (equals and values and re.fullmatch(r"[\w-]+", name, re.ASCII)):
+        return f"Write it like lr={FORMS['loguniform']}, in quotes."
+    kind = re.match(r"[a-z]*", values)[0]  # type: ignore[index]  # it matches the empty text, too
+    form = FORMS.get(kind) or FORMS.get(next(iter(nearest(kind, FORMS, limit=1, cutoff=0.7)), ""))
+    if form is not None:
+        return f"Write it like this: --param {shlex.quote(f'{name}={form}')}"
+    listed = [text for text in values.strip("[](){}").split(",") if text]
+    if not listed or set("()") & set("".join(listed)):
+        return f"Write it like {name}={FORMS['loguniform']}, in quotes."
+    return f"A list is: {shlex.join(Param(name=name, kind='grid', values=tuple(listed)).words)}"
 
 
 def _number(text: str) -> float | int | str:

@@ -1,5 +1,7 @@
 """`tune`: a run whose trials Ray Tune draws and spreads over the cluster, and what came of them."""
 
+import itertools
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +17,11 @@ from gpuctl.workflow.training.train import train
 from inventories.disk.codec import to_json
 from inventories.run import Result
 from inventories.search import Goal, Search
-from remote.launchers.rank_command import name_of_function
+from remote.files.tree import read_tree, root_of
+from remote.launchers.rank_command import name_of_function, user_function
+
+MAX_LINES = 4
+"""Combinations of values for which a line is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +105,50 @@ def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callabl
     return tuned
 
 
+def _check_function(request: TrainRequest, params: Sequence[Param]) -> None:
+    """Raise Usage for a script without a function, with the lines that train it with the params' first values."""
+    script, *args = request.words
+    if script.rpartition(":")[0].endswith(".py") or not script.endswith(".py"):
+        name_of_function(script)
+        return
+    values = [param.values if param.kind in LISTS else param.values[:1] for param in params]
+    combinations = list(itertools.islice(itertools.product(*values), MAX_LINES + 1))
+    lines = [
+        shlex.join(["gpuctl", "train", script, *args, *_options(params, combination)])
+        for combination in combinations[:MAX_LINES]
+    ]
+    more = ["…"] * (len(combinations) > MAX_LINES)
+    raise Usage(
+        f"{script!r} names no function, and a search calls one for each trial: gpuctl tune … {shlex.quote(script)}:"
+        "FUNCTION. To compare settings of a script as it is, start a run for each, and then show them side by side:\n"
+        + "\n".join([*lines, *more, "gpuctl results RUN1 RUN2"])
+    )
+
+
+def _options(params: Sequence[Param], values: Sequence[float | int | str]) -> list[str]:
+    """Return the params as options of a script."""
+    pairs = zip(params, values, strict=True)
+    return [word for param, value in pairs for word in (f"--{param.name}", str(value))]
+
+
 def check(request: TrainRequest, asked: TuneRequest) -> str:
     """The metric. Raises Usage for what can't be searched, before anything is launched."""
     check_together(request)
     if not request.built_in:
-        name_of_function(request.words[0])
+        _check_function(request, asked.params)
     if request.on_cpu and asked.gpus:
         raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
     if not asked.params:
         raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
     if not request.built_in:
         if asked.metric is None:
+            root = root_of(request.folder) if request.root is None else request.root
+            user_function(request.words[0], read_tree(root, allow_large=True), request.folder)
+            params = [word for param in asked.params for word in param.words]
+            line = shlex.join(["gpuctl", "tune", *params, "--metric", "NAME", *request.words])
             raise Usage(
                 "--metric is missing: name the value to optimize, which the function reports with ray.tune.report: "
-                f"--metric NAME {request.words[0]}"
+                f"{line}"
             )
         return asked.metric
     for param in asked.params:

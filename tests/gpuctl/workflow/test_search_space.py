@@ -24,8 +24,22 @@ def test_parse_param_reads_each_distribution(word: str, param: Param) -> None:
     ("word", "sentence"),
     [
         ("lr", "--param 'lr' is not understood. Write it like lr=loguniform(1e-4,1e-1), in quotes."),
-        ("lr=0.1", "--param 'lr=0.1' is not understood."),
-        ("lr=uniform(0.1", "--param 'lr=uniform(0.1' is not understood."),
+        ("lr=0.1", "--param 'lr=0.1' is not understood. A list is: --param 'lr=grid(0.1)'"),
+        ("lr=0.1,0.01", "--param 'lr=0.1,0.01' is not understood. A list is: --param 'lr=grid(0.1,0.01)'"),
+        (
+            "opt=[sgd, adam]",
+            "--param 'opt=[sgd, adam]' is not understood. A list is: --param 'opt=grid(sgd,adam)'",
+        ),
+        ("lr=grid", "--param 'lr=grid' is not understood. Write it like this: --param 'lr=grid(0.1,0.01)'"),
+        (
+            "n=randint1,8",
+            "--param 'n=randint1,8' is not understood. Write it like this: --param 'n=randint(1,8)'",
+        ),
+        (
+            "lr=uniform(0.1",
+            "--param 'lr=uniform(0.1' is not understood. Write it like this: --param 'lr=uniform(0",
+        ),
+        ("=1", "--param '=1' is not understood. Write it like lr=loguniform(1e-4,1e-1), in quotes."),
         (
             "lr=logunifrom(1,2)",
             "--param lr: there is no 'logunifrom'; did you mean 'loguniform'? There are uniform(0.1,0.9),",

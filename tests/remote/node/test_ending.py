@@ -233,11 +233,15 @@ def test_sentences_on_ends_name_ranks_time_and_processes() -> None:
         "n-1": NodeEnding(signal="SIGTERM", killed=(2,)),
     }
     assert list(ended_lines(killed)) == [
-        "ranks 1 and 2 did not end within 30 s of SIGTERM and were killed; --stop-grace gives ranks more time"
+        "ranks 1 and 2 did not end within 30 s of SIGTERM and were killed. Ranks that wait for each other do not end "
+        "in any time, and gpuctl stop --stop-grace 0s kills them at once; --stop-grace gives ranks that save more "
+        "time"
     ]
+    interrupted = NodeEnding(signal="SIGINT", killed=(0, 1))
+    assert " and a second Ctrl-C kills them at once; " in next(ended_lines({"n-0": interrupted}))
     assert list(ended_lines({"n-0": NodeEnding(grace_s=0.0, killed=(1,))})) == ["rank 1 was killed"]
     assert list(ended_lines({"n-0": slow, "n-1": killed["n-1"]}))[:2] == [
-        "rank 2 did not end within 30 s of SIGTERM and was killed; --stop-grace gives ranks more time",
+        "rank 2 did not end within 30 s of SIGTERM and was killed; --stop-grace gives ranks that save more time",
         "the other ranks ended within 8.2 s of SIGINT",
     ]
 
