@@ -57,6 +57,10 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean(line, 10_000) for line in text.split("\n"))
 
 
+MAX_WRITTEN_OUT = 1e15
+"""Size from which a metric is written with an exponent."""
+
+
 def shorten(line: str, limit: int) -> str:
     """A line of at most `limit` (2 or more) characters; a longer one lacks its middle."""
     if len(line) <= limit:
@@ -178,3 +182,10 @@ def bar(fraction: float, width: int) -> str:
 def loss(value: float) -> str:
     """`0.312`, `12.345`, `4.2e-05`, `nan`."""
     return f"{value:.3f}" if 0.01 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"
+
+
+def metric(value: float) -> str:
+    """Return a metric of the user's own: `4,608`, `11,111`, `12.35`, `0.8731`, `4.2e-05`, `nan`."""
+    size = abs(value)
+    written_out = size < MAX_WRITTEN_OUT and (value.is_integer() or size >= 1000)
+    return f"{value:,.0f}" if written_out else f"{value:.4g}"

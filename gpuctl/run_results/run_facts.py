@@ -114,7 +114,7 @@ def metric_text(result: Result, name: str) -> str:
     value = result.train.metrics.get(name)
     if value is None:
         return text.UNKNOWN
-    shown = f"{value:{'.4f' if value == 0 or 1e-3 <= abs(value) < 1e6 else '.4g'}}"
+    shown = text.metric(value)
     return f"{shown} ({result.train.judged_on})" if result.train.judged_on else shown
 
 

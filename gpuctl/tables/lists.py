@@ -125,7 +125,8 @@ def _best_trial(result: Result, _: Result) -> str:
     best = result.search.best if result.search else None
     if result.search is None or best is None:
         return text.UNKNOWN
-    return f"{text.clean(result.search.metric, 20)} {best.value:.4g}"
+    value = text.UNKNOWN if best.value is None else text.metric(best.value)
+    return f"{text.clean(result.search.metric, 20)} {value}"
 
 
 COMPARED: tuple[Row, ...] = (

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
-from gpuctl.text import clean, duration, plural, shorten
+from gpuctl.text import clean, duration, metric, plural, shorten
 from gpuctl.workflow.benchmarks.tune import Tuned
 from inventories.search import Search
 
@@ -38,7 +38,7 @@ def search_table(search: Search, words: Sequence[str] | None, *, most: int | Non
         cells = (
             str(trial.trial),
             *(_shown(trial.params.get(name)) for name in names),
-            _shown(trial.value),
+            "-" if trial.value is None else metric(trial.value),
             str(trial.reports),
             duration(trial.seconds),
             f"{clean(trial.status)}{error}",

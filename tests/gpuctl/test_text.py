@@ -107,6 +107,17 @@ def test_ascii_table_maps_symbols_to_ascii() -> None:
     assert "▁█▓░│→✓✗…".translate(text.ASCII).isascii()
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (4608.0, "4,608"), (3e9, "3,000,000,000"), (11111.11, "11,111"), (12.3456, "12.35"), (0.87312, "0.8731"),
+        (0.5, "0.5"), (4.2e-5, "4.2e-05"), (-2.0, "-2"), (1e300, "1e+300"), (math.inf, "inf"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_metric_of_the_user_has_four_digits_or_is_whole(value: float, shown: str) -> None:
+    assert text.metric(value) == shown
+
+
 def test_shorten_keeps_both_ends() -> None:
     assert text.shorten("abcdefgh", 8) == "abcdefgh"
     assert text.shorten("abcdefghi", 8) == "abcd…ghi"

@@ -217,7 +217,7 @@ def test_tables_show_script_arguments_of_runs(tmp_path: Path) -> None:
     text = drawn(comparison_table([slow, fast]))
     assert "args           --lr 0.01 " in text
     assert "--lr 0.1\n" in text
-    assert "differs by     lr 0.01, default name " in text
+    assert "differs by     lr 0.01, name not given " in text
     assert all(len(line) <= 80 for line in text.splitlines())
     same = drawn(comparison_table([GOOD, GOOD]))
     assert not any(row in same for row in ("args", "differs", "commit"))
@@ -339,7 +339,7 @@ def test_run_and_comparison_tables_show_model_metrics() -> None:
         """\
 model       cnn                     accuracy              97.2 % (validation)
 dataset     digits                  f1                    0.8731 (validation)
-strategy    ddp, cpu                multiclass…ion_error  -0.2500 (validation)
+strategy    ddp, cpu                multiclass…ion_error  -0.25 (validation)
 epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
                                     loss                  0.912 0.301 0.120
 """
@@ -351,7 +351,7 @@ epochs      3 x 1.2 s               huge                  1.5e+300 (validation)
     shown = {name: [cell.strip() for cell in cells if cell] for name, cells in rows.items()}
     assert shown["accuracy"] == ["97.2 % (validation)", "97.2 % (test)"]
     assert shown["f1"] == ["0.8731 (validation)", "-"]
-    assert shown["top5"] == ["-", "1.0000 (test)"]
+    assert shown["top5"] == ["-", "1 (test)"]
     assert all(len(line) <= 80 for line in lines)
     assert "top5" not in drawn(comparison_table([GOOD, GOOD]))
 
@@ -360,7 +360,7 @@ def test_run_table_separates_accuracy_from_metric_of_same_name() -> None:
     train = replace(TRAIN, metrics={"accuracy": 97.0}, judged_on="test")
     text = drawn(draw_run(replace(GOOD, train=train)))
     assert "accuracy    97.2 %\n" in text
-    assert "accuracy    97.0000 (test)\n" in text
+    assert "accuracy    97 (test)\n" in text
 
 
 @pytest.mark.parametrize(
