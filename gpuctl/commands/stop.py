@@ -15,17 +15,26 @@ from inventories.validate import check_stop_grace_s
     help="Give the ranks this long to save before they are killed, such as 5m; 0s kills them at once (default: as "
     "`gpuctl train` set it, 30s).",
 )
+@click.option(
+    "--signal",
+    "signal_name",
+    type=click.Choice(("term", "int")),
+    default="term",
+    help="The signal that the ranks get: SIGTERM, or SIGINT as from Ctrl-C, for a script that saves on "
+    "KeyboardInterrupt (default: term).",
+)
 @click.argument("run", required=False, shell_complete=completions.runs)
-def command(app: App, stop_grace: str | None, run: str | None) -> int:
-    """Stop a run on every node and bring its results back (default: the latest run).
+def command(app: App, stop_grace: str | None, signal_name: str, run: str | None) -> int:
+    """Stop a run on every node and bring its results back (default: the only active run).
 
-    Its ranks get SIGTERM.
+    If several runs are active, it names them and stops none. SIGTERM ends a Python script without an exception,
+    unless the script handles it; --signal int raises KeyboardInterrupt in it.
     """
     from gpuctl.workflow.cluster.run_machines import end_idle_machines
     from gpuctl.workflow.training.stop import stop
 
     grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
-    result, errors = stop(app, run, grace_s)
+    result, errors = stop(app, run, grace_s, interrupted=signal_name == "int")
     if app.options.json:
         app.output.json(result)
     else:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from gpuctl.errors import Attention, Interrupted, Usage
 from gpuctl.options import App
@@ -201,20 +201,29 @@ class Cluster:
 
         return why(self._app, self._own(run))
 
-    def stop(self, run: str | None = None, *, stop_grace: str | None = None) -> "Result":
-        """Stop a run on every node and return its result; the latest run unless named.
+    def stop(
+        self,
+        run: str | None = None,
+        *,
+        stop_grace: str | None = None,
+        signal: Literal["term", "int"] = "term",
+    ) -> "Result":
+        """Stop a run on every node and return its result; the only active run unless named.
 
         `stop_grace`: how long its ranks get to save before they are killed, such as `5m`. None: as its launch set.
+        `signal`: `int` sends the ranks SIGINT, which Python raises as KeyboardInterrupt.
 
         Machines that were started for runs end, as with the command. Raises Attention, with that result, where a node
-        could not be told, and Usage for a run of another cluster.
+        could not be told, and Usage for a run of another cluster, another signal, or if several runs are active.
         """
+        if signal not in ("term", "int"):
+            raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
         from gpuctl.workflow.cluster.run_machines import end_idle_machines
         from gpuctl.workflow.training.stop import stop
         from inventories.validate import check_stop_grace_s
 
         grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
-        result, errors = stop(self._app, self._own(run), grace_s)
+        result, errors = stop(self._app, self._own(run), grace_s, interrupted=signal == "int")
         if errors or result.status == "running":
             why = (
                 "\n".join(errors)

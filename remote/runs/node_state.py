@@ -106,9 +106,11 @@ def stop_on_node(
     interrupted: bool = False,
     grace_s: float | None = None,
     on_told: Callable[[], None] = lambda: None,
+    on_running: Callable[[], None] = lambda: None,
 ) -> None:
     """End a run on one node and wait for it; idempotent. `on_told` is called when the node knows.
 
+    `on_running`: called then, too, unless the run had ended there before.
     `interrupted`: ranks get SIGINT, as from Ctrl-C in a terminal, else SIGTERM. `grace_s`: seconds from the signal to
     SIGKILL; None: those that its launch set. Of several calls the first one's `reason` and signal are kept, and the
     last one's grace. Raises NodeFailed where the run goes on all the same.
@@ -125,6 +127,8 @@ def stop_on_node(
         for header, _ in talk.frames():
             if header.get("t") == frames.TOLD:
                 on_told()
+                if header.get("running") is not False:
+                    on_running()
                 waits_s = STOP_DEADLINE_S + _grace(node, header)
                 talk.bound(Bounds(total_s=waits_s + TOLD_S))
                 talk.wait_up_to(waits_s + TOLD_S)
@@ -150,14 +154,20 @@ def _grace(node: Node, header: Mapping[str, Any]) -> float:
 
 
 def stop_everywhere(
-    run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder, grace_s: float | None = None
+    run: Run,
+    machines: Mapping[str, Machine],
+    cluster: ClusterFolder,
+    grace_s: float | None = None,
+    *,
+    interrupted: bool = False,
+    on_running: Callable[[], None] = lambda: None,
 ) -> dict[str, RemoteError | None]:
-    """End a run on all its nodes at once; every node's error, or None. `grace_s`: as `stop_on_node` takes it."""
+    """End a run on all its nodes at once; every node's error, or None. The rest is as in `stop_on_node`."""
 
     def one(part: RunNode) -> bool:
         node = connect(machines[part.name], cluster)
         try:
-            stop_on_node(node, part, grace_s=grace_s)
+            stop_on_node(node, part, interrupted=interrupted, grace_s=grace_s, on_running=on_running)
         finally:
             node.close()
         return True

@@ -283,9 +283,10 @@ def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -
         in refused.err
     )
 
-    stopped = two_hosts.ok("stop", "--json")
+    refused = two_hosts("stop")
+    assert (refused.status, f"{first}, {second}. No run was stopped" in refused.err) == (2, True)
+    stopped = two_hosts.ok("stop", "--json", second)
     assert (stopped.json["run"], stopped.json["ranks"][0]["node"]) == (second, "default-1")
-    assert f"{second} is the latest run. {first} may still be active: gpuctl runs" in stopped.err
     whole = two_hosts("train", "steps.py")
     assert (whole.status, "  default-1 is idle: --nnodes 1 starts a run there." in whole.err) == (1, True)
     planned = two_hosts.ok("train", "--nnodes", "1", "--dry-run", "--json", "steps.py").json
@@ -293,7 +294,9 @@ def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -
     two_hosts.script("short.py", "print('done')")
     elastic = two_hosts.ok("train", "--nnodes", "1:2", "--json", "short.py")
     assert [rank["node"] for rank in elastic.json["ranks"]] == ["default-1"]
-    two_hosts.ok("stop", first)
+    stopped = two_hosts.ok("stop", "--json")
+    assert stopped.json["run"] == first, "the active run, not the latest"
+    assert f"the latest run, has ended. The active run is {first}" in stopped.err
     idle = two_hosts.ok("train", "--nnodes", "1", "--json", "short.py")
     assert ([rank["node"] for rank in idle.json["ranks"]], "active" in idle.err) == (["default-0"], False)
 
@@ -336,6 +339,15 @@ def test_down_works_despite_damaged_run_records(two_hosts: Gpuctl) -> None:
     two_hosts.ok("down", "--yes")
 
 
+def test_stop_signal_int_lets_a_script_save_on_keyboard_interrupt(two_hosts: Gpuctl) -> None:
+    begins = "import time\ntry:\n    print('begun', flush=True)\n    time.sleep(99)\n"
+    two_hosts.script("saves.py", f"{begins}except KeyboardInterrupt:\n    print('saved')\n")
+    run = two_hosts.ok("train", "--nnodes", "1", "--detach", "--json", "saves.py").json["run"]
+    wait_for(lambda: "begun" in two_hosts.ok("logs", run).out, what="the script's begin")
+    assert two_hosts.ok("stop", "--json", "--signal", "int").json["run"] == run
+    assert "saved" in two_hosts.ok("logs", run).out
+
+
 def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     two_hosts.script("steps.py", STEPS)
     began = two_hosts.ok("train", "--detach", "--json", "steps.py").json
@@ -346,7 +358,8 @@ def test_stop_ends_a_detached_run(two_hosts: Gpuctl) -> None:
     assert stopped["run"] == began["run"]
     assert (stopped["status"], stopped["reason"]) == ("stopped", "stopped")
     assert not processes_with("steps.py", str(two_hosts.home))
-    assert two_hosts.ok("stop").status == 0, "stopping again is no error"
+    again = two_hosts("stop")
+    assert (again.status, "stopping run" in again.err) == (0, False), "stopping again is no error"
 
 
 def test_down_during_a_run_requires_yes(two_hosts: Gpuctl) -> None:

@@ -25,21 +25,27 @@ def latest(app: App, named: str | None) -> RunFolder:
     """
     if named is not None:
         return app.store.run(named)
-    folders = app.store.runs(app.options.cluster)
-    for folder in reversed(folders):
+    folder = newest(app)
+    if active := active_beside(app, folder):
+        app.output.say(
+            f"note: {folder.id} is the latest run. {', '.join(other.id for other in active)} may still be "
+            "active: gpuctl runs"
+        )
+    return folder
+
+
+def newest(app: App) -> RunFolder:
+    """Return the cluster's latest run whose record can be read. Raises NotFound."""
+    for folder in reversed(app.store.runs(app.options.cluster)):
         if _readable(app, folder):
-            active = [
-                other
-                for other in folders[-MAX_BESIDE:]
-                if other.id != folder.id and _may_be_active(app, other)
-            ]
-            if active:
-                app.output.say(
-                    f"note: {folder.id} is the latest run. {', '.join(other.id for other in active)} may still be "
-                    "active: gpuctl runs"
-                )
             return folder
     raise no_runs(app)
+
+
+def active_beside(app: App, run: RunFolder) -> list[RunFolder]:
+    """Return the other runs of the cluster, among the latest, that may still be active."""
+    latest_runs = app.store.runs(app.options.cluster)[-MAX_BESIDE:]
+    return [other for other in latest_runs if other.id != run.id and _may_be_active(app, other)]
 
 
 def no_runs(app: App) -> NotFound:

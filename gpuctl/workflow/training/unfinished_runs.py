@@ -1,10 +1,9 @@
 """Runs that are not known to be over: asked of their nodes, and brought here where they have ended meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpuctl.view import open_view
 from gpuctl.workflow.training.collect import attach, final_result, machines_of
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
@@ -74,18 +73,39 @@ def _look(app: "App", folder: RunFolder) -> OpenRun | None:
     )
     if result is not None and result.status != "running":
         return OpenRun(folder=folder, going_on=False, unheard=unheard) if unheard else None
-    with open_view(app.output, logs=False) as view:
-        view.phase("collect", f"asking the nodes of run {run.run}")
-        going_on, unheard = _ask(app, run, unheard)
-        if going_on or unheard:
-            return OpenRun(folder=folder, going_on=going_on, unheard=unheard)
-        try:
-            attach(app.store, folder, view, wait=False)
-        except (RemoteError, OSError) as error:
-            view.note(f"run {run.run} has ended, and could not be brought here: {error}")
-    return (
-        None if final_result(folder) is not None else OpenRun(folder=folder, going_on=False, unheard=unheard)
-    )
+    app.output.detail(f"asking the nodes of run {run.run}")
+    going_on, unheard = _ask(app, run, unheard)
+    if going_on or unheard:
+        return OpenRun(folder=folder, going_on=going_on, unheard=unheard)
+    try:
+        attach(app.store, folder, _Notes(app, run.run), wait=False)
+    except (RemoteError, OSError) as error:
+        app.output.say(f"run {run.run} has ended, and could not be brought here: {error}")
+    if (final := final_result(folder)) is None:
+        return OpenRun(folder=folder, going_on=False, unheard=unheard)
+    app.output.say(f"run {run.run} has ended: {final.status}")
+    return None
+
+
+class _Notes:
+    """Prints the notes on a run that no command is about, behind its name; its progress and its logs are no news."""
+
+    def __init__(self, app: "App", run: str) -> None:
+        self._app = app
+        self._run = run
+
+    def node(self, name: str, text: str) -> None:
+        """Print nothing."""
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """Print nothing."""
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """Print nothing."""
+
+    def note(self, text: str) -> None:
+        """Print the note with the run's name."""
+        self._app.output.say(f"run {self._run}: {text}")
 
 
 def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str, ...]]:

@@ -358,15 +358,19 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     """`stop`: tell the run to end and say so, with the grace of its ranks; then say how it ended."""
     run_dir = Path(request["run_dir"])
     reason, signal_name = request.get("reason", end_reasons.STOPPED), request.get("signal", "SIGTERM")
+    running = _running(run_dir)
     tell_to_stop(run_dir, reason, signal_name, request.get("grace_s"))
     grace_s = ending.grace_of(run_dir, read_json(run_dir / "runner.json"))
-    frames.write(output, {"t": frames.TOLD, "grace_s": grace_s})
+    frames.write(output, {"t": frames.TOLD, "grace_s": grace_s, "running": running})
     state = wait_for_end(run_dir, grace_s + float(request["deadline_s"]))
     frames.write(output, {"t": frames.STOPPED, "state": state})
 
 
 def command_run_state(request: Dict[str, Any], output: BinaryIO) -> None:
     """`run_state`: whether the run is `running` here; None where nothing is known of it, as before its launch."""
-    run_dir = Path(request["run_dir"])
+    frames.write(output, {"t": frames.STATE, "running": _running(Path(request["run_dir"]))})
+
+
+def _running(run_dir: Path) -> Optional[bool]:
     known = any((run_dir / name).exists() for name in ("runner.json", "exit.json", "stop"))
-    frames.write(output, {"t": frames.STATE, "running": state(run_dir)["running"] if known else None})
+    return bool(state(run_dir)["running"]) if known else None

@@ -89,3 +89,12 @@ def test_note_on_older_runs_names_those_whose_machines_the_cluster_has(
         )
         assert latest(App(), None).id == newest.id
         assert capsys.readouterr().err.count(f"{older.id} may still be active: gpuctl runs") == notes
+
+
+def test_run_that_ended_meanwhile_is_one_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = a_run(store)
+    say(odd, {"reason": "node_lost"})
+    metrics = odd.path / "metrics" / "rank-0.jsonl"
+    metrics.write_text('{"step": 0, "loss": 7.877}\n')
+    assert open_runs(App(), "default") == []
+    assert capsys.readouterr().err == f"run {odd.id} has ended: failed\n"
