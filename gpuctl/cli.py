@@ -5,6 +5,7 @@ place that turns errors into a sentence and a status: our own classes carry thei
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,6 +21,7 @@ from gpuctl.text import for_cluster
 from inventories.did_you_mean import did_you_mean
 
 INTERRUPTED = 130
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)", re.DOTALL)
 JSON_VARIABLE = "GPUCTL_JSON"
 """Set to 1 it is --json for every command."""
 
@@ -141,10 +143,23 @@ def _usage_message(arguments: Sequence[str], error: click.ClickException) -> str
     message = (
         no_such_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     ).strip()
+    if isinstance(error, click.UsageError) and (extra := _EXTRA.fullmatch(message)):
+        message = _extra_words(error, extra["words"])
     message = message if message.endswith((".", "?", "!", ")")) else message + "."
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _command_of(arguments)
     return f"{message} See `{path} --help`."
+
+
+def _extra_words(error: click.UsageError, words: str) -> str:
+    """Return the sentence on words that are more than a command takes."""
+    name = error.ctx.command_path if error.ctx else "gpuctl"
+    params = error.ctx.command.params if error.ctx else ()
+    taken = [param.name for param in params if isinstance(param, click.Argument)]
+    if not taken:
+        return f"{name} takes no {words!r}"
+    limit = f"one {taken[0]} at a time" if len(taken) == 1 else f"{' and '.join(map(str, taken))} alone"
+    return f"{name} takes {limit}: leave out {words}"
 
 
 def _command_of(arguments: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ import click
 
 from gpuctl import completions, root_help
 from gpuctl.errors import Usage
-from inventories.did_you_mean import did_you_mean
+from inventories.did_you_mean import nearest
 
 if TYPE_CHECKING:
     from gpuctl.output import Output
@@ -267,7 +267,9 @@ def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | 
 
 def no_such_option(error: click.NoSuchOption) -> str:
     """The sentence for an option that is not there, with the one that is most like it."""
-    meant = did_you_mean(error.option_name, error.possibilities or ())
+    names = {name.lstrip("-"): name for name in error.possibilities or ()}
+    near = nearest(error.option_name.lstrip("-"), names, limit=1, cutoff=0.7)  # dashes make no likeness
+    meant = f"; did you mean '{names[near[0]]}'?" if near else ""
     return f"No such option {error.option_name!r}{meant or '.'}"
 
 

@@ -132,7 +132,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "-F": "--follow",
     },
     "runs": _CLUSTER,
-    "top": _CLUSTER,
+    "top": {**_CLUSTER, **dict.fromkeys(("--once", "--one-shot", "-1", "-b"), "{pipe} cat")},
     "shapes": {"--cloud": "--provider {value}"},
     "reap": _YES,
 }

@@ -71,13 +71,22 @@ def check_limits(spec: Spec) -> Spec:
     return replace(spec, min_count=least or 0)
 
 
-def parse_duration_s(text: object) -> float:
-    """`90s`, `30m`, `4h`, `1d` or a sum such as `1h30m`, in seconds."""
+def parse_duration_s(text: object, option: str = "") -> float:
+    """Return `90s`, `30m`, `4h`, `1d` or a sum such as `1h30m`, in seconds. Raises InvalidInput.
+
+    `option`: the one that was typed, which the error names.
+    """
     if isinstance(text, str) and _DURATION.fullmatch(text.strip()):
         parts = re.findall(r"([\d.]+)([smhd])", text)
         seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
         if seconds > 0:
             return seconds
+    if option and isinstance(text, str):
+        example = f"{text}s" if re.fullmatch(r"[0-9]*[1-9][0-9]*", text) else "30m"
+        raise InvalidInput(
+            f"{option} {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d. For "
+            f"example: {option} {example}"
+        )
     raise InvalidInput(
         f"Duration {shown(text)} can't be used: a duration is a number above 0 with its unit s, m, h or d, "
         "as in 90s, 30m, 4h or 1d."
@@ -86,7 +95,7 @@ def parse_duration_s(text: object) -> float:
 
 def check_stop_grace_s(text: object) -> float:
     """How long ranks get to save before SIGKILL, in seconds; `0s`: none."""
-    seconds = 0.0 if text in ("0", "0s") else parse_duration_s(text)
+    seconds = 0.0 if text in ("0", "0s") else parse_duration_s(text, "--stop-grace")
     if seconds <= MAX_STOP_GRACE_S:
         return seconds
     raise InvalidInput(f"A --stop-grace of {text} is too long: give at most {MAX_STOP_GRACE_S / 3600:.0f}h.")
@@ -94,7 +103,7 @@ def check_stop_grace_s(text: object) -> float:
 
 def check_ttl_s(text: object) -> float:
     """How long machines live, in seconds: long enough to boot."""
-    seconds = parse_duration_s(text)
+    seconds = parse_duration_s(text, "--ttl")
     if seconds < LEAST_TTL_S:
         raise InvalidInput(
             f"A --ttl of {text} ends before the machines have booted: give {LEAST_TTL_S / 60:.0f}m or more."

@@ -65,7 +65,7 @@ def command(
     if here and everything:
         raise Usage("--all is about the nodes, and --here leaves them out: give only one of them.")
     policy = Policy(
-        older_than_s=None if older_than is None else parse_duration_s(older_than),
+        older_than_s=None if older_than is None else parse_duration_s(older_than, "--older-than"),
         keep_runs=keep_runs,
         everything=everything,
     )

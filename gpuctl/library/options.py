@@ -215,7 +215,7 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
             accept_new=options.get("accept_new_host_keys", False),
         ),
         wait=wait,
-        boot_timeout_s=None if boot_timeout is None else parse_duration_s(boot_timeout),
+        boot_timeout_s=None if boot_timeout is None else parse_duration_s(boot_timeout, "--boot-timeout"),
     )
 
 
@@ -274,7 +274,7 @@ def _hang_after(given: str | None) -> float | Literal["off"] | None:
     """What --hang-after says. Raises InvalidInput."""
     if given in (None, "off"):
         return given  # type: ignore[return-value]
-    return parse_duration_s(given)
+    return parse_duration_s(given, "--hang-after")
 
 
 def _check_hangs(request: TrainRequest) -> None:

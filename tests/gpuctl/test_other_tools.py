@@ -91,6 +91,7 @@ def test_other_tools_commands_suggest_gpuctl_line(
         ("up --gpus A100", "--gpus", "gpuctl up --shape SHAPE (gpuctl shapes A100 lists them)"),
         ("up --idle-minutes-to-autostop 10 --spot", "--idle-minutes-to-autostop",
          "gpuctl up --ttl TIME --spot (TIME, such as 4h, is the machines' whole life, idle or not)"),
+        ("top --rank 0 --once", "--once", "gpuctl top --rank 0 | cat"),
         ("status -o table", "-o", "gpuctl status --json"),
     ],
 )  # fmt: skip
@@ -110,6 +111,20 @@ def test_other_tools_options_suggest_gpuctl_line(
             "Invalid value for '--count': 'many' is not a valid integer. See `gpuctl up --help`.",
         ),
         ("exec --bogus -- ls -n 2", "No such option '--bogus'"),
+        ("top --onc", "No such option '--onc'. See `gpuctl top --help`."),
+        ("top --evry 2", "No such option '--evry'; did you mean '--every'?"),
+        ("logs a b", "gpuctl logs takes one run at a time: leave out b. See `gpuctl logs --help`."),
+        ("why a 'b c' d", "gpuctl why takes one run at a time: leave out 'b c' d."),
+        ("pull a b c", "gpuctl pull takes source and destination alone: leave out c."),
+        ("clusters a", "gpuctl clusters takes no 'a'."),
+        (
+            "clean --older-than 3",
+            "--older-than '3' can't be used: a duration is a number above 0 with its unit s, m, "
+            "h or d. For example: --older-than 3s",
+        ),
+        ("train --hang-after 10 x.py", "--hang-after '10' can't be used"),
+        ("stop --stop-grace 1,5", "--stop-grace '1,5' can't be used"),
+        ("up --boot-timeout 0", "--boot-timeout '0' can't be used"),
         ("up --cuont 2", "No such option '--cuont'; did you mean '--count'? See `gpuctl up --help`."),
         ("results --csv", "Option '--csv' requires an argument. See `gpuctl results --help`."),
         ("down --cluster", "Option '--cluster' requires an argument. See `gpuctl down --help`."),

@@ -14,6 +14,7 @@ from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.training.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.training.request import TrainRequest
 from gpuctl.workflow.training.runs import latest, no_runs
+from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.run import Result, Run, RunNode, RunOptions
@@ -100,6 +101,9 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
         else:
             name = request.module or request.words[0]
             missing = not request.module and not (request.folder / name).exists()
+            scripts = [*(run.script for run in runs), *(path.name for path in request.folder.glob("*.py"))]
+            if missing and not same and (hint := did_you_mean(name, scripts)):
+                raise NotFound(f"There is no script {name}, and no run of it{hint}")
             who = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
             # The script of another path may be the same one, moved since.
             foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}

@@ -198,10 +198,10 @@ def test_clean_reports_run_it_cannot_remove(store: Store, capsys: pytest.Capture
     ("words", "said"),
     [
         (("--here", "--all"), "--all is about the nodes"),
-        (("--older-than", "3"), "a duration is a number above 0 with its unit"),
+        (("--older-than", "3"), "For example: --older-than 3s"),
         (("--keep-runs", "-1"), "--keep-runs"),
         (("--cluster", "nobody"), "There is no cluster nobody."),
-        (("my.py",), "unexpected extra argument"),
+        (("my.py",), "gpuctl clean takes no 'my.py'"),
     ],
 )
 def test_clean_wrong_usage_exits_2_with_one_sentence(

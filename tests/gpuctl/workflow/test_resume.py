@@ -471,6 +471,22 @@ def test_machines_of_omits_unreachable_machines() -> None:
         names(there, min_nodes=3, nnodes=9)
 
 
+def test_resume_of_a_misspelt_script_names_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path)
+    store.cluster("default").save(
+        Inventory(cluster="default", provider="hosts", created_at=RUN.started_at, machines=())
+    )
+    folder = store.new_run(datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC))
+    folder.save_run(replace(RUN, run=folder.id))
+    (tmp_path / "simple.py").touch()
+    assert cli.main(["train", "--resume", "smple.py"]) == 2
+    assert "no script smple.py, and no run of it; did you mean 'simple.py'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--resume"], ["--resume-from", RUN.run], ["--resume", "sub/my.py"]])
 def test_resume_without_any_checkpoint_is_wrong_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
