@@ -33,7 +33,11 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     folder = latest(app, run)
     ranks = ranks_of(folder.load_run(), rank)
 
+    printed = False
+
     def show(line: "LogLine") -> None:
+        nonlocal printed
+        printed = True
         text = clean(line.text, limit=len(line.text) + 1)
         app.output.text(f"[rank {line.rank}] {text}" if len(ranks) > 1 else text)
 
@@ -48,13 +52,23 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     if app.options.json:
         texts = [{"rank": number, "log": text_of(folder, number)} for number in ranks]
         app.output.json({"run": folder.id, "status": result.status, "ranks": texts})
-    elif follow:
+    elif not printed:
+        app.output.say(_nothing_printed(result, rank))
+    if follow and not app.options.json:
         _tell_the_end(app, result)
     if follow and result.status != "running":
         from gpuctl.workflow.cluster.run_machines import end_idle_machines
 
         end_idle_machines(app, "logs", app.store.cluster(result.cluster))
     return 1 if follow and result.status != "succeeded" else 0
+
+
+def _nothing_printed(result: "Result", rank: int | None) -> str:
+    """Return the note on a run of which no rank, or not this one, has printed a line."""
+    subject, what = ("no rank", "anything") if rank is None else (f"rank {rank}", "nothing")
+    if result.status == "running":
+        return f"note: {subject} has printed {what} yet; gpuctl logs -f {result.run} follows the run"
+    return f"note: {subject} of run {result.run} printed {what}"
 
 
 def _tell_the_end(app: App, result: "Result") -> None:

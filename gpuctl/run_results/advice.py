@@ -7,6 +7,7 @@ from pathlib import Path
 from gpuctl.options_after_script import how_to_move
 from gpuctl.run_results.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
+from gpuctl.run_results.missing.files import not_here
 from gpuctl.run_results.missing.written import train_line, written_elsewhere
 from gpuctl.script_sources import reads_at
 from gpuctl.text import clean
@@ -57,6 +58,8 @@ def advice_on(result: Result) -> str:
         return sentence
     if run is not None and run.uneven_files and _explained_by_files(result, run):
         return f"The nodes' files differed: {run.uneven_files}."
+    if run is not None and run.options is not None and run.options.project and error is not None:
+        return not_here(error.detail, run.options) if error.reason is Reason.FILE_NOT_FOUND else ""
     return ""
 
 

@@ -110,7 +110,7 @@ def draw_run(
         parts += [Text(text.clean(result.logged_error.message), "bold yellow"), ""]
     if result.hang:
         parts.append(Text(text.clean(result.hang.sentence, 10_000), "yellow"))
-        parts += [Text(text.clean(advice)), ""] if advice and not result.first_error else [""]
+        parts += [Text(text.clean_lines(advice)), ""] if advice and not result.first_error else [""]
     for note in notes:
         parts += [Text(text.clean(note, 10_000), "yellow"), ""]
     parts += [_Head(result, args), ""]
@@ -191,7 +191,7 @@ def _first_error(result: Result, advice: str, log_tail: str) -> RenderableType:
     who, what = headline(error)
     shown = Text.assemble((who, "bold red"), text.clean(what))
     lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
-    said = [shown, text.clean(advice)] if advice else [shown]
+    said = [shown, text.clean_lines(advice)] if advice else [shown]
     return Group(*said, "the end of its log:", _Log(lines)) if any(lines) else Group(*said)
 
 

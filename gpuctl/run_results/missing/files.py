@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from gpuctl.run_results.log_errors import path_not_found
+from gpuctl.text import clean
 from inventories.run import RunOptions
 from remote.files.tree import Tree, instead_of_sending, read_tree
 from remote.shared.constants import CODE, NODE_FOLDER
@@ -60,6 +61,24 @@ def how_to_send(words: str, options: RunOptions, *, mode: str = "torchrun") -> s
             f"--include {shlex.quote(os.path.relpath(path, folder))}"
         )
     return ignored(name, root / _largest_unsent(inner, tree), folder)
+
+
+def not_here(words: str, options: RunOptions) -> str:
+    """Return the sentence on a file of the project that a rank did not find and this computer lacks; else empty."""
+    name = path_not_found(words)
+    inner = path_in_project(name, options) if re.search(r"[./]", name) and not name.endswith("/") else None
+    root = Path(options.root or options.project or ".")
+    if inner is None or (root / inner).exists():
+        return ""
+    path = os.path.relpath(root / inner, options.project or ".")
+    sentence = (
+        f"{clean(path)} is not on this computer either (gpuctl looked in {options.project}). Copy it there, "
+        f"then send it: gpuctl push --into-project {shlex.quote(path)}"
+    )
+    if (folder := (root / inner).parent).exists():
+        return sentence
+    made = os.path.relpath(folder, options.project or ".")
+    return f"{sentence}\nIf the script writes it, make its folder in the script: os.makedirs({made!r}, exist_ok=True)"
 
 
 def _link_out(path: Path, root: Path) -> Path | None:

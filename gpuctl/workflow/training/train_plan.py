@@ -90,10 +90,15 @@ class PlannedLaunch:
             yield f"\n{node['node']}:"
             for key, value in sorted(node["env"].items()):
                 # PATH has $PATH in it.
-                yield f"  {key}={'…' if value is None else value if key == 'PATH' else shlex.quote(value)}"
+                yield f"  {key}={'…' if value is None else value if key == 'PATH' else _quoted(value)}"
             yield f"  {shlex.join(node['argv'])}"
         for finding in self.findings:
             yield f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}."
+
+
+def _quoted(value: str) -> str:
+    """Return a value for a shell; zsh takes a word that begins with = for the name of a program."""
+    return f"'{value}'" if value == shlex.quote(value) and value.startswith("=") else shlex.quote(value)
 
 
 def show_launch(app: App, request: TrainRequest) -> dict[str, Any]:

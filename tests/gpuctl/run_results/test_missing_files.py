@@ -1,11 +1,12 @@
 """What is said of a file or folder that a rank did not find: only what certainly brings it there."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from gpuctl.run_results.missing.files import how_to_send
+from gpuctl.run_results.missing.files import how_to_send, not_here
 from inventories.run import RunOptions
 
 LACKS = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
@@ -61,3 +62,30 @@ def test_how_to_send_names_what_brings_a_path(project: Path, words: str, sentenc
     found = how_to_send(words, RunOptions(project=str(project), root=str(project)))
     assert sentence in found
     assert bool(sentence) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "folder"),
+    [
+        (LACKS.format("nowhere/x 1.bin"), "nowhere/x 1.bin", "nowhere"),
+        (LACKS.format("/home/u/.gpuctl-node/code/project-01/sets/x.bin"), "sets/x.bin", "sets"),
+        (LACKS.format("new.csv"), "new.csv", ""),
+        (LACKS.format("data/new.csv"), "data/new.csv", ""),
+        (LACKS.format("data/train.bin"), "", ""),
+        (LACKS.format("/data/x.bin"), "", ""),
+        (LACKS.format("ffmpeg"), "", ""),
+        (NO_PARENT.format("nowhere"), "", ""),
+        ("ValueError: no file", "", ""),
+    ],
+)
+def test_file_of_the_project_that_this_computer_lacks_is_named(
+    project: Path, words: str, path: str, folder: str
+) -> None:
+    sentence = not_here(words, RunOptions(project=str(project), root=str(project)))
+    expected = (
+        f"{path} is not on this computer either (gpuctl looked in {project}). Copy it there, then send it: "
+        f"gpuctl push --into-project {shlex.quote(path)}"
+    )
+    made = f"os.makedirs({folder!r}, exist_ok=True)"
+    assert sentence.startswith(expected if path else "") and bool(sentence) == bool(path)
+    assert sentence.endswith(made) == bool(folder)

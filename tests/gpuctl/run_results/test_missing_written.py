@@ -107,7 +107,7 @@ def test_file_that_no_earlier_run_left_on_one_node_alone_is_of_this_run(
         (f"{NO_FILE}'best.pt'", ["gpu-0:job/best.pt", "gpu-1:job/best.pt"], "after the rank had looked for it"),
         (f"{NO_FILE}'best.pt'", ["gpu-1:job/Best.pt"], "upper and lower case count"),
         (f"{NO_FILE}'/data/best.pt'", ["gpu-0:job/best.pt"], ""),
-        (f"{NO_FILE}'worst.pt'", ["gpu-0:job/best.pt"], ""),
+        (f"{NO_FILE}'worst.pt'", ["gpu-0:job/best.pt"], "worst.pt is not on this computer either"),
     ],
 )  # fmt: skip
 def test_who_wrote_a_file_that_another_node_lacks_is_told(

@@ -17,6 +17,7 @@ from support import a_run
 from gpuctl.errors import Failed
 from gpuctl.workflow.training.launch import Launch, plan_run, see_through
 from gpuctl.workflow.training.request import TrainRequest
+from gpuctl.workflow.training.train_plan import _quoted
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
 from remote.launchers.rank_command import built_in
@@ -102,3 +103,7 @@ def test_record_of_a_run_has_the_one_shape_of_its_machines(
     began = datetime(2026, 11, 21, tzinfo=UTC)
     run = plan_run("r", inventory, TrainRequest(), built_in(()), machines, known, began, {})
     assert run.shape == recorded
+
+
+def test_values_of_a_plan_can_be_pasted_into_zsh() -> None:
+    assert [_quoted(value) for value in ("=lo", "lo", "=a b", "")] == ["'=lo'", "lo", "'=a b'", "''"]

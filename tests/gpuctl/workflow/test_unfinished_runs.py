@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuctl import cli
 from gpuctl.options import App
 from gpuctl.workflow.training.runs import latest
 from gpuctl.workflow.training.unfinished_runs import open_runs
@@ -98,3 +99,15 @@ def test_run_that_ended_meanwhile_is_one_line(store: Store, capsys: pytest.Captu
     metrics.write_text('{"step": 0, "loss": 7.877}\n')
     assert open_runs(App(), "default") == []
     assert capsys.readouterr().err == f"run {odd.id} has ended: failed\n"
+
+
+def test_logs_of_a_run_without_a_line_say_so(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = a_run(store)
+    say(odd, {"reason": "node_lost"})
+    store.cluster("default").make()
+    assert cli.main(["logs", odd.id]) == cli.main(["logs", odd.id, "--rank", "0"]) == 0
+    told = capsys.readouterr()
+    assert (
+        told.err
+        == f"note: no rank of run {odd.id} printed anything\nnote: rank 0 of run {odd.id} printed nothing\n"
+    )
