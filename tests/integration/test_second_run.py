@@ -40,7 +40,7 @@ def test_checkpoint_on_one_node_is_told_and_shared_or_put_aside(two_hosts: Gpuct
     told = next(line for line in second.stderr if "from an earlier run" in line or "launch: " in line)
     second.send_signal(signal.SIGINT)
     second.communicate(timeout=60)
-    assert told.startswith("snapshot.pt is on default-0 alone, from an earlier run: "), (
+    assert told.startswith("snapshot.pt is on default-0 alone, from an earlier run. "), (
         "before the ranks start"
     )
     assert "--share-outputs" in told and "--fresh" in told
@@ -70,7 +70,7 @@ def test_checkpoint_in_parts_is_told_and_shared_whole_and_of_one_run(two_hosts: 
     script = two_hosts.script("parts.py", IN_PARTS).name
     two_hosts.ok("train", script, "one")
     told = two_hosts.ok("train", script, "two").err
-    assert "the checkpoint ckpt of an earlier run is in parts on default-0, default-1: " in told
+    assert "the checkpoint ckpt of an earlier run is in parts on default-0, default-1. " in told
     shared = two_hosts.ok("train", "--json", "--share-outputs", script, "three")
     logs = two_hosts.run_folder(shared.json["run"]) / "logs"
     found = [(logs / f"rank-{rank}.log").read_text().splitlines()[0] for rank in range(2)]
