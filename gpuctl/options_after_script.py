@@ -60,7 +60,7 @@ class _Line:
     """All words after the script."""
     options: Sequence[Sequence[str]]
     """Of these, the words of each option of gpuctl, once for each time that it was typed."""
-    spelled: Callable[[str], str]
+    spelling: Callable[[str], str]
     """Returns gpuctl's name of one of these options."""
 
     @property
@@ -72,7 +72,7 @@ class _Line:
     def corrected(self) -> str:
         """The line with all options before the script."""
         command = [self.command, *self.before]
-        return _corrected(command, self.target, self.after, self.options, self.spelled)
+        return _corrected(command, self.target, self.after, self.options, self.spelling)
 
     @property
     def confirmed(self) -> str:
@@ -87,7 +87,7 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     `ignored`: an option that needs no note.
     """
     context = click.get_current_context()
-    line, misspelt = _cut(context, request), _cut(context, request, spelled=_nearest)
+    line, misspelt = _cut(context, request), _cut(context, request, spelling=_nearest)
     if line is None or misspelt is None or not (line.options or misspelt.options):
         return request
     sources = _sources(request)
@@ -183,7 +183,7 @@ def _corrected(
     target: Sequence[str],
     after: Sequence[str],
     options: Sequence[Sequence[str]],
-    spelled: Callable[[str], str] = dashed,
+    spelling: Callable[[str], str] = dashed,
 ) -> str:
     """Return the line with these options moved from behind the script to its front, in gpuctl's spelling."""
     rest, moved = list(after), []
@@ -192,7 +192,7 @@ def _corrected(
         at = next(starts, len(rest))
         del rest[at : at + len(words)]
         name, equals, value = words[0].partition("=")
-        moved += [spelled(name) + equals + value, *words[1:]]
+        moved += [spelling(name) + equals + value, *words[1:]]
     return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
 
 
@@ -231,11 +231,11 @@ def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -
 
 
 def _cut(
-    context: click.Context, request: "TrainRequest", *, spelled: Callable[[str], str] = dashed
+    context: click.Context, request: "TrainRequest", *, spelling: Callable[[str], str] = dashed
 ) -> _Line | None:
     """Return the typed line, cut. None: no script of the user's, or a `--` says whose the words after it are.
 
-    `spelled`: the option of gpuctl that a typed name counts as.
+    `spelling`: the option of gpuctl that a typed name counts as.
     """
     typed, words = context.meta[TYPED], context.params["words"]
     before = typed[: len(typed) - len(words)]
@@ -263,7 +263,7 @@ def _cut(
     ahead = iter(taken)
     for word in ahead:
         name, equals, _ = word.partition("=")
-        if (param := known.get(spelled(name))) is not None:
+        if (param := known.get(spelling(name))) is not None:
             takes_next = not (param.is_flag or equals)
             options.append([word, *itertools.islice(ahead, takes_next)])
     return _Line(
@@ -272,7 +272,7 @@ def _cut(
         target=target,
         after=after,
         options=options,
-        spelled=spelled,
+        spelling=spelling,
     )
 
 

@@ -57,7 +57,7 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean(line, 10_000) for line in text.split("\n"))
 
 
-MAX_WRITTEN_OUT = 1e15
+EXPONENT_FROM = 1e15
 """Size from which a metric is written with an exponent."""
 
 
@@ -187,5 +187,5 @@ def loss(value: float) -> str:
 def metric(value: float) -> str:
     """Return a metric of the user's own: `4,608`, `11,111`, `12.35`, `0.8731`, `4.2e-05`, `nan`."""
     size = abs(value)
-    written_out = size < MAX_WRITTEN_OUT and (value.is_integer() or size >= 1000)
-    return f"{value:,.0f}" if written_out else f"{value:.4g}"
+    is_decimal = size < EXPONENT_FROM and (value.is_integer() or size >= 1000)
+    return f"{value:,.0f}" if is_decimal else f"{value:.4g}"

@@ -90,9 +90,9 @@ def test_failure_for_want_of_an_earlier_runs_file_names_the_line_that_works(two_
     )
     two_hosts.ok("train", "train.py")
     failed = two_hosts("train", "train.py", "last.txt")
-    told = " ".join((failed.out + failed.err).split())
+    output = " ".join((failed.out + failed.err).split())
     line = "gpuctl train --share-outputs train.py last.txt"
     assert failed.status == 1
-    assert "last.txt was on default-0 alone when this run began" in told
-    assert line in told
+    assert "last.txt was on default-0 alone when this run began" in output
+    assert line in output
     two_hosts.ok(*line.split()[1:])

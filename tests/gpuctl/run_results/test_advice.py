@@ -94,9 +94,9 @@ def test_success_of_a_run_whose_nodes_files_differed_repeats_the_note(
 ) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.save_run(a_run(run=folder.id, script="x.py", uneven_files=uneven))
-    told = drawn(run_table(a_result(status=status, dir=str(folder.path))))
+    output = drawn(run_table(a_result(status=status, dir=str(folder.path))))
     note = f"When this run began, the nodes' files differed: {UNEVEN}."
-    assert (note in " ".join(told.split())) is noted
+    assert (note in " ".join(output.split())) is noted
 
 
 @pytest.mark.parametrize(

@@ -503,8 +503,8 @@ def test_resume_without_any_checkpoint_is_wrong_input(
     saved = OutputFile(node="gpu-0", path="ckpt/last.pt", bytes=1, kind=None, brought=True)
     folder.save_result(a_result(run=folder.id, dir=str(folder.path), outputs=(saved,)))
     assert cli.main(["train", *(folder.id if word == RUN.run else word for word in words)]) == 2
-    told = capsys.readouterr().err
-    assert "in $GPUCTL_RUN_DIR/checkpoints on a node or on this computer" in told
-    assert "To start from the beginning, leave out --resume." in told
-    assert f"Run {folder.id} wrote ckpt/last.pt in the project." in told
-    assert told.endswith("start it with the script's own option: gpuctl train sub/my.py --lr 0.1\n")
+    output = capsys.readouterr().err
+    assert "in $GPUCTL_RUN_DIR/checkpoints on a node or on this computer" in output
+    assert "To start from the beginning, leave out --resume." in output
+    assert f"Run {folder.id} wrote ckpt/last.pt in the project." in output
+    assert output.endswith("start it with the script's own option: gpuctl train sub/my.py --lr 0.1\n")
