@@ -5,12 +5,12 @@ import re
 import click
 
 from gpuctl.errors import Usage
-from gpuctl.options import App, common_options
+from gpuctl.options import TAIL, App, common_options
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={**TAIL, "ignore_unknown_options": True})
 @common_options
 @click.option(
     "--mode",

@@ -91,7 +91,9 @@ def test_misspelt_option_after_a_script_that_does_not_know_it_is_refused(
 ) -> None:
     assert cli.main(["train", *words.split()]) == 2
     err = capsys.readouterr().err
-    output = f"which does not have that option. Did you mean gpuctl's {meant}? gpuctl train {corrected}\nIf the script"
+    output = (
+        f"does not have that option. Did you mean gpuctl's {meant}? gpuctl train {corrected}\nIf the script"
+    )
     assert (output in err) if meant else err.startswith("error: There is no cluster default"), err
     if meant:
         assert cli.main(["train", *err.rpartition("gpuctl train ")[2].split()]) == 2
