@@ -65,10 +65,10 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
 
 def _nothing_printed(result: "Result", rank: int | None) -> str:
     """Return the note on a run of which no rank, or not this one, has printed a line."""
-    subject, what = ("no rank", "anything") if rank is None else (f"rank {rank}", "nothing")
+    subject, extent = ("no rank", "anything") if rank is None else (f"rank {rank}", "nothing")
     if result.status == "running":
-        return f"note: {subject} has printed {what} yet; gpuctl logs -f {result.run} follows the run"
-    return f"note: {subject} of run {result.run} printed {what}"
+        return f"note: {subject} has printed {extent} yet; gpuctl logs -f {result.run} follows the run"
+    return f"note: {subject} of run {result.run} printed {extent}"
 
 
 def _tell_the_end(app: App, result: "Result") -> None:

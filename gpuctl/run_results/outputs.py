@@ -80,12 +80,12 @@ def with_local_paths_once(
     """Return the paths; of local hosts, whose homes are in gpuctl's, an absolute path once, as this computer's."""
     if not Path(run.nodes[0].run_dir).is_relative_to(folder.path.parents[1]):
         return tuple(paths)
-    kept: dict[tuple[str, str], OutsidePath] = {}
+    listed: dict[tuple[str, str], OutsidePath] = {}
     for path in paths:
         absolute = path.path.startswith("/")
         key = ("" if absolute else path.node, path.path)
-        kept.setdefault(key, replace(path, on_this_computer=absolute))
-    return tuple(kept.values())
+        listed.setdefault(key, replace(path, on_this_computer=absolute))
+    return tuple(listed.values())
 
 
 @dataclass(frozen=True, kw_only=True)

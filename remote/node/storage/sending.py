@@ -68,7 +68,7 @@ def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def command_describe(request: Dict[str, Any], output: BinaryIO) -> None:
-    """`describe`: the size of each file that `send` would send, or the SHA-256 of those named in `digests`."""
+    """`describe`: the size of each file that `send` would send, or the SHA-256 of each file in `digests`."""
     from remote.node.storage.checkpoints import Heartbeat  # it imports this module
 
     root, files = _files_at(_source(request))
