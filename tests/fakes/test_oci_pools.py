@@ -17,6 +17,11 @@ SPOT = models.PreemptibleInstanceConfigDetails(
 )
 
 
+def end_slowly(world):
+    """Have pools end so slowly that a busy machine sees each state."""
+    world.settings(terminate_s=5 * world.control.settings.terminate_s)
+
+
 class Pools:
     """Shorthands for pools in one subnet."""
 
@@ -139,8 +144,9 @@ class TestConfigurations:
         launch = pools.api.create_instance_configuration(details).data.instance_details.launch_details
         assert (launch.shape, launch.availability_domain, launch.freeform_tags) == (SHAPE, AD, {"k": "v"})
 
-    def test_configuration_of_a_pool_stays_until_the_pool_is_gone(self, pools, refused):
+    def test_configuration_of_a_pool_stays_until_the_pool_is_gone(self, pools, world, refused):
         pool = pools.create()
+        end_slowly(world)
         delete = pools.api.delete_instance_configuration
         message = refused(409, "Conflict", delete, pool.instance_configuration_id)
         assert "is associated to one or more Instance Pools" in message
@@ -434,7 +440,7 @@ class TestTerminating:
         pool, attached = pools.with_member()
         pools.resize(pool, 2)
         pools.settled(pool)
-        world.settings(terminate_s=world.control.settings.terminate_s * 5)  # the calls below come meanwhile
+        end_slowly(world)
         pools.api.terminate_instance_pool(pool)
         assert pools.get(pool).lifecycle_state == "TERMINATING"
         assert pools.state_of(attached) == "TERMINATING"

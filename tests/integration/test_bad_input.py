@@ -30,7 +30,7 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
         (("up", "--provider", "local", "--count", "two"), ("two",)),
         (("up", "--provider", "local", "--cluster", "a/b"), ("a/b",)),
         (("up", "--provider", "local", "--cluster", "../x"), ("../x",)),
-        (("up", "--provider", "local", "--ttl", "soon"), ("soon", "4h")),
+        (("up", "--provider", "local", "--ttl", "soon"), ("--ttl", "soon", "30m")),
         (("up", "--provider", "local", "--disk-gb", "-5"), ("Disk size -5",)),
         (("up", "--provider", "local", "--ssh-cidr", "rubbish"), ("Address range", "rubbish")),
         (("up", "--provider", "local", "--max-cost", "nan"), ("Cost NaN",)),
