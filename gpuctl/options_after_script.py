@@ -133,8 +133,7 @@ def how_to_move(run: "Run", error: "FirstError") -> str:
     if not refused:
         return ""
     moved = [words for words in misplaced.options if _name(words) in {*refused, *misplaced.unknown}]
-    script = run.script.split() if run.script.startswith("-m ") else [run.script]
-    line = clean(_corrected(misplaced.command, script, run.args, moved), 10_000)
+    line = clean(_corrected(misplaced.command, run.script_words, run.args, moved), 10_000)
     return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
 
 

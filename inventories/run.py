@@ -176,6 +176,11 @@ class Run:
         return self.script.startswith("tune ")
 
     @property
+    def script_words(self) -> tuple[str, ...]:
+        """The script as words of a command line: `-m` and a module, or the script's path."""
+        return tuple(self.script.split()) if self.script.startswith("-m ") else (self.script,)
+
+    @property
     def world_size(self) -> int:
         """Processes on all nodes."""
         return sum(node.nproc for node in self.nodes)

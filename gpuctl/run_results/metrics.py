@@ -7,7 +7,7 @@ not known. Nothing here raises on them.
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,14 +85,14 @@ def event(lines: Sequence[Line], name: str) -> Line:
     return found[-1] if found else {}
 
 
-def _measured(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines that are not the built-in job's on an event."""
-    return [line for line in lines if isinstance(line, Mapping) and line.get("event") not in EVENTS]
+def _measured(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield the lines that are not the built-in job's on an event."""
+    return (line for line in lines if isinstance(line, Mapping) and line.get("event") not in EVENTS)
 
 
-def steps(lines: Sequence[Line]) -> list[Line]:
-    """The lines that tell of a training step."""
-    return [line for line in _measured(lines) if step_of(line) is not None]
+def steps(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield the lines on a training step."""
+    return (line for line in _measured(lines) if step_of(line) is not None)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -133,7 +133,7 @@ def step_ms_of(lines: Sequence[Line]) -> StepMs:
     return StepMs(p50=percentile(apart, 50), p95=percentile(apart, 95) if every_step else None)
 
 
-def _gaps(lines: Sequence[Line]) -> list[tuple[float, float]]:
+def _gaps(lines: Iterable[Line]) -> list[tuple[float, float]]:
     """From each line to the next: (steps, milliseconds)."""
     marks = [
         (step, at)
@@ -356,7 +356,7 @@ def _losses(metrics: Mapping[int, Sequence[Line]]) -> LossCurve:
         known = tuple(number for number in numbers if number is not None)
         losses = tuple(loss for line in ends if (loss := loss_of(line)) is not None)
         return LossCurve(places=known if len(set(known)) == len(losses) else (), losses=losses, by="epoch")
-    curve = script_losses({rank: _measured(lines) for rank, lines in metrics.items()})
+    curve = script_losses({rank: list(_measured(lines)) for rank, lines in metrics.items()})
     if curve.losses:
         return curve
     last = (loss_of(event(metrics[rank], "end")) for rank in sorted(metrics))

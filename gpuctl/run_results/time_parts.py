@@ -23,7 +23,7 @@ def first_step_of(
 
     `launched`: rank → unix time of its node. None: not known.
     """
-    first = {rank: next(iter(steps(metrics.get(rank, ()))), {}) for rank in launched}
+    first = {rank: next(steps(metrics.get(rank, ())), {}) for rank in launched}
     taken = {
         rank: at - launched[rank]
         for rank, line in first.items()

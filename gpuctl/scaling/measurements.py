@@ -235,7 +235,7 @@ class Measured:
 
     @property
     def is_steady(self) -> bool:
-        """Whether its speed is that of steady steps."""
+        """True: its speed is that of steady steps."""
         return all(one.steady_per_s for one in self.repetitions)
 
     @property

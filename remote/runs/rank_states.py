@@ -1,4 +1,4 @@
-"""Which ranks of a run have begun and which have ended, as the records of its nodes say."""
+"""The ranks of a run that have begun, and those that have ended, by the records of its nodes."""
 
 from collections.abc import Iterator
 

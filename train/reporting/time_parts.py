@@ -1,4 +1,4 @@
-"""How long each part of a run took."""
+"""The seconds that each part of a run took."""
 
 import time
 from collections.abc import Iterator

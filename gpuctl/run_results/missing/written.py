@@ -108,8 +108,7 @@ def _of_earlier_run(error: FirstError, run: Run, path: str, earlier: str, nodes:
 def train_line(run: Run, args: Sequence[str], *options: str) -> str:
     """Return the line that starts a run's script again with these arguments and options of gpuctl."""
     cluster = () if run.cluster == "default" else ("--cluster", run.cluster)
-    script = run.script.split() if run.script.startswith("-m ") else [run.script]
-    return clean(shlex.join(["gpuctl", "train", *cluster, *options, *script, *args]), 10_000)
+    return clean(shlex.join(["gpuctl", "train", *cluster, *options, *run.script_words, *args]), 10_000)
 
 
 def _of_run_folder(result: Result, error: FirstError, run: Run, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Which runs a node is busy with."""
+"""The runs that a node is busy with."""
 
 from typing import Any, BinaryIO, Dict
 

@@ -1,33 +1,16 @@
-"""In which settings several runs differ."""
+"""Settings in which several runs differ."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import a_result, a_run
 
 from gpuctl.run_results.variants import differences, options_of
 from inventories.disk.store import RunFolder
-from inventories.run import Commit, Result, Run, RunOptions, Seconds, TrainSummary
+from inventories.run import Commit, Result, RunOptions
 
-RESULT = Result(
-    run="20261121-054625-3fa9",
-    cluster="default",
-    mode="torchrun",
-    script="fit.py",
-    status="succeeded",
-    exit_code=0,
-    nnodes=2,
-    nproc_per_node=1,
-    world_size=2,
-    started_at="2026-11-21T05:46:25+00:00",
-    ended_at=None,
-    seconds=Seconds(total=16.0),
-    train=TrainSummary(),
-    ranks=(),
-    first_error=None,
-    cost_usd=None,
-    dir="/nowhere",
-)
+RESULT = a_result(script="fit.py", nnodes=2, world_size=2, ended_at=None, dir="/nowhere")
 
 
 def started(
@@ -40,16 +23,10 @@ def started(
     """Return the result of a run that was started with these arguments and options."""
     result = replace(RESULT, dir=str(folder), **changes)  # type: ignore[arg-type]
     folder.mkdir()
-    run = Run(
+    run = a_run(
         run=folder.name,
-        cluster="default",
-        mode="torchrun",
         script=result.script,
         args=tuple(args.split()),
-        nodes=(),
-        master_addr="127.0.0.1",
-        master_port=1,
-        started_at=RESULT.started_at,
         options=options or RunOptions(env=env),
     )
     RunFolder(folder).save_run(run)
