@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -393,22 +392,3 @@ def test_global_batch_size_not_divisible_by_ranks_is_refused(run, tmp_path):
     assert done.status == 1, "torchrun's own"
     sentence = "--global-batch-size 33 can't be divided among 2 ranks. Give a multiple of 2."
     assert f"error: {sentence}" in done.err
-
-
-BEFORE = Path(__file__).parent / "release_before"
-"""A checkpoint from the middle of an epoch, and how its run went on, both by the release before this one."""
-
-
-def test_checkpoint_of_the_release_before_resumes_to_the_same_losses(run, tmp_path):
-    shutil.copytree(BEFORE / "checkpoints", tmp_path / "checkpoints")
-    then = json.loads((BEFORE / "run.json").read_text())
-    done = run(*then["args"], "--no-tensorboard", ranks=then["ranks"], run_dir=tmp_path)
-    assert done.status == 0, done.err
-    assert "step-000004.pt: epoch 2, 33% of it done" in done.out
-    for rank, expected in enumerate(then["losses"]):
-        same(losses(tmp_path, rank), {int(step): loss for step, loss in expected.items()}, rel=1e-4)
-    for expected in then["epochs"]:
-        found = epochs(tmp_path)[expected["epoch"]]
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-        assert found["training"] == pytest.approx(expected["training"], rel=1e-4), "with what came before"
-        assert found["validation"] == pytest.approx(expected["validation"], rel=1e-4)
