@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inventories.disk.store import ClusterFolder
 from inventories.spec import Spec
-from provision.cloud.provider import CloudProvider
+from provision.rented.provider import CloudProvider
 from tests.fakes.client import FakeCloud, start_fake
 
 COUNTS = (2, 16, 64, 256)

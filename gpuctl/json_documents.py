@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus
     from inventories.setup_steps import SetupStep
-    from provision.cloud.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
     from provision.pricing.plan_price import PlanPrice
     from provision.provider import Leftover, PlannedMachine
+    from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
 
 ClusterState: TypeAlias = 'MachineState | Literal["partial", "unfinished"]'
 """`partial`: its machines are not all in one state. `unfinished`: its first `up` did not come to its end."""

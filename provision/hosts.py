@@ -11,9 +11,9 @@ from inventories.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.user_programs import without_secrets
-from provision.cloud.records import Finding, PlannedRequest, PlannedResource
 from provision.errors import RefusedPlan
 from provision.provider import Leftover, Plan, Say, quiet
+from provision.records import Finding, PlannedRequest, PlannedResource
 from provision.unsupported_options import refuse_unsupported
 
 CONNECT_TIMEOUT_S = 2.0

@@ -8,8 +8,8 @@ from inventories.disk.store import Journal
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.records import EndGuard, Finding, PlannedEnd, PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import FREE, PlanPrice
+from provision.records import EndGuard, Finding, PlannedEnd, PlannedRequest, PlannedResource, Terms
 
 if TYPE_CHECKING:
     from provision.kubernetes.pods import Pods

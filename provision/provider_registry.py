@@ -18,11 +18,11 @@ from provision.errors import UnknownProvider, UnknownShape
 
 if TYPE_CHECKING:
     from provision.clock import Clock
-    from provision.cloud.description import CloudDescription
-    from provision.cloud.interface import Cloud
-    from provision.cloud.records import CloudCluster, Finding, NewMachine, Offer, Preview, Target
     from provision.kubernetes.pods import Pods
     from provision.provider import Provider
+    from provision.records import CloudCluster, Finding, NewMachine, Offer, Preview, Target
+    from provision.rented.description import CloudDescription
+    from provision.rented.interface import Cloud
 
 PROVIDERS: dict[str, tuple[str, str]] = {
     "local": ("provision.local.provider", "hosts on this machine, free, for trying things out"),
@@ -35,7 +35,7 @@ CLOUDS: dict[str, str] = {
     "oci": "provision.oci.description",
     "aws": "provision.aws.description",
 }
-"""Name → a module with a cloud's `DESCRIPTION`. All clouds have one provider: `provision.cloud.provider`."""
+"""Name → a module with a cloud's `DESCRIPTION`. All clouds have one provider: `provision.rented.provider`."""
 
 KUBERNETES: dict[str, str] = {
     "eks": "provision.eks.description",
@@ -44,7 +44,7 @@ KUBERNETES: dict[str, str] = {
 """The same for Kubernetes as a service of a cloud: its `DESCRIPTION` names that cloud, and a provider of its own."""
 
 RENTED = ChainMap(KUBERNETES, CLOUDS)
-"""Whatever is billed, and has its record in `provision.cloud.state`."""
+"""Whatever is billed, and has its record in `provision.rented.state`."""
 
 
 def names() -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def load(name: str, folder: ClusterFolder) -> "Provider":
     """The provider of that name for one cluster. Raises UnknownProvider where this build has none."""
     check_name(name)
     if name in CLOUDS:
-        from provision.cloud.provider import CloudProvider
+        from provision.rented.provider import CloudProvider
 
         return CloudProvider(name, folder)
     if _in_pods(name) and importlib.util.find_spec("kubernetes") is None:

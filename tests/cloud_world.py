@@ -19,13 +19,13 @@ import pytest
 from clouds import Kind
 
 from inventories.disk.store import ClusterFolder
-from provision.cloud import tags
-from provision.cloud.interface import Cloud
-from provision.cloud.provider import CloudProvider
-from provision.cloud.records import Target
-from provision.cloud.state import CloudState
 from provision.errors import ProvisionError
 from provision.provider_registry import connect
+from provision.records import Target
+from provision.rented import tags
+from provision.rented.interface import Cloud
+from provision.rented.provider import CloudProvider
+from provision.rented.state import CloudState
 from tests.fakes.client import GONE, FakeCloud, start_fake
 
 SPEED = 30.0

@@ -15,10 +15,10 @@ import gpuctl.library
 import gpuctl.workflow
 import inventories
 import provision
-import provision.cloud
-import provision.cloud.planning
 import provision.local
 import provision.pricing
+import provision.rented
+import provision.rented.planning
 import remote
 from tests.fakes.client import FakeCloud, start_fake
 
@@ -67,7 +67,7 @@ IMPORTS = (
         module.name
         for package in (
             *(gpuctl.commands, gpuctl.library, gpuctl.workflow, gpuctl, inventories, remote),
-            *(provision, provision.cloud, provision.cloud.planning, provision.pricing, provision.local),
+            *(provision, provision.rented, provision.rented.planning, provision.pricing, provision.local),
         )
         for module in iter_modules(package.__path__, f"{package.__name__}.")
         if not module.name.endswith("__main__")

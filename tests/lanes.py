@@ -47,8 +47,8 @@ _CLOUD = (
 )
 _RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
-_EKS = ("provision/eks/", "provision/managed_kubernetes/", "provision/aws/", "tests/fakes/aws_proxy")
-_OKE = ("provision/oke/", "provision/managed_kubernetes/", "provision/oci/", "tests/fakes/oci")
+_EKS = ("provision/eks/", "provision/rented/managed_kubernetes/", "provision/aws/", "tests/fakes/aws_proxy")
+_OKE = ("provision/oke/", "provision/rented/managed_kubernetes/", "provision/oci/", "tests/fakes/oci")
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "fakes/test_aws_proxy_hosts.py": ("tests/fakes/",),
     "fakes/test_vms.py": ("tests/fakes/vms",),
@@ -110,7 +110,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_faults.py": _RUN,
     "integration/test_firewall.py": ("remote/firewall/", "remote/node/firewall.py"),
     "integration/test_gpu_machines.py": (
-        "provision/cloud/planning/drivers.py",
+        "provision/rented/planning/drivers.py",
         "provision/oci/images/choice.py",
         "provision/aws/images/choice.py",
         "remote/gpu_driver/",
@@ -139,7 +139,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/eks/test_refusals.py": _EKS,
     "provision/eks/test_scaling.py": _EKS,
     "provision/eks/test_zones.py": _EKS,
-    "provision/oci/test_scheduled_end.py": ("provision/oci/", "provision/cloud/", "tests/fakes/oci"),
+    "provision/oci/test_scheduled_end.py": ("provision/oci/", "provision/rented/", "tests/fakes/oci"),
     "provision/oke/test_provider.py": _OKE,
     "integration/test_kube_server.py": (
         "provision/kubernetes/",
@@ -166,7 +166,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/files/checkpoints.py",
     ),
     "integration/test_new_cloud.py": (
-        "provision/cloud/",
+        "provision/rented/",
         "provision/provider_registry.py",
         "tests/fakes/toy_cloud",
     ),

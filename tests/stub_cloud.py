@@ -1,4 +1,4 @@
-"""A cloud in memory that answers `provision.cloud.interface.Cloud`, with a clock that passes when somebody sleeps.
+"""A cloud in memory that answers `provision.rented.interface.Cloud`, with a clock that passes when somebody sleeps.
 
 Every account, region and compartment is a world of its own. Worlds are as unkind as clouds are: lists are late, a
 machine that is not listed yet can't be ended, replies are lost, machines fail after they were accepted. What was
@@ -17,10 +17,8 @@ from typing import Any, TypeVar
 from clocks import StepClock
 
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.planning.preview import Previewer
-from provision.cloud.records import (
+from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
+from provision.records import (
     CloudCluster,
     Finding,
     Infrastructure,
@@ -33,7 +31,9 @@ from provision.cloud.records import (
     Target,
     Zone,
 )
-from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
+from provision.rented import tags
+from provision.rented.interface import Ensure
+from provision.rented.planning.preview import Previewer
 
 T = TypeVar("T")
 

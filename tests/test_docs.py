@@ -58,7 +58,7 @@ KEPT = {
         "test_up_starts_a_timer_that_stands_and_shows_all_as_armed",
     ),
     ("clouds.md", "One TTL for the cluster"): (
-        "provision/cloud/test_provider.py",
+        "provision/rented/test_provider.py",
         "test_up_refuses_changed_options_while_machines_live",
     ),
     ("clouds.md", "Cost limits"): ("integration/test_clouds.py", "test_up_enforces_max_cost_and_records_ttl"),

@@ -11,10 +11,10 @@ import click
 @click.option("--profile", help="Profile of the SDK's configuration.")
 def command(cluster_id: str, region: str, profile: str | None) -> None:
     """Print a credential for a cluster of OKE: `client.authentication.k8s.io` has its form."""
-    from provision.cloud.records import Target
-    from provision.managed_kubernetes import kubeconfig
     from provision.oci import credentials
     from provision.oke import tokens
+    from provision.records import Target
+    from provision.rented.managed_kubernetes import kubeconfig
 
     found = credentials.find(Target(provider="oke", region=region, profile=profile))
     click.echo(json.dumps(kubeconfig.credential(*tokens.make(found, cluster_id))))

@@ -57,7 +57,7 @@ def command(
     """
     from gpuctl.workflow.cluster.reap import Which, reap_all
     from gpuctl.workflow.cluster.reap_local import reap_local
-    from provision.cloud.scan import Scope
+    from provision.rented.scan import Scope
 
     if "local" in providers and set(providers) != {"local"}:
         raise Usage("--provider local looks at this computer, the others at accounts: run reap twice.")

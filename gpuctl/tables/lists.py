@@ -30,7 +30,7 @@ from gpuctl.tables.layout import FittedTable, table_of
 from gpuctl.tables.run import STATUS_STYLES, run_table
 from inventories.machine import MachineInfo
 from inventories.run import Result
-from provision.cloud.records import EndGuard
+from provision.records import EndGuard
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
 

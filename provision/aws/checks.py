@@ -14,8 +14,6 @@ from provision.aws.api import Api, versions
 from provision.aws.requests import filters, tags_in
 from provision.aws.resources.listing import listed
 from provision.aws.resources.resource_types import KINDS
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
 from provision.errors import (
     AccountNotReady,
     CloudError,
@@ -26,6 +24,8 @@ from provision.errors import (
     Unclear,
 )
 from provision.parallel import run_all
+from provision.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
+from provision.rented import tags
 
 MOST_AHEAD_S = 60.0
 """AWS refuses requests that are more than five minutes off."""

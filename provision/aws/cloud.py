@@ -1,4 +1,4 @@
-"""AWS as a `provision.cloud.interface.Cloud`: one account in one region."""
+"""AWS as a `provision.rented.interface.Cloud`: one account in one region."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,7 @@ from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.aws.resources import deletion, listing
 from provision.clock import Clock
-from provision.cloud.interface import Cloud, Ensure
-from provision.cloud.records import (
+from provision.records import (
     CloudCluster,
     Finding,
     Infrastructure,
@@ -27,6 +26,7 @@ from provision.cloud.records import (
     Target,
     Zone,
 )
+from provision.rented.interface import Cloud, Ensure
 
 CONSISTENCY_S = 60.0
 

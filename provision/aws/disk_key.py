@@ -9,8 +9,8 @@ https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EB
 
 from provision.aws.api import Api
 from provision.aws.errors import SCALING_ROLE, key_hint
-from provision.cloud.records import Finding
 from provision.errors import CloudError
+from provision.records import Finding
 
 AWS_MANAGED = "alias/aws/ebs"
 

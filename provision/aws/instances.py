@@ -7,10 +7,10 @@ from typing import Any
 from provision.aws import quotas
 from provision.aws.api import Api
 from provision.aws.requests import ours, tagged, tags_in
-from provision.cloud import tags
-from provision.cloud.records import Instance, InstanceState, Zone
 from provision.errors import CloudError, Gone, Quota
 from provision.parallel import first_error, run_all
+from provision.records import Instance, InstanceState, Zone
+from provision.rented import tags
 
 MOST_AT_ONCE = 200
 """Ids in one request."""

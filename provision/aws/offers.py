@@ -9,10 +9,10 @@ from inventories.errors import InvalidInput
 from provision.aws import preview, requests, shapes
 from provision.aws.api import Api
 from provision.aws.images import choice, lookup
-from provision.cloud.planning.drivers import driver_plan
-from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.errors import CloudError, Gone, UnknownShape
 from provision.parallel import run_all, values
+from provision.records import CloudCluster, Offer, Zone
+from provision.rented.planning.drivers import driver_plan
 
 
 def find(api: Api, cluster: CloudCluster) -> Offer:

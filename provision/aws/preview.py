@@ -11,10 +11,10 @@ from provision.aws import requests
 from provision.aws.catalog import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
 from provision.aws.images import choice, lookup
 from provision.aws.requests import for_people, way_out
-from provision.cloud import tags
-from provision.cloud.planning.preview import Previewer
-from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.pricing.catalog import SHAPES
+from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
+from provision.rented import tags
+from provision.rented.planning.preview import Previewer
 
 _HAS_EFA_PLUGIN = re.compile(r"deep ?learning", re.IGNORECASE)
 """Names of AWS's images with libfabric and aws-ofi-nccl, and the paths of their SSM parameters."""

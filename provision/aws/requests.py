@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from provision.aws.catalog import ADDRESS_HOURLY_USD, NAT_HOURLY_USD
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
+from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
+from provision.rented import tags
 
 Request = dict[str, Any]
 Tags = Mapping[str, str]

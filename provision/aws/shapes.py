@@ -8,9 +8,9 @@ from inventories.errors import InvalidInput
 from provision.aws.api import Api
 from provision.aws.catalog import last_driver_branch
 from provision.aws.requests import filters
-from provision.cloud.records import CloudCluster
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.pricing import catalog
+from provision.records import CloudCluster
 
 SPOT_PRODUCTS = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 """As AWS calls plain Linux in the history of spot prices: the second one in accounts from before 2013."""

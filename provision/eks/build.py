@@ -7,8 +7,6 @@ from typing import Any
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.clock import Clock
-from provision.cloud.records import Infrastructure, Resource
-from provision.cloud.teardown import BLOCKED_TIMEOUT_S
 from provision.eks import ends, names, requests
 from provision.eks.infrastructure import control_plane as planes
 from provision.eks.infrastructure import network
@@ -16,8 +14,10 @@ from provision.eks.infrastructure import node_groups as groups
 from provision.eks.infrastructure.roles import ensure_role
 from provision.eks.resources import deletion, listing
 from provision.errors import CreateFailed, Quota
-from provision.managed_kubernetes.service import Work
-from provision.managed_kubernetes.zones import end_machines, in_first_zone
+from provision.records import Infrastructure, Resource
+from provision.rented.managed_kubernetes.service import Work
+from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
+from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.wait import once_unblocked
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from inventories.errors import InvalidInput
 from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
-from provision.cloud.records import CloudCluster, Finding
 from provision.eks import offers
 from provision.eks.infrastructure.control_plane import principal_of
 from provision.eks.lists import whole
 from provision.eks.resources import listing
 from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
 from provision.parallel import run_all
+from provision.records import CloudCluster, Finding
 
 NEEDED = (
     "autoscaling:DescribeAutoScalingGroups",

@@ -7,10 +7,10 @@ from provision.aws import instances as machines
 from provision.aws.cloud import AwsCloud, configured, sdk
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.records import Instance, Resource, Target
 from provision.eks import names
 from provision.eks.resources import deletion, listing
+from provision.records import Instance, Resource, Target
+from provision.rented import tags
 
 __all__ = ["EksCloud", "configured", "connect", "sdk"]
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from inventories.money import dollars
 from provision.aws.description import DESCRIPTION as AWS
-from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.spending import reap_command
+from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 
 CONTROL_PLANE_HOURLY_USD = 0.10
 """In every region, of a version in standard support. https://aws.amazon.com/eks/pricing/, 2026-11."""

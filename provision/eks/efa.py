@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.aws.requests import efa_layout
-from provision.cloud.records import CloudCluster
+from provision.records import CloudCluster
 
 OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-", "eusc-")
 """Prefixes of regions whose accounts can't read the image of AWS's device plug-in."""

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from functools import partial
 
 from provision.aws.api import Api
-from provision.cloud.records import CloudCluster, EndGuard
 from provision.eks.description import DESCRIPTION
 from provision.eks.infrastructure import node_groups
 from provision.eks.infrastructure.auto_scaling import (
@@ -16,6 +15,7 @@ from provision.eks.infrastructure.auto_scaling import (
 from provision.errors import CloudError
 from provision.parallel import run_all, values
 from provision.provider import Say
+from provision.records import CloudCluster, EndGuard
 
 
 def guards(api: Api, cluster: CloudCluster) -> tuple[EndGuard, ...]:

@@ -1,19 +1,19 @@
-"""EKS as it is known without an account: a `provision.managed_kubernetes.service.ServiceFacts`. Pure."""
+"""EKS as it is known without an account: a `provision.rented.managed_kubernetes.service.ServiceFacts`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.gpu_driver import DriverPlan
 from provision.aws import preview as aws_preview
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
 from provision.eks import efa, names, preview, requests
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD
 from provision.eks.offers import DISK_GB
 from provision.eks.resources import listing
-from provision.managed_kubernetes.plan import use_or_create
-from provision.managed_kubernetes.price import Beside
 from provision.pricing.prices import Prices
+from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
+from provision.rented import tags
+from provision.rented.managed_kubernetes.plan import use_or_create
+from provision.rented.managed_kubernetes.price import Beside
 
 HONOURED = frozenset(
     {"shape", "region", "profile", "disk_gb", "spot", "ssh_cidr", "ttl_s", "public_ip", "image"}

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.aws import requests
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster
+from provision.records import CloudCluster
+from provision.rented import tags
 
 PROVIDER = "eks"
 ROLE_PATH = "/gpuctl/"

@@ -7,11 +7,11 @@ from inventories.gpu_driver import DriverPlan
 from provision.aws import quotas, requests, shapes
 from provision.aws.api import Api
 from provision.aws.requests import filters
-from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.eks import efa
 from provision.eks.requests import GPU_AMI
 from provision.errors import NoCapacity, UnknownShape
 from provision.parallel import together
+from provision.records import CloudCluster, Offer, Zone
 
 NO_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
 """Ids of the zones in which EKS puts no control plane."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from provision.cloud.records import CloudCluster, Offer, PlannedRequest, Resource
 from provision.eks import names, requests
 from provision.eks.resources import listing
+from provision.records import CloudCluster, Offer, PlannedRequest, Resource
 
 TOKEN = "<token>"  # noqa: S105 - what stands for one
 

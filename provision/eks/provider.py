@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from inventories.disk.store import ClusterFolder
 from provision.clock import Clock
-from provision.cloud.records import Target
 from provision.eks import service
 from provision.eks.cloud import sdk
 from provision.eks.facts import FACTS
-from provision.managed_kubernetes.provider import ManagedKubernetes
-from provision.managed_kubernetes.service import KubernetesService
+from provision.records import Target
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
+from provision.rented.managed_kubernetes.service import KubernetesService
 
 
 def provider(

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.aws.requests import efa_layout, tag_specification
-from provision.cloud.records import CloudCluster, Offer
 from provision.eks import names
 from provision.kubernetes.objects import GROUP_LABEL
+from provision.records import CloudCluster, Offer
 
 Request = dict[str, Any]
 

@@ -1,23 +1,17 @@
-"""EKS as a `provision.managed_kubernetes.service.KubernetesService`."""
+"""EKS as a `provision.rented.managed_kubernetes.service.KubernetesService`."""
 
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud.records import (
-    CloudCluster,
-    EndGuard,
-    Finding,
-    Offer,
-    Target,
-)
 from provision.eks import build, checks, ends, names, offers, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.facts import FACTS
 from provision.eks.infrastructure.control_plane import describe, public_cidrs
-from provision.managed_kubernetes.api_server import ApiServer
-from provision.managed_kubernetes.service import Work
+from provision.records import CloudCluster, EndGuard, Finding, Offer, Target
+from provision.rented.managed_kubernetes.api_server import ApiServer
+from provision.rented.managed_kubernetes.service import Work
 
 WORKS = ("ACTIVE", "UPDATING")
 """States of a control plane whose API server answers."""

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import Finding
 from provision.errors import CloudError, Denied, Gone
 from provision.kubernetes import objects
 from provision.kubernetes.api import ACCESS_REVIEW, CRD, NODE, POD, QUOTA, RAY_CLUSTER, Api, Kind
@@ -13,6 +12,7 @@ from provision.kubernetes.capacity import NodeRoom, gpus_each, rooms, that_fit, 
 from provision.kubernetes.images import full_name
 from provision.parallel import run_all, values
 from provision.pricing.catalog import gpus_of
+from provision.records import Finding
 
 KUBERAY = "1.7"
 CRD_NAME = "rayclusters.ray.io"

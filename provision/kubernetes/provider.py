@@ -12,7 +12,6 @@ from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from provision.clock import Clock, SystemClock
-from provision.cloud.records import Finding, PlannedRequest, PlannedResource, ResourceAction
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
@@ -24,6 +23,7 @@ from provision.owner import owner
 from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
+from provision.records import Finding, PlannedRequest, PlannedResource, ResourceAction
 from provision.unsupported_options import refuse_unsupported
 
 CPU_NOTE = (

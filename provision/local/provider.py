@@ -19,12 +19,12 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
-from provision.cloud.records import Finding, PlannedRequest, PlannedResource
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local import processes, start, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local.state import HostFolder, HostRecord
 from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
+from provision.records import Finding, PlannedRequest, PlannedResource
 from provision.ssh_keys import ensure_key, make_key
 from provision.unsupported_options import refuse_unsupported
 

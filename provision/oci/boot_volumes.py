@@ -6,12 +6,12 @@ Who ends a machine in the console may keep its volume, which costs money until `
 from collections.abc import Sequence
 from functools import partial
 
-from provision.cloud import tags
-from provision.cloud.records import Instance
 from provision.errors import Blocked, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.parallel import run_all, together, values
+from provision.records import Instance
+from provision.rented import tags
 
 _COPIED = (tags.CLUSTER, tags.CLUSTER_ID, tags.OWNER, tags.EXPIRES)
 

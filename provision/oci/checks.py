@@ -14,7 +14,6 @@ from pathlib import Path
 import oci
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import CloudCluster, Finding, Offer
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
 from provision.oci import offers, rights
 from provision.oci.api import Api
@@ -23,6 +22,7 @@ from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
+from provision.records import CloudCluster, Finding, Offer
 
 MOST_SKEW_S = 300.0
 """Requests that are signed with a time further off are refused."""

@@ -1,24 +1,10 @@
-"""OCI as a `provision.cloud.interface.Cloud`: one compartment in one region."""
+"""OCI as a `provision.rented.interface.Cloud`: one compartment in one region."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud.interface import Ensure
-from provision.cloud.records import (
-    CloudCluster,
-    Finding,
-    Infrastructure,
-    Instance,
-    NewMachine,
-    Offer,
-    Preview,
-    Resource,
-    ScheduledEnd,
-    Target,
-    Zone,
-)
 from provision.errors import Denied, TermsRefused
 from provision.oci import (
     checks,
@@ -36,6 +22,20 @@ from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
 from provision.oci.resources import deletion, listing
 from provision.provider import Say
+from provision.records import (
+    CloudCluster,
+    Finding,
+    Infrastructure,
+    Instance,
+    NewMachine,
+    Offer,
+    Preview,
+    Resource,
+    ScheduledEnd,
+    Target,
+    Zone,
+)
+from provision.rented.interface import Ensure
 
 CONSISTENCY_S = 20.0
 
@@ -71,7 +71,7 @@ def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offe
 
 
 class OciCloud:
-    """See `provision.cloud.interface.Cloud`, whose words hold here."""
+    """See `provision.rented.interface.Cloud`, whose words hold here."""
 
     name = "oci"
     one_user_data = False

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from inventories.deadline import within
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from provision.cloud.records import Target
 from provision.errors import BadCredentials, UnknownProfile
 from provision.ini_files import no_ini
+from provision.records import Target
 
 PRINCIPAL_S = 8.0
 KINDS = ("api_key", "security_token", "instance_principal", "resource_principal")

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from provision.cloud.description import CloudDescription
-from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.oci.catalog import (
     PERFORMANCE_USD_PER_GB_MONTH,
     SHAPES,
@@ -15,6 +13,8 @@ from provision.oci.catalog import (
 )
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.spending import reap_command
+from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
+from provision.rented.description import CloudDescription
 
 
 def _read_prices(region: str, say: Say) -> Answer:

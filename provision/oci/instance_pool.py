@@ -7,12 +7,12 @@ through it alone, as it makes a machine in place of each member that ends withou
 import secrets
 from collections.abc import Callable, Collection, Mapping
 
-from provision.cloud import tags
 from provision.errors import BadCredentials, Blocked, CloudError, Denied, Gone
 from provision.oci.api import APPEAR_TIMEOUT_S, Api, Json
 from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind, tags_of
 from provision.progress import Progress
 from provision.provider import Say, quiet
+from provision.rented import tags
 from provision.retry import PollWaits
 
 SCALING_TIMEOUT_S = 900.0

@@ -5,8 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from provision.cloud import tags
-from provision.cloud.records import Instance, InstanceState, Zone
 from provision.errors import Blocked, CloudError, Denied, Gone, Quota
 from provision.oci import boot_volumes, quotas
 from provision.oci.api import Api, Json
@@ -14,6 +12,8 @@ from provision.oci.errors import from_message, policy_for
 from provision.oci.instance_pool import end_members
 from provision.oci.resources.resource_types import GOING, GONE, tags_of
 from provision.parallel import first_error, run_all, together, values
+from provision.records import Instance, InstanceState, Zone
+from provision.rented import tags
 from provision.retry import PollWaits
 
 TERMINATE_PATIENCE_S = 300.0

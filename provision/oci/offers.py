@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.cloud.planning.drivers import driver_plan
-from provision.cloud.records import CloudCluster, Offer, Zone
 from provision.errors import BadCredentials, CloudError, Gone, UnknownShape
 from provision.oci import requests, shapes
 from provision.oci.api import Api, Json
@@ -20,6 +18,8 @@ from provision.oci.infrastructure.network import check_subnet
 from provision.oci.quotas import available, machine_limit
 from provision.parallel import run_all, together, values
 from provision.pricing.catalog import nvidia_by_name
+from provision.records import CloudCluster, Offer, Zone
+from provision.rented.planning.drivers import driver_plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from provision.cloud.planning.preview import Previewer
-from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
 from provision.oci import requests, shapes
 from provision.oci.description import acts_at, may_join_pool, pool_refusal
 from provision.oci.images import choice
 from provision.oci.images.lookup import DEFAULT_DISK_GB
 from provision.pricing.catalog import SHAPES
+from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Preview, Resource, Zone
+from provision.rented.planning.preview import Previewer
 
 
 def preview(

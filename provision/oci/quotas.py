@@ -7,10 +7,10 @@ the domain.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.cloud.records import Offer, Zone
 from provision.errors import BadCredentials, Capacity, CloudError, Quota
 from provision.oci.api import Api
 from provision.parallel import run_all
+from provision.records import Offer, Zone
 
 
 def machine_limit(names: Sequence[str]) -> str | None:

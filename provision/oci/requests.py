@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
+from provision.records import CloudCluster, Infrastructure, NewMachine, Offer, Zone
+from provision.rented import tags
 
 Json = dict[str, Any]
 

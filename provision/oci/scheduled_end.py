@@ -9,9 +9,6 @@ https://docs.oracle.com/en-us/iaas/Content/Compute/Tasks/autoscalinginstancepool
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd, Zone
 from provision.errors import BadCredentials, CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
@@ -20,6 +17,9 @@ from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.instance_pool import InstancePool, live_pools
 from provision.oci.resources.resource_types import KINDS, list_kind, tags_of
 from provision.provider import Say
+from provision.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd, Zone
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 SHORTEST = timedelta(minutes=2)
 """Shortest time to the end for which a schedule is made: one that has passed never acts."""

@@ -3,9 +3,9 @@
 import contextlib
 import secrets
 
-from provision.cloud.serial_console import MOST_BYTES, briefly, end_of
 from provision.errors import CloudError
 from provision.oci.api import Api, Json
+from provision.rented.serial_console import MOST_BYTES, briefly, end_of
 from provision.retry import PollWaits
 
 CAPTURE_TIMEOUT_S = 60.0

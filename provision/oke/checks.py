@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import CloudCluster, Finding
 from provision.errors import Denied, ProvisionError, Throttled, Unclear
 from provision.oci import checks, rights
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
 from provision.oke import offers
 from provision.parallel import run_all
+from provision.records import CloudCluster, Finding
 
 
 def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:

@@ -6,14 +6,14 @@ The account is OCI's, and so are the network and whatever else clusters of virtu
 from dataclasses import replace
 
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.records import Instance, Resource, Target
 from provision.oci.api import Api
 from provision.oci.cloud import OciCloud, configured, sdk
 from provision.oci.cloud import connect as connect_oci
 from provision.oci.resources import listing
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, is_live, list_kind, tags_of
 from provision.oke import names
+from provision.records import Instance, Resource, Target
+from provision.rented import tags
 
 __all__ = ["OkeCloud", "configured", "connect", "sdk"]
 

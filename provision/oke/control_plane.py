@@ -7,15 +7,15 @@ from typing import Any
 import yaml
 
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.errors import CloudError, CreateFailed, Gone, Unclear
-from provision.managed_kubernetes.api_server import ApiServer
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.oke import requests
 from provision.provider import Say
+from provision.records import CloudCluster
+from provision.rented import tags
+from provision.rented.interface import Ensure
+from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.retry import PollWaits
 from provision.wait import once_unblocked, wait_until
 

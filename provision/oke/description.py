@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.money import dollars
-from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.oci.description import DESCRIPTION as OCI
 from provision.pricing.spending import reap_command
+from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 
 CONTROL_PLANE_HOURLY_USD = 0.10
 """Of an enhanced cluster. https://www.oracle.com/cloud/price-list/, 2026-11."""

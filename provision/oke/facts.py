@@ -1,13 +1,9 @@
-"""OKE as it is known without an account: a `provision.managed_kubernetes.service.ServiceFacts`. Pure."""
+"""OKE as it is known without an account: a `provision.rented.managed_kubernetes.service.ServiceFacts`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from inventories.gpu_driver import DriverPlan
-from provision.cloud import tags
-from provision.cloud.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
-from provision.managed_kubernetes.plan import use_or_create
-from provision.managed_kubernetes.price import Beside
 from provision.oci import preview as oci_preview
 from provision.oke import names, requests
 from provision.oke.description import (
@@ -19,6 +15,10 @@ from provision.oke.description import (
 )
 from provision.oke.offers import DISK_GB
 from provision.pricing.prices import Prices
+from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResource, Resource
+from provision.rented import tags
+from provision.rented.managed_kubernetes.plan import use_or_create
+from provision.rented.managed_kubernetes.price import Beside
 
 HONOURED = frozenset(
     {"shape", "region", "profile", "compartment", "disk_gb", "spot", "ssh_cidr", "ttl_s", "image"}

@@ -1,6 +1,6 @@
 """Names of what belongs to a cluster. Pure. Its tags tell whose it is: names on OCI need not be unique."""
 
-from provision.cloud.records import CloudCluster
+from provision.records import CloudCluster
 
 PROVIDER = "oke"
 CPU_POOL = "cpu"

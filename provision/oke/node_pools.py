@@ -5,12 +5,7 @@ from itertools import chain
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Resource
-from provision.cloud.teardown import BLOCKED_TIMEOUT_S
 from provision.errors import Blocked, CloudError, CreateFailed, Gone
-from provision.managed_kubernetes.zones import remembered
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message
 from provision.oci.resources import deletion
@@ -24,6 +19,11 @@ from provision.oci.resources.resource_types import (
 from provision.oke import names, requests, work_requests
 from provision.oke.control_plane import TAKEN_WITHIN_S, until_listed
 from provision.provider import Say
+from provision.records import CloudCluster, Resource
+from provision.rented import tags
+from provision.rented.interface import Ensure
+from provision.rented.managed_kubernetes.zones import remembered
+from provision.rented.teardown import BLOCKED_TIMEOUT_S
 from provision.wait import once_unblocked, wait_until
 
 POOL = "node-pool"

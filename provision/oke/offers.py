@@ -6,7 +6,6 @@ from functools import partial
 
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import DriverPlan
-from provision.cloud.records import CloudCluster, Offer
 from provision.errors import CloudError, NoCapacity, UnknownShape
 from provision.oci import quotas, shapes
 from provision.oci.api import Api, Json
@@ -15,6 +14,7 @@ from provision.oci.offers import find_domains, ordered_zones
 from provision.oke import requests
 from provision.parallel import together
 from provision.pricing.catalog import SHAPES, nvidia_by_name
+from provision.records import CloudCluster, Offer
 
 DISK_GB = 200
 ARM = ("BM.GPU.GB200.", "BM.GPU.GB300.")

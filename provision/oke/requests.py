@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from provision.cloud.records import CloudCluster, Offer
 from provision.kubernetes.objects import GPU, GROUP_LABEL
 from provision.oci.requests import cluster_tags
 from provision.oke import names
 from provision.oke.description import CPU_MEMORY_GB, CPU_OCPUS, CPU_SHAPE
+from provision.records import CloudCluster, Offer
 
 Json = dict[str, Any]
 

@@ -134,7 +134,7 @@ def test_completion_offers_providers_and_shapes(tmp_path: Path) -> None:
     assert shapes == ["VM.GPU.A10.1", "VM.GPU.A10.2"]
     assert complete("gpuctl doctor --shape p3.2", tmp_path)[0] == ["p3.2xlarge"]
     assert complete("gpuctl up --provider oci --shape p3", tmp_path)[0] == []
-    heavy = {"rich", "paramiko", "oci", "boto3", "gpuctl.workflow.cluster.up", "provision.cloud.provider"}
+    heavy = {"rich", "paramiko", "oci", "boto3", "gpuctl.workflow.cluster.up", "provision.rented.provider"}
     assert not heavy & set(f"{modules} {more}".split())
 
 

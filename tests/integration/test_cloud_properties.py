@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from inventories.spec import Spec
-from provision.cloud.records import Target
-from provision.cloud.tagged_clusters import reap
 from provision.errors import CreateFailed, LeftBehind, NoCapacity, ProvisionError, RefusedPlan
+from provision.records import Target
+from provision.rented.tagged_clusters import reap
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from provision.cloud.records import CloudCluster, Offer, Target
 from provision.provider_registry import describe
+from provision.records import CloudCluster, Offer, Target
 
 AT = "2026-11-27T17:30:00+00:00"
 LATER = "2026-11-27T17:40:00+00:00"

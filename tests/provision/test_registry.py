@@ -100,7 +100,7 @@ def test_providers_module_imports_no_provider_or_sdk(script):
 import json
 import provision.provider_registry
 heavy = ["asyncssh", "psutil", "cryptography", "boto3", "oci"]
-heavy += ["provision.local.provider", "provision.hosts", "provision.pricing.catalog", "provision.cloud.provider"]
+heavy += ["provision.local.provider", "provision.hosts", "provision.pricing.catalog", "provision.rented.provider"]
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """)
     assert json.loads(subprocess.run(program, capture_output=True, check=True, timeout=20).stdout) == []

@@ -10,12 +10,12 @@ from typing import Any
 from gpuctl.workflow.advice.billing import min_billed_s
 from gpuctl.workflow.training.request import DATA_OPTIONS, value_of
 from inventories.spec import LEAST_TTL_S
-from provision.cloud.planning.planned_resources import disk_hourly_usd
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import Prices
 from provision.pricing.spending import ttl_text
 from provision.provider_registry import describe
 from provision.regions import price_region
+from provision.rented.planning.planned_resources import disk_hourly_usd
 
 TTL_MARGIN = 1.25
 """Times the slowest forecast: validation, checkpoints and the download of the data are not in it."""

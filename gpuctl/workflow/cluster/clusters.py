@@ -19,8 +19,8 @@ from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from provision.cloud.records import EndGuard
 from provision.provider_registry import RENTED
+from provision.records import EndGuard
 
 AT_ONCE = 8
 ANSWER_DEADLINE_S = 60.0

@@ -7,11 +7,11 @@ from dataclasses import replace
 from gpuctl.text import dollars
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from provision.cloud.ends import POWER_OFF
-from provision.cloud.records import EndGuard
-from provision.cloud.state import CloudState
 from provision.pricing.spending import reap_command
 from provision.provider import DAY_S, EndingProvider, Provider
+from provision.records import EndGuard
+from provision.rented.ends import POWER_OFF
+from provision.rented.state import CloudState
 
 END_TIMERS = "end timers"
 """Event in a cluster's journal: `machines`, id → state of the timer that powers the machine off."""

@@ -355,7 +355,7 @@ def _may_show_on_console(error: "RemoteError") -> bool:
 
 
 def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Console:
-    from provision.cloud.serial_console import telling
+    from provision.rented.serial_console import telling
 
     text = console(machine)
     if text is None:

@@ -10,11 +10,11 @@ from gpuctl.options import App
 from gpuctl.text import plural
 from gpuctl.workflow.cluster.reap import Which, describe, leftover_rows
 from inventories.did_you_mean import did_you_mean
-from provision.cloud.tagged_clusters import FoundCluster
 from provision.local import orphans
 from provision.local.orphans import Orphan
 from provision.local.state import current_user
 from provision.provider import Leftover
+from provision.rented.tagged_clusters import FoundCluster
 
 
 def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from gpuctl.workflow.training.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
-from provision.cloud import ends
-from provision.cloud.records import EndGuard
-from provision.cloud.state import CloudState
 from provision.errors import UNHEARD, ProvisionError
 from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider import Provider
 from provision.provider_registry import RENTED, load
 from provision.provider_registry import describe as describe_cloud
+from provision.records import EndGuard
+from provision.rented import ends
+from provision.rented.state import CloudState
 from remote.sessions.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
@@ -119,7 +119,7 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
     Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
     made them.
     """
-    from provision.cloud.provider import CloudProvider
+    from provision.rented.provider import CloudProvider
 
     inventory = _unfinished_up(folder, say) or load_inventory(folder, empty=True)
     provider = load(inventory.provider, folder)

@@ -35,13 +35,13 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.ends import POWER_OFF
-from provision.cloud.planning.caller_address import AddressUnknown
-from provision.cloud.records import EndGuard
-from provision.cloud.user_data import EXPIRE_UNIT
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
 from provision.provider_registry import RENTED
+from provision.records import EndGuard
+from provision.rented.ends import POWER_OFF
+from provision.rented.launch.user_data import EXPIRE_UNIT
+from provision.rented.planning.caller_address import AddressUnknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +230,8 @@ def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
     """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
-    from provision.cloud.provider import CloudProvider
-    from provision.managed_kubernetes.provider import ManagedKubernetes
+    from provision.rented.managed_kubernetes.provider import ManagedKubernetes
+    from provision.rented.provider import CloudProvider
 
     try:
         return provider.plan(spec, current), ""

@@ -13,11 +13,11 @@ from gpuctl.text import clean, nothing_ends, plural
 from gpuctl.workflow.cluster.setup import NO_SETUP, Setup
 from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
-from provision.cloud.planning.drivers import system_of
-from provision.cloud.records import PlannedResource, Terms
 from provision.provider import DAY_S, Plan
 from provision.provider_registry import KUBERNETES, RENTED
+from provision.records import PlannedResource, Terms
 from provision.regions import refresh_command
+from provision.rented.planning.drivers import system_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

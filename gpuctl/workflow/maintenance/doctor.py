@@ -13,8 +13,8 @@ from gpuctl.options import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.spec import Spec
-from provision.cloud.records import Finding
 from provision.errors import ProvisionError
+from provision.records import Finding
 
 
 def doctor(app: App, spec: Spec) -> dict[str, Any]:

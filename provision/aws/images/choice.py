@@ -13,9 +13,9 @@ from provision.aws import shapes
 from provision.aws.api import Api
 from provision.aws.images import lookup
 from provision.aws.images.lookup import Source
-from provision.cloud.planning.drivers import branch_of
-from provision.cloud.records import BootImage, CloudCluster
 from provision.pricing.catalog import last_driver_branch, nvidia_by_name
+from provision.records import BootImage, CloudCluster
+from provision.rented.planning.drivers import branch_of
 
 ImageView = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 from inventories.errors import InvalidInput
 from provision.aws.api import Api
 from provision.aws.requests import filters
-from provision.cloud.planning.drivers import System, system_of
 from provision.errors import CloudError, Denied, Gone
+from provision.rented.planning.drivers import System, system_of
 
 CANONICAL = "099720109477"
 OWNERS = ("self", "amazon", CANONICAL)

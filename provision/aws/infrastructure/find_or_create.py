@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from provision.aws.api import Api
 from provision.aws.requests import Request
 from provision.clock import Clock
-from provision.cloud.interface import Ensure
 from provision.errors import Exists
+from provision.rented.interface import Ensure
 from provision.retry import PollWaits
 
 Item = Mapping[str, Any]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from provision.aws import requests
 from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, named
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.errors import Exists
+from provision.records import CloudCluster
+from provision.rented.interface import Ensure
 
 
 def ensure_key(

@@ -13,11 +13,11 @@ from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMake
 from provision.aws.infrastructure.subnets import leads_to
 from provision.aws.requests import Request
 from provision.aws.resources import deletion, listing
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Resource
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
 from provision.progress import Progress
 from provision.provider import Say, quiet
+from provision.records import CloudCluster, Resource
+from provision.rented.interface import Ensure
 from provision.retry import CLOSE_SHARE, PollWaits
 
 READY_TIMEOUT_S = 600.0

@@ -21,11 +21,11 @@ from provision.aws.infrastructure.nat import (
 from provision.aws.infrastructure.security_group import ensure_group
 from provision.aws.infrastructure.subnets import associate, ensure_subnet, ensure_table, leads_to, route
 from provision.aws.requests import filters, tagged, way_out
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Infrastructure, Offer, Zone
 from provision.errors import CloudError, Exists
 from provision.parallel import run_all, values
+from provision.records import CloudCluster, Infrastructure, Offer, Zone
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 Found = Mapping[str, Sequence[Item]]
 """What each list had at the beginning, by the names of the reads."""

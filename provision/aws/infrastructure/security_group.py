@@ -7,9 +7,9 @@ from typing import Any
 from provision.aws import requests
 from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
 from provision.aws.requests import Request
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.errors import Exists, Gone
+from provision.records import CloudCluster
+from provision.rented.interface import Ensure
 
 RULE_GONE = "InvalidPermission.NotFound"
 

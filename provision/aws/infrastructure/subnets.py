@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Sequence
 from provision.aws import requests
 from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
 from provision.aws.requests import EVERYWHERE, Request, tags_in
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Zone
 from provision.errors import Exists
+from provision.records import CloudCluster, Zone
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 
 def ensure_table(

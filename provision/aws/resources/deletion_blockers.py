@@ -5,7 +5,7 @@ from provision.aws.infrastructure.find_or_create import Item
 from provision.aws.requests import filters
 from provision.aws.resources.listing import attachments
 from provision.aws.resources.resource_types import Kind
-from provision.cloud.records import Resource
+from provision.records import Resource
 
 
 def blockers(api: Api, kind: Kind, resource: Resource) -> list[str]:

@@ -9,9 +9,9 @@ from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import Item
 from provision.aws.requests import ours, tags_in
 from provision.aws.resources.resource_types import KINDS, Kind
-from provision.cloud import tags
-from provision.cloud.records import Resource
 from provision.parallel import run_all, values
+from provision.records import Resource
+from provision.rented import tags
 
 _GOING = frozenset({"deleting", "deleted", "failed", "rejected"})
 

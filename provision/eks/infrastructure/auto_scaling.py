@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provision.aws.api import Api
-from provision.cloud.ends import LATEST
-from provision.cloud.records import CloudCluster
 from provision.eks import requests
 from provision.eks.lists import whole
 from provision.errors import Blocked, CloudError, Denied
+from provision.records import CloudCluster
+from provision.rented.ends import LATEST
 
 
 @dataclass(frozen=True, kw_only=True)

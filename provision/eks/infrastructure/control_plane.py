@@ -6,13 +6,13 @@ from typing import Any
 
 from provision.aws.api import SETTLE_S, Api
 from provision.clock import Clock
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.infrastructure.roles import partition_of, refuse_strangers
 from provision.eks.lists import whole
 from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
 from provision.provider import Say
+from provision.records import CloudCluster
+from provision.rented.interface import Ensure
 from provision.retry import PollWaits
 from provision.wait import wait_until
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Infrastructure, Offer, Zone
+from provision.records import CloudCluster, Infrastructure, Offer, Zone
+from provision.rented.interface import Ensure
 
 
 def prepare(maker: ResourceMaker, cluster: CloudCluster, offer: Offer, ensure: Ensure) -> Mapping[str, str]:

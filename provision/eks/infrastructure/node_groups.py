@@ -10,9 +10,6 @@ from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import filters, tagged
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.infrastructure.auto_scaling import (
     NO_SCALING_GROUP,
@@ -36,8 +33,11 @@ from provision.errors import (
     Gone,
     Quota,
 )
-from provision.managed_kubernetes.zones import remembered
 from provision.provider import Say
+from provision.records import CloudCluster
+from provision.rented import tags
+from provision.rented.interface import Ensure
+from provision.rented.managed_kubernetes.zones import remembered
 from provision.wait import wait_until
 
 GROUP_WITHIN_S = 2400.0

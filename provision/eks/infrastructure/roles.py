@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from provision.aws.api import Api
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.eks import names, requests
 from provision.eks.lists import whole
 from provision.errors import Exists, Gone
+from provision.records import CloudCluster
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 
 def ensure_role(api: Api, cluster: CloudCluster, what: str, ensure: Ensure) -> str:

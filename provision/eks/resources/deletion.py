@@ -7,11 +7,11 @@ from typing import Any
 from provision.aws.api import Api
 from provision.aws.resources import deletion
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.records import Resource
 from provision.eks.lists import whole
 from provision.eks.resources import listing
 from provision.errors import Blocked, Gone
+from provision.records import Resource
+from provision.rented import tags
 from provision.retry import PollWaits
 
 Delete = Callable[[Api, Resource], None]

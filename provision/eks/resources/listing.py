@@ -9,12 +9,12 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.requests import filters, ours, tags_in
-from provision.cloud import tags
-from provision.cloud.records import Resource
 from provision.eks import names
 from provision.eks.lists import whole
 from provision.errors import Gone
 from provision.parallel import run_all, values
+from provision.records import Resource
+from provision.rented import tags
 
 ENDS_WITHIN_S = 1800.0
 """How long EKS may take to remove a cluster or a node group: for pods that may not be moved it waits 15 minutes."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inventories.errors import InvalidInput
-from provision.cloud.planning.drivers import branch_of
-from provision.cloud.records import CloudCluster, Terms
 from provision.errors import Denied, Gone
 from provision.oci.api import Api
 from provision.oci.catalog import last_driver_branch, may_have_rdma
@@ -20,6 +18,8 @@ from provision.oci.images import lookup, marketplace
 from provision.oci.images.lookup import Image
 from provision.oci.images.marketplace import CLUSTER_IMAGE, VMI
 from provision.pricing.catalog import nvidia_by_name
+from provision.records import CloudCluster, Terms
+from provision.rented.planning.drivers import branch_of
 
 MARKETPLACE = "marketplace:"
 NO_RDMA = "RDMA will not work with this image: NCCL uses TCP"

@@ -10,10 +10,10 @@ from difflib import SequenceMatcher
 
 from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
-from provision.cloud.planning.drivers import System, system_of
-from provision.cloud.records import BootImage, Terms
 from provision.errors import Gone
 from provision.oci.api import Api, Json
+from provision.records import BootImage, Terms
+from provision.rented.planning.drivers import System, system_of
 
 UBUNTU = "Canonical Ubuntu"
 ORACLE = "Oracle Linux"

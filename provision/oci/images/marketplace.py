@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
-from provision.cloud.interface import Ensure
-from provision.cloud.records import Offer, Terms
 from provision.errors import Denied, Gone, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.images.lookup import ORACLE, Image, as_image
+from provision.records import Offer, Terms
+from provision.rented.interface import Ensure
 
 VMI = "NVIDIA GPU-Optimized VMI"
 CLUSTER_IMAGE = "Oracle Linux - GPU Cluster Networking Image"

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from provision.cloud import tags
 from provision.errors import Blocked, Gone
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.parallel import run_all, values
+from provision.rented import tags
 from provision.retry import PollWaits
 
 READY_TIMEOUT_S = 120.0

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from inventories.errors import InvalidInput
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster, Infrastructure
 from provision.errors import CloudError
 from provision.oci import requests
 from provision.oci.api import Api, Json
@@ -18,6 +15,9 @@ from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.infrastructure.security_group import ensure_group, ssh_cidrs
 from provision.oci.resources.resource_types import KINDS, tags_of
 from provision.parallel import together
+from provision.records import CloudCluster, Infrastructure
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 _SHARED_KINDS = (
     "vcn",

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inventories.errors import InvalidInput
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.records import CloudCluster
 from provision.errors import Gone, Unclear
 from provision.oci import requests
 from provision.oci.api import Api, Json
 from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
+from provision.records import CloudCluster
+from provision.rented import tags
+from provision.rented.interface import Ensure
 
 MOST_A_CALL = 25
 ROUNDS = 5

@@ -4,13 +4,13 @@ A 404 alone is never taken for absence, as OCI answers the same to who may not l
 has to lack it too.
 """
 
-from provision.cloud import tags
-from provision.cloud.records import Resource
 from provision.errors import Blocked, CloudError, Denied, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import policy_for
 from provision.oci.resources.deletion_blockers import blockers
 from provision.oci.resources.resource_types import GOING, GONE, is_live, kind_of, list_kind
+from provision.records import Resource
+from provision.rented import tags
 from provision.retry import PollWaits
 
 DELETE_PATIENCE_S = 15.0

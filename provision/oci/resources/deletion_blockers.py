@@ -1,9 +1,9 @@
 """What stands in the way of deleting a resource, by name; OCI's own answer names one of them at most."""
 
-from provision.cloud.records import Resource
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind
 from provision.parallel import run_all, values
+from provision.records import Resource
 
 _VCN_KINDS = tuple(name for name, kind in KINDS.items() if kind.client == "network" and name != "vcn")
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from provision.cloud import tags
-from provision.cloud.records import Resource
 from provision.errors import Denied
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import (
@@ -15,6 +13,8 @@ from provision.oci.resources.resource_types import (
     tags_of,
 )
 from provision.parallel import run_all, values
+from provision.records import Resource
+from provision.rented import tags
 
 
 def resources(api: Api, kinds: Mapping[str, Kind] = KINDS) -> tuple[Resource, ...]:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from provision.cloud import tags
-from provision.cloud.records import Instance, Resource, Zone
+from provision.records import Instance, Resource, Zone
+from provision.rented import tags
 from tests.fakes.hosts import Hosts
 
 HOME = "TOY_CLOUD_HOME"

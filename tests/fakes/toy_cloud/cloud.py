@@ -1,13 +1,11 @@
-"""The toy cloud as `provision.cloud.interface.Cloud`: each method is a call or two of its account's."""
+"""The toy cloud as `provision.rented.interface.Cloud`: each method is a call or two of its account's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.clock import Clock
-from provision.cloud import tags
-from provision.cloud.interface import Ensure
-from provision.cloud.planning.preview import Previewer
-from provision.cloud.records import (
+from provision.errors import UnknownShape
+from provision.records import (
     CloudCluster,
     Finding,
     Infrastructure,
@@ -19,7 +17,9 @@ from provision.cloud.records import (
     Target,
     Zone,
 )
-from provision.errors import UnknownShape
+from provision.rented import tags
+from provision.rented.interface import Ensure
+from provision.rented.planning.preview import Previewer
 from tests.fakes.toy_cloud.account import Account, account
 from tests.fakes.toy_cloud.description import SHAPES
 

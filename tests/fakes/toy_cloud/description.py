@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from inventories.gpu_driver import NO_DRIVER
-from provision.cloud.description import CloudDescription
-from provision.cloud.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.pricing.price_list import Answer, Say
 from provision.pricing.shape import Shape
+from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
+from provision.rented.description import CloudDescription
 
 SHAPES = tuple(
     Shape(

@@ -34,7 +34,7 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
-from provision.cloud.records import EndGuard
+from provision.records import EndGuard
 
 TRAIN = TrainSummary(
     model="cnn",

@@ -21,8 +21,8 @@ from gpuctl.workflow.cluster.clusters import Seen, describe, state_of, totals
 from gpuctl.workflow.until_deadline import Asking
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine, MachineInfo, MachineState
-from provision.cloud.records import CloudCluster, Target
-from provision.cloud.state import CloudState
+from provision.records import CloudCluster, Target
+from provision.rented.state import CloudState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BEGAN = "2026-11-22T10:00:00+00:00"

@@ -10,9 +10,9 @@ from support import begin_run
 from gpuctl import cli, root_help
 from gpuctl.workflow.cluster import reap
 from inventories.disk.store import Store
-from provision.cloud.records import Target
-from provision.cloud.scan import Found, ScanResult
-from provision.cloud.tagged_clusters import FoundCluster, RegionContents
+from provision.records import Target
+from provision.rented.scan import Found, ScanResult
+from provision.rented.tagged_clusters import FoundCluster, RegionContents
 
 ALL = ("clean", "clusters", "reap")
 NONE = ("completion", "shapes")

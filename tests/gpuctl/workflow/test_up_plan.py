@@ -15,9 +15,9 @@ from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
 from inventories.setup_steps import SetupStep
 from inventories.spec import Spec
-from provision.cloud.records import PlannedRequest, PlannedResource, Terms
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
+from provision.records import PlannedRequest, PlannedResource, Terms
 
 PRICE = PlanPrice(machines_usd=8.0, disks_usd=0.0233)
 PLAN = Plan(

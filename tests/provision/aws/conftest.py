@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from provision.aws.cloud import AwsCloud
-from provision.cloud.records import Target
+from provision.records import Target
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import SPEED, FastClock, User, running_fake
 

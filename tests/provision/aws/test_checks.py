@@ -9,8 +9,8 @@ import pytest
 from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
-from provision.cloud.records import CloudCluster, Finding
 from provision.errors import CloudError
+from provision.records import CloudCluster, Finding
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import a_cluster
 

@@ -8,10 +8,10 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.spec import Spec
-from provision.cloud.provider import CloudProvider
-from provision.cloud.state import CloudState
 from provision.errors import NoCapacity
 from provision.provider import Plan
+from provision.rented.provider import CloudProvider
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock, operations
 

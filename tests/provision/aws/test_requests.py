@@ -12,7 +12,7 @@ from inventories.errors import InvalidInput
 from provision.aws import instances, preview, quotas, requests, shapes
 from provision.aws.images import lookup
 from provision.aws.infrastructure import security_group
-from provision.cloud.records import Infrastructure, NewMachine, Offer, Zone
+from provision.records import Infrastructure, NewMachine, Offer, Zone
 from tests.provision.aws.building import USER_DATA, a_cluster
 
 GROUND = Infrastructure(ids={"vpc": "vpc-1", "subnet": "subnet-1", "security_group": "sg-1", "key": "a-key"})

@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from provision.aws import checks
-from provision.cloud.records import CloudCluster
+from provision.records import CloudCluster
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running
 

@@ -11,12 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.records import Target
 from provision.eks.cloud import EksCloud
 from provision.eks.provider import provider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX
-from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.provider import Leftover, Plan
+from provision.records import Target
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi, kube_api
 from tests.provision.aws.building import FastClock

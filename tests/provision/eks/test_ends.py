@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import boto3
 import pytest
 
-from provision.cloud.records import EndGuard
-from provision.cloud.state import CloudState
 from provision.eks.infrastructure.auto_scaling import empties
 from provision.provider import EndingProvider
+from provision.records import EndGuard
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import a_cluster
 from tests.provision.eks.building import User, operations

@@ -4,9 +4,9 @@ import boto3
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.teardown import remove
 from provision.eks import names
 from provision.errors import Denied, Exists, NoCapacity, RefusedPlan, UnknownShape
+from provision.rented.teardown import remove
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock
 from tests.provision.eks.building import User, operations, region_of

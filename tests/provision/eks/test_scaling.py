@@ -7,10 +7,10 @@ import boto3
 import pytest
 
 from inventories.machine import Machine
-from provision.cloud.state import CloudState
 from provision.eks.infrastructure.auto_scaling import surplus
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, RefusedPlan
-from provision.managed_kubernetes.plan import Details
+from provision.rented.managed_kubernetes.plan import Details
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.eks.building import User, operations

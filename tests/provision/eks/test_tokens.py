@@ -11,8 +11,8 @@ import yaml
 from kubernetes import client, config
 
 from provision.eks import names, tokens
-from provision.managed_kubernetes import kubeconfig
-from provision.managed_kubernetes.api_server import ApiServer
+from provision.rented.managed_kubernetes import kubeconfig
+from provision.rented.managed_kubernetes.api_server import ApiServer
 from tests.fakes.kube.api import KubeApi
 from tests.provision.aws.building import a_cluster
 from tests.provision.eks.building import signed_for

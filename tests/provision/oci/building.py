@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from inventories.disk.journal import Journal
-from provision.cloud.find_or_create import JournaledEnsure
-from provision.cloud.interface import Cloud
-from provision.cloud.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
+from provision.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Resource, Zone
+from provision.rented.find_or_create import JournaledEnsure
+from provision.rented.interface import Cloud
 from tests.fakes.client import FakeCloud
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA gpuctl"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.cloud.records import Target
 from provision.oci.cloud import OciCloud, connect
+from provision.records import Target
 from tests.fakes.client import FakeCloud, start_fake
 from tests.provision.oci.building import Builder, FastClock
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import Target
 from provision.errors import BadCredentials, Denied, Throttled, Unclear
 from provision.oci.cloud import OciCloud, connect
+from provision.records import Target
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock
 

@@ -3,9 +3,9 @@
 import pytest
 
 from provision.clock import SystemClock
-from provision.cloud import tags
-from provision.cloud.teardown import remove
 from provision.oci.cloud import OciCloud
+from provision.rented import tags
+from provision.rented.teardown import remove
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, operations, until
 

@@ -7,7 +7,6 @@ import oci
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import Target
 from provision.errors import (
     BadCredentials,
     Blocked,
@@ -22,6 +21,7 @@ from provision.errors import (
     Unclear,
 )
 from provision.oci import credentials, errors
+from provision.records import Target
 from tests.fakes.oci.account import new_account, write_config
 
 TARGET = Target(provider="oci")

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.records import (
+from provision.oci import preview, requests
+from provision.oci.infrastructure import security_group
+from provision.oci.infrastructure.network import all_services, mended_routes
+from provision.records import (
     CloudCluster,
     Infrastructure,
     NewMachine,
@@ -18,9 +21,6 @@ from provision.cloud.records import (
     Terms,
     Zone,
 )
-from provision.oci import preview, requests
-from provision.oci.infrastructure import security_group
-from provision.oci.infrastructure.network import all_services, mended_routes
 from tests.fakes.oci.models import check
 
 COMPARTMENT = "ocid1.compartment.oc1..c"

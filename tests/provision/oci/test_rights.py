@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from provision.cloud.teardown import remove
 from provision.oci import rights
 from provision.oci.cloud import OciCloud
 from provision.oci.errors import _SEVERAL, policy_for
+from provision.rented.teardown import remove
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock, operations
 from tests.provision.oci.permissions import NEEDED, OPTIONAL, granted, missing

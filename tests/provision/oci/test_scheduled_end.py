@@ -13,15 +13,15 @@ import pytest
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.cloud.provider import CloudProvider
-from provision.cloud.records import CloudCluster, EndGuard, Target
-from provision.cloud.state import CloudState
 from provision.errors import ProvisionError, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api
 from provision.oci.cloud import connect
 from provision.oci.description import acts_at
 from provision.provider import Plan
+from provision.records import CloudCluster, EndGuard, Target
+from provision.rented.provider import CloudProvider
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import FastClock, until
 

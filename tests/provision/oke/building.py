@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.oke.provider import provider
 from provision.provider import Leftover, Plan
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi, kube_api
 from tests.provision.oci.building import FastClock

@@ -6,8 +6,8 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.spec import Spec
-from provision.managed_kubernetes.provider import ManagedKubernetes
 from provision.provider_registry import load
+from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 
 
 @pytest.mark.parametrize(("name", "shape"), [("eks", "g5.12xlarge"), ("oke", "VM.GPU.A10.2")])

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud.records import Target
-from provision.cloud.state import CloudState
 from provision.errors import Capacity, CreateFailed, NoCapacity
 from provision.oci import rights
 from provision.oke.cloud import connect
@@ -16,6 +14,8 @@ from provision.oke.description import CPU_SHAPE
 from provision.oke.node_pools import surplus
 from provision.oke.offers import choose
 from provision.oke.requests import PREEMPTIBLE
+from provision.records import Target
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.fakes.kube.api import KubeApi
 from tests.provision.lost_pods import lose_first_machine

@@ -4,9 +4,9 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.validate import parse_duration_s
-from provision.cloud.records import Target
 from provision.errors import RefusedPlan
 from provision.pricing.spending import cost_so_far, expires_at, refuse_over_max_cost
+from provision.records import Target
 
 OCI = Target(provider="oci", region="us-ashburn-1")
 NOW = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from provision.aws import preview
-from provision.cloud.records import BootImage
+from provision.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import User, a_cluster, running
 

@@ -8,12 +8,12 @@ import pytest
 
 from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
-from provision.cloud.records import BootImage
 from provision.errors import Denied, RefusedPlan, TermsRefused
 from provision.oci import requests
 from provision.oci.cloud import OciCloud
 from provision.oci.images import choice, marketplace
 from provision.oci.images.marketplace import CLUSTER_IMAGE
+from provision.records import BootImage
 from tests.fakes.client import FakeCloud
 from tests.fakes.oci.images import IMAGES
 from tests.provision.oci.building import Builder, operations

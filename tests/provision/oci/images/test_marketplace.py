@@ -10,11 +10,11 @@ from inventories.disk.store import Store
 from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
 from inventories.spec import Spec
-from provision.cloud.provider import CloudProvider
-from provision.cloud.records import BootImage
-from provision.cloud.state import CloudState
 from provision.errors import RefusedPlan
 from provision.provider import Plan
+from provision.records import BootImage
+from provision.rented.provider import CloudProvider
+from provision.rented.state import CloudState
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import FastClock, operations
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from provision.cloud import tags
 from provision.errors import Gone
 from provision.oci import requests
 from provision.oci.cloud import OciCloud
+from provision.rented import tags
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import PUBLIC_KEY, Builder, delete_all, group_rules, kinds, operations
 

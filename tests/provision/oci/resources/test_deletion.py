@@ -2,9 +2,9 @@
 
 import pytest
 
-from provision.cloud.records import Resource
 from provision.errors import Blocked
 from provision.oci.cloud import OciCloud
+from provision.records import Resource
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, delete_all, kinds
 

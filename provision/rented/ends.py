@@ -1,0 +1,86 @@
+"""The end of a cluster's time: which mechanisms act, and whether they are armed. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+
+from provision.provider_registry import describe
+from provision.records import CloudCluster, EndGuard, GuardName, PlannedEnd, ScheduledEnd
+from provision.rented.tags import read_time
+
+SCHEDULE: GuardName = "cloud schedule"
+POWER_OFF: GuardName = "machine power-off"
+LATEST = timedelta(minutes=1)
+"""Longest time that a schedule may act after the end of the cluster's time: schedules know whole minutes."""
+LONGEST_END = timedelta(minutes=30)
+"""Longest time that machines take to end after their schedule has acted; bare metal takes longest."""
+
+
+def ends_bill(cluster: CloudCluster) -> bool:
+    """Return whether a mechanism ends the bill of the cluster's machines, given a time limit."""
+    timed = replace(cluster, expires_at=cluster.expires_at or datetime.now(UTC).isoformat(timespec="seconds"))
+    return any(end.ends_bill for end in describe(cluster.target.provider).end_guards(timed))
+
+
+def power_off_at(cluster: CloudCluster) -> str | None:
+    """Return the time at which machines of the cluster power off, ISO 8601, UTC. None: never."""
+    ends = describe(cluster.target.provider).end_guards(cluster)
+    return next((end.at for end in ends if end.guard == POWER_OFF), None)
+
+
+def not_scheduled(
+    cluster: CloudCluster, schedules: Sequence[ScheduledEnd], machines: Collection[str]
+) -> tuple[str, ...]:
+    """Return the ids of the machines that no schedule terminates at the end of the cluster's time, in order."""
+    assert cluster.expires_at is not None
+    end = datetime.fromisoformat(cluster.expires_at)
+    in_time = [schedule for schedule in schedules if _acts_in_time(schedule, end)]
+    return tuple(sorted(set(machines).difference(*(schedule.machines for schedule in in_time))))
+
+
+def guards(
+    planned: Sequence[PlannedEnd],
+    cluster: CloudCluster,
+    schedules: Sequence[ScheduledEnd],
+    machines: Collection[str],
+    *,
+    late: Collection[str] = (),
+    unreadable: str = "",
+) -> tuple[EndGuard, ...]:
+    """Return the planned mechanisms with their state, as the cloud's schedules show it.
+
+    `machines`: ids of the machines that are alive. `late`: ids of those that should have ended. `unreadable`: reason
+    why the schedules could not be read. A schedule that was not planned counts where it covers all machines. The
+    state of timers on the machines is not known here.
+    """
+    states = [EndGuard(**asdict(end), armed=None) for end in planned]
+    bare = not_scheduled(cluster, schedules, machines)
+    position = next((index for index, end in enumerate(planned) if end.guard == SCHEDULE), None)
+    if position is None:
+        if (bare or not machines) and not unreadable:
+            return tuple(states)
+        at = schedules[0].at if schedules else cluster.expires_at
+        unplanned = PlannedEnd(guard=SCHEDULE, at=at, ends_bill=True)
+        position, planned = 0, (unplanned, *planned)
+        states.insert(0, EndGuard(**asdict(unplanned), armed=None))
+    doubt = unreadable or next((schedule.problem for schedule in schedules if schedule.problem), "")
+    problem = doubt
+    if not unreadable and bare:
+        problem, doubt = f"no schedule of the cloud ends {', '.join(bare)}", ""
+    elif not unreadable and late:
+        problem, doubt = f"its time is over, and the cloud still lists {', '.join(sorted(late))}", ""
+    armed = None if doubt else not problem
+    states[position] = EndGuard(**asdict(planned[position]), armed=armed, problem=problem)
+    return tuple(states)
+
+
+def is_late(cluster: CloudCluster, now: datetime) -> bool:
+    """Return whether a schedule should have ended all machines by now."""
+    assert cluster.expires_at is not None
+    return now > datetime.fromisoformat(cluster.expires_at) + LONGEST_END
+
+
+def _acts_in_time(schedule: ScheduledEnd, end: datetime) -> bool:
+    """Return whether a schedule acts at a cluster's end, and not before."""
+    acts = read_time(schedule.at)
+    return acts is not None and end <= acts <= end + LATEST

@@ -1,0 +1,1 @@
+"""The launch of machines: in the first zone that has all of them, whatever crashed before."""

@@ -1,0 +1,285 @@
+"""Making the machines of a cluster: all that are missing or none, in one zone, whatever crashed before.
+
+Never more machines than were asked for: a launch is on the disk with its token before it is sent, an
+interrupted one is sent again as it was, and a failed one is gone before the next zone is tried.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from inventories.money import dollars
+from provision.errors import (
+    Capacity,
+    CloudError,
+    CreateFailed,
+    Gone,
+    LeftBehind,
+    NoCapacity,
+    ProvisionError,
+    TokenSpent,
+)
+from provision.records import Infrastructure, Instance, NewMachine, Zone
+from provision.rented.ends import power_off_at
+from provision.rented.find_or_create import TOKEN_LIFE_S
+from provision.rented.interface import SchedulesEnd
+from provision.rented.launch.single_launch import (
+    ENDED_TIMEOUT_S,
+    RUNNING_TIMEOUT_S,
+    LaunchAttempt,
+    LaunchContext,
+)
+from provision.rented.launch.user_data import user_data
+from provision.rented.state import Launch
+from provision.retry import CLOSE_SHARE, PollWaits, Reminders
+from provision.ssh_keys import new_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NoCapacityAt:
+    """A zone that did not have the machines."""
+
+    zone: Zone
+    code: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.zone}: no capacity ({self.code}) after {self.seconds:.1f} s"
+
+
+def ensure_running(
+    context: LaunchContext,
+    count: int,
+    *,
+    infrastructure_at: Callable[[Zone], Infrastructure],
+    public_key: str,
+) -> tuple[Instance, ...]:
+    """Bring the cluster to running machines of the ranks 0 … `count`-1; returns them, with addresses.
+
+    `infrastructure_at` prepares a zone, and may be called again.
+
+    Raises NoCapacity where no zone has them or the account's quota forbids them, CreateFailed for
+    anything else, both with no machine left of the failed attempts, and LeftBehind where one is.
+    """
+    return _Launching(context, infrastructure_at, public_key).ensure_running(count)
+
+
+class _Launching:
+    def __init__(
+        self, context: LaunchContext, infrastructure_at: Callable[[Zone], Infrastructure], public_key: str
+    ) -> None:
+        self._context = context
+        self._cloud = context.cloud
+        self._files = context.files
+        self._cluster = context.cluster
+        self._offer = context.offer
+        self._clock = context.clock
+        self._say = context.say
+        self._infrastructure_at = infrastructure_at
+        self._public_key = public_key
+        self._made: set[str] = set()
+        """Ids of machines that this command has brought up."""
+
+    def ensure_running(self, count: int) -> tuple[Instance, ...]:
+        try:
+            return self._all_launched(count)
+        except LeftBehind:
+            raise
+        except ProvisionError as error:
+            if not self._made:
+                self._tell_what_is_billed()
+            if not self._made or not isinstance(error, CloudError):
+                raise
+            raise LeftBehind(
+                f"{error} These machines run, and are billed: {', '.join(sorted(self._made))}. "
+                f"`gpuctl up --cluster {self._cluster.name}` continues with them, `gpuctl down --cluster "
+                f"{self._cluster.name}` removes them."
+            ) from error
+
+    def _tell_what_is_billed(self) -> None:
+        """Where no machine needs it: the network, which the next try would need again."""
+        if not self._offer.network_hourly_usd:
+            return
+        try:
+            machines = self._cloud.instances(self._cluster.id)
+        except CloudError:
+            return  # the error that is about to be raised says more
+        if all(machine.state == "ended" for machine in machines):
+            usd = dollars(self._offer.network_hourly_usd)
+            self._say(
+                "the private network stays for the next try: its NAT gateway, if it was made, is billed, about "
+                f"{usd} an hour, until `gpuctl down --cluster {self._cluster.name}` removes it"
+            )
+
+    def _all_launched(self, count: int) -> tuple[Instance, ...]:
+        for launch in self._files.launches():
+            if not launch.settled:
+                self._settle(launch, count)
+        have = self._settled(count)
+        missing = tuple(rank for rank in range(count) if rank not in have)
+        if missing:
+            # Machines that join stand where the others are.
+            zones = tuple({machine.zone: None for machine in have.values()}) or self._offer.zones
+            self._launch_in_some_zone(missing, zones[:1] if have else zones)
+        machines = self._all_running(count, {rank: machine.id for rank, machine in have.items()})
+        if missing and self._cluster.expires_at:
+            self._by_rank(count)  # a pool may have made a machine for one that was lost in between
+        return machines
+
+    def _settled(self, count: int) -> dict[int, Instance]:
+        """Return the cluster's machines by rank, once no pool makes a machine in place of a missing one."""
+        have = self._by_rank(count)
+        while len(have) < count and self._cluster.expires_at and isinstance(self._cloud, SchedulesEnd):
+            alive = [machine.id for machine in have.values()]
+            self._cloud.forget_ended(self._cluster.id, alive, self._say)
+            have = self._by_rank(count)
+            if [machine.id for machine in have.values()] == alive:
+                break
+        return have
+
+    def _launch_in_some_zone(self, ranks: tuple[int, ...], zones: Sequence[Zone]) -> None:
+        attempts: list[_NoCapacityAt] = []
+        for zone in zones:
+            began = self._clock.now()
+            try:
+                self._launch_in(ranks, zone)
+                return
+            except Capacity as error:
+                attempt = _NoCapacityAt(
+                    zone=zone, code=error.code or "no capacity", seconds=self._clock.now() - began
+                )
+                attempts.append(attempt)
+                self._say(f"{attempt}: {_first_sentence(error)}")
+        tried = ", ".join(str(attempt.zone) for attempt in attempts)
+        raise NoCapacity(
+            f"No zone in {self._cluster.target.region} has {len(ranks)} {self._offer.shape} now: tried {tried}. "
+            "No machine is left of the attempts. Try later, another --region, or another shape: `gpuctl shapes`."
+        )
+
+    def _launch_in(self, ranks: tuple[int, ...], zone: Zone) -> None:
+        for last in (False, True):
+            try:
+                self._run(self._new_launch(ranks, zone))
+                return
+            except CreateFailed as error:
+                # The network was removed under us, by the `down` of the last cluster that used it.
+                if last or not isinstance(error.__cause__, Gone):
+                    raise
+
+    def _new_launch(self, ranks: tuple[int, ...], zone: Zone) -> Launch:
+        infrastructure = self._infrastructure_at(zone)
+        token = secrets.token_hex(16)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        shared = new_key() if self._cloud.one_user_data else None
+        keys = [shared or new_key() for _ in ranks]
+        machines = [
+            NewMachine(
+                name=f"{self._cluster.name}-{rank}",
+                rank=rank,
+                user_data=user_data(
+                    user=self._offer.user,
+                    authorized_key=self._public_key,
+                    host_private_key=key.private,
+                    host_public_key=key.public,
+                    ssh_port=self._cluster.ssh_port,
+                    expires_at=power_off_at(self._cluster),
+                    peer_cidr=infrastructure.ids.get("peer_cidr"),
+                    boot_commands=self._offer.boot_commands,
+                ),
+            )
+            for rank, key in zip(ranks, keys, strict=True)
+        ]
+        return Launch(
+            id=token,
+            zone=zone,
+            ranks=ranks,
+            user=self._offer.user,
+            host_keys=tuple(key.public for key in keys),
+            requests=self._cloud.requests(self._cluster, self._offer, infrastructure, zone, token, machines),
+            began_at=now,
+            sent_at=now,
+            state="open",
+        )
+
+    def _settle(self, launch: Launch, count: int) -> None:
+        """Bring an interrupted launch to its end: all of its machines, or none."""
+        self._say(f"continuing the launch in {launch.zone} that was interrupted …")
+        now = datetime.now(UTC)
+        if launch.state == "undoing" or max(launch.ranks) >= count:
+            attempt = LaunchAttempt(self._context, launch)
+            attempt.undo(set(), unsure=attempt.is_fresh)
+        elif (now - datetime.fromisoformat(launch.began_at)).total_seconds() > TOKEN_LIFE_S:
+            self._files.save_launch(launch.ended("running"))  # what is there of it is found by its tags
+        else:
+            try:
+                self._run(launch)
+            except Capacity as error:
+                self._say(f"{launch.zone}: {_first_sentence(error)}")
+            except CreateFailed as error:
+                if not isinstance(error.__cause__, TokenSpent | Gone):
+                    raise
+
+    def _run(self, launch: Launch) -> None:
+        self._made |= LaunchAttempt(self._context, launch).run()
+
+    def _by_rank(self, count: int) -> dict[int, Instance]:
+        """The cluster's machines by rank, once whatever ends has ended and what is nobody's is gone."""
+        deadline = self._clock.now() + ENDED_TIMEOUT_S
+        waits = PollWaits()
+        reminders = Reminders(self._clock)
+        while True:
+            machines = [m for m in self._cloud.instances(self._cluster.id) if m.state != "ended"]
+            have: dict[int, Instance] = {}
+            for machine in sorted(machines, key=lambda m: (m.launched_at, m.id)):
+                if machine.alive and machine.rank is not None and machine.rank < count:
+                    have.setdefault(machine.rank, machine)
+            others = [m for m in machines if m not in have.values()]
+            if not others:
+                return have
+            if self._clock.now() > deadline:
+                raise LeftBehind(
+                    f"Waited {ENDED_TIMEOUT_S / 60:.0f} minutes for machines to end: "
+                    f"{', '.join(f'{m.id} is {m.state}' for m in others)}. Run `gpuctl up` again."
+                )
+            if surplus := reminders.due(m.id for m in others if m.alive):
+                self._say(f"ending {', '.join(surplus)}, which no rank needs …")
+                self._cloud.terminate(surplus)
+                reminders.asked(surplus)
+            self._clock.sleep(waits.next())
+
+    def _all_running(self, count: int, seen: dict[int, str]) -> tuple[Instance, ...]:
+        """The machines of all ranks, each running and with its address. `seen`: ids that there were."""
+        deadline = self._clock.now() + RUNNING_TIMEOUT_S
+        waits = PollWaits(share=CLOSE_SHARE)
+        while True:
+            listed = {machine.id: machine for machine in self._cloud.instances(self._cluster.id)}
+            found = {m.rank: m for m in listed.values() if m.alive and m.rank is not None}
+            for rank, had in seen.items():
+                if rank not in found and had in listed:
+                    raise CreateFailed(
+                        f"Machine {had} of rank {rank} ended"
+                        f"{f' ({listed[had].reason})' if listed[had].reason else ''}. The others are kept, and "
+                        "billed: `gpuctl up` again replaces it, `gpuctl down` removes all."
+                    )
+            seen = seen | {rank: machine.id for rank, machine in found.items()}
+            lost = [rank for rank in range(count) if rank not in found]
+            machines = [found[rank] for rank in range(count) if rank in found]
+            if not lost and all(machine.state == "running" for machine in machines):
+                ready = self._cloud.with_addresses(machines)
+                if all(self._has_address(machine) for machine in ready):
+                    return ready
+            if self._clock.now() > deadline:
+                raise CreateFailed(
+                    f"Not all of {count} machines run with an address after {RUNNING_TIMEOUT_S / 60:.0f} "
+                    f"minutes{f'; rank {lost[0]} is not there' if lost else ''}. They are kept, and billed: "
+                    "`gpuctl up` again waits on, `gpuctl down` removes them."
+                )
+            self._clock.sleep(waits.next())
+
+    def _has_address(self, machine: Instance) -> bool:
+        return bool(machine.private_ip and (machine.public_ip or not self._cluster.public_ip))
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).split(". ")[0].rstrip(".") + "."

@@ -1,0 +1,261 @@
+"""What is asked for beside what there is: taken together, or refused with the way to go. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from inventories.errors import InvalidInput
+from inventories.spec import Spec
+from provision.errors import NoCapacity, RefusedPlan, UnknownShape
+from provision.pricing.catalog import SHAPES, nearest_shapes
+from provision.pricing.spending import expires_at, ttl_text
+from provision.provider_registry import describe
+from provision.records import BootImage, CloudCluster, Instance, Offer, Resource
+from provision.rented import tags
+
+OPTIONS = {
+    "shape": "--shape",
+    "image": "--image",
+    "disk_gb": "--disk-gb",
+    "spot": "--spot",
+    "ssh_port": "network.ssh_port",
+    "subnet_id": "--subnet-id",
+    "public_ip": "--no-public-ip",
+    "ttl_s": "--ttl",
+}
+"""Fields of CloudCluster that machines are made with, and what sets them."""
+NETWORK = ("subnet_id", "public_ip")
+"""Those that say which network the cluster needs."""
+
+
+def merge(
+    spec: Spec, record: CloudCluster | None, fresh: CloudCluster, *, lives: bool, now: datetime
+) -> CloudCluster:
+    """The cluster as the spec asks for it; what it leaves open is as it was.
+
+    `lives`: machines of the record are there, or may come. Without any, a spec that names a shape stands
+    alone, so that options of a cluster that is gone don't stick, and the time limit begins anew. `fresh` has
+    nothing but names and ids. Raises InvalidInput where no shape is known.
+    """
+    keeps = record is not None and (lives or spec.shape is None)
+    old = record if record is not None and keeps else fresh
+    shape = spec.shape or old.shape
+    if not shape:
+        raise InvalidInput(
+            f"Provider {fresh.target.provider} needs to know the machines: give `--shape S`; `gpuctl shapes` "
+            "lists them."
+        )
+    ttl_s = spec.ttl_s or old.ttl_s
+    goes_on = lives and ttl_s == old.ttl_s
+    return replace(
+        old,
+        shape=shape,
+        image=spec.image or old.image,
+        driver=spec.driver or old.driver,
+        disk_gb=spec.disk_gb or old.disk_gb,
+        spot=spec.spot or old.spot,
+        ssh_cidr=spec.ssh_cidr or old.ssh_cidr,
+        ssh_port=spec.ssh_port or old.ssh_port,
+        min_count=old.min_count if spec.max_count is None else spec.min_count,
+        max_count=spec.max_count or old.max_count,
+        subnet_id=spec.subnet_id or old.subnet_id,
+        public_ip=spec.public_ip and old.public_ip,
+        bastion=spec.bastion or old.bastion,
+        ttl_s=ttl_s,
+        max_cost_usd=spec.max_cost_usd or old.max_cost_usd,
+        expires_at=old.expires_at if goes_on else None if ttl_s is None else expires_at(now, ttl_s),
+        boots_from=old.boots_from if lives else None,
+    )
+
+
+def recorded_image(cluster: CloudCluster, offer: Offer) -> BootImage:
+    """What the machines that are there booted from, and new ones will."""
+    if cluster.boots_from is not None and cluster.boots_from.name:
+        return cluster.boots_from
+    return BootImage(id=offer.image_id, name=offer.image_name, marketplace=offer.from_marketplace)
+
+
+def boot_image(machines: Iterable[Instance]) -> BootImage | None:
+    """What the machines were booted from, as their cloud tells, where no file does."""
+    first = min(
+        (machine for machine in machines if machine.image_id), key=lambda m: m.rank or 0, default=None
+    )
+    return BootImage(id=first.image_id) if first is not None and first.image_id else None
+
+
+def count_of(spec: Spec, name: str, have: int) -> int:
+    """How many machines are asked for, where there are `have` of them. Raises RefusedPlan for fewer."""
+    count = spec.count if spec.count is not None else max(have, 1)
+    if count < have:
+        raise RefusedPlan(
+            f"Cluster '{name}' has {have} machines, and `up` does not end any of them. To have {count}, "
+            f"remove it with `gpuctl down --cluster {name}`, then run `gpuctl up` with `--count {count}`."
+        )
+    return count
+
+
+def count_now(spec: Spec, cluster: CloudCluster, have: int) -> int:
+    """How many machines there are to be now, where runs start and end them: without a count those that always stay.
+
+    Raises RefusedPlan for more than its most, and where there are no limits for fewer than there are.
+    """
+    if cluster.max_count is None:
+        return count_of(spec, cluster.name, have)
+    count = spec.count if spec.count is not None else cluster.min_count or 0
+    if count > cluster.max_count:
+        raise RefusedPlan(
+            f"Cluster '{cluster.name}' has {cluster.max_count} machines at most, not {count}. For more: "
+            f"`gpuctl up --min {cluster.min_count or 0} --max {count}`."
+        )
+    return count
+
+
+def refuse_elsewhere(record: CloudCluster, spec: Spec) -> None:
+    """Raise RefusedPlan where the spec names another region or compartment than the cluster was begun in.
+
+    Also where no machine is left: resources of it may be, and only `down` makes sure.
+    """
+    moved = [
+        f"--{name} {getattr(spec, name)}"
+        for name in ("region", "compartment")
+        if getattr(spec, name) not in (None, getattr(record.target, name))
+    ]
+    if moved:
+        raise RefusedPlan(
+            f"Cluster '{record.name}' was begun in {record.target.region}"
+            f"{f', compartment {record.target.compartment}' if record.target.compartment else ''}, so "
+            f"{', '.join(moved)} can't be had. Make a second cluster with `--cluster NAME`, or remove this one "
+            f"with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
+    """Raise RefusedPlan where machines that live were made otherwise than is asked for now."""
+    changed = [
+        _change(
+            option, _typed(option, name, getattr(record, name)), _typed(option, name, getattr(wanted, name))
+        )
+        for name, option in OPTIONS.items()
+        if getattr(record, name) != getattr(wanted, name)
+    ]
+    if changed:
+        raise RefusedPlan(
+            f"The machines of cluster '{record.name}' were made with {'; '.join(changed)}, and "
+            "`up` does not replace them. Leave that out; or make a second cluster with `--cluster NAME`; or "
+            f"remove this one with `gpuctl down --cluster {record.name}` and run `gpuctl up` again."
+        )
+
+
+def _change(option: str, had: str, wanted: str) -> str:
+    """`--ttl 90m, not 8h`, `no --spot, not --spot`."""
+    valued = had.startswith(f"{option} ")
+    return f"{had}, not {wanted.removeprefix(f'{option} ') if valued else wanted}"
+
+
+def _typed(option: str, name: str, value: object) -> str:
+    """A field's value as the option that sets it."""
+    if isinstance(value, float):
+        value = ttl_text(value)
+    if name == "public_ip":
+        value = not value
+    if isinstance(value, bool):
+        return option if value else f"no {option}"
+    return f"no {option}" if value is None else f"{option} {value}"
+
+
+def refuse_other_network(
+    record: CloudCluster, wanted: CloudCluster, resources: Iterable[Resource], *, private: bool
+) -> None:
+    """Raise RefusedPlan where resources of the cluster are tagged for another network than is asked for now.
+
+    `resources`: all of ours in the region. `private`: the cluster will need the network's private ones. Such a
+    tag tells everybody else what they may remove.
+    """
+    own = [resource for resource in resources if resource.tags.get(tags.CLUSTER_ID) == record.id]
+    stale = [
+        f"{resource.kind} {resource.id}" for resource in own if tags.is_private(resource.tags) != private
+    ]
+    if stale:
+        options = " and ".join(
+            OPTIONS[name] for name in NETWORK if getattr(record, name) != getattr(wanted, name)
+        )
+        raise RefusedPlan(
+            f"Parts of cluster '{record.name}' are left that were made with another {options}: {', '.join(stale)}. "
+            f"Remove them with `gpuctl down --cluster {record.name}`, and run `gpuctl up` again."
+        )
+
+
+def refuse_over_limits(offer: Offer, count: int) -> None:
+    """Raise NoCapacity where the account's limits leave no zone room for `count` more machines."""
+    needed = count * offer.gpus
+    if not offer.room or any(left is None or left >= needed for left in offer.room.values()):
+        return
+    told = ", ".join(f"{left} in {zone}" for zone, left in offer.room.items())
+    raise NoCapacity(
+        f"{count} {offer.shape} need {needed} GPUs in one zone, and the account's limits leave {told}. Nothing "
+        f"was created. `gpuctl doctor --shape {offer.shape} --count {count}` names the limit and where to raise it."
+    )
+
+
+def refuse_gone_image(offer: Offer, name: str) -> None:
+    """Raise RefusedPlan for new machines where the image of those that are there can't be found any more."""
+    if not offer.image_there:
+        raise RefusedPlan(
+            f"The machines of cluster '{name}' were made from the image '{offer.image_name}', which is not there any "
+            "more, so that none can join them. Make a second cluster with `--cluster NAME`, or remove this one with "
+            f"`gpuctl down --cluster {name}` and run `gpuctl up` again."
+        )
+
+
+def refuse_terms(offer: Offer, *, accepted: bool) -> None:
+    """Raise RefusedPlan where machines would need terms that nobody has accepted."""
+    if offer.terms is not None and not accepted:
+        raise RefusedPlan(
+            f"The terms of '{offer.terms.name}' are not accepted ({', '.join(offer.terms.links)}). Nothing was "
+            "created. Run `gpuctl up` on a terminal, where a typed yes accepts them, or with --accept-terms."
+        )
+
+
+def refuse_expired(wanted: CloudCluster, now: datetime) -> None:
+    """Raise RefusedPlan for a cluster whose time is over: its machines end, as would new ones."""
+    if wanted.expires_at is not None and datetime.fromisoformat(wanted.expires_at) <= now:
+        raise RefusedPlan(
+            f"The time of cluster '{wanted.name}' was over at {wanted.expires_at}. Remove what is left with "
+            f"`gpuctl down --cluster {wanted.name}`, and run `gpuctl up` again."
+        )
+
+
+def refuse_stopped(cluster: CloudCluster, machines: Iterable[Instance]) -> None:
+    """Raise RefusedPlan where machines are stopped. Spot machines can't be started, so only `down` is advised.
+
+    https://docs.oracle.com/en-us/iaas/Content/Compute/Concepts/preemptible.htm
+    """
+    stopped = [machine for machine in machines if machine.state in ("stopping", "stopped")]
+    if not stopped:
+        return
+    bill = (
+        "They are billed as if they ran. "
+        if describe(cluster.target.provider).bills_stopped(cluster.shape)
+        else ""
+    )
+    hint = "Start them in the cloud's console and run `gpuctl up` again, or remove"
+    if any(machine.spot for machine in stopped):
+        hint = "Spot machines can't be started again: remove"
+    raise RefusedPlan(
+        f"These machines are stopped: {', '.join(machine.id for machine in stopped)}. {bill}{hint} the cluster with "
+        f"`gpuctl down --cluster {cluster.name}`."
+    )
+
+
+def refuse_unknown_shape(provider: str, shape: str, error: Exception) -> None:
+    """Raise UnknownShape for a shape that the catalog lacks, where `error` keeps the cloud from being asked for it.
+
+    It is most likely misspelt.
+    """
+    if not shape or shape in SHAPES:
+        return
+    near = nearest_shapes(shape)
+    raise UnknownShape(
+        f"No shape '{shape}' is in the catalog, and {provider} can't be asked for it: {error}"
+        + (f" The nearest are {', '.join(near)}." if near else "")
+    ) from error

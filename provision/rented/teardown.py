@@ -1,0 +1,317 @@
+"""Removing clusters from a cloud by their tags: machines, then resources in dependency order, then the network.
+
+Works from the cloud's own lists alone, so it needs no file of ours. Nothing without our tags is touched. One
+resource that can't be removed hides no other: all of them are tried, and what is left is named.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from provision.clock import Clock
+from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
+from provision.parallel import run_all
+from provision.progress import Progress
+from provision.provider import Leftover, Say
+from provision.records import Instance, Resource
+from provision.rented import tags
+from provision.rented.interface import Cloud, SchedulesEnd
+from provision.retry import PollWaits, Reminders
+
+ENDED_TIMEOUT_S = 1800.0
+"""Bare-metal machines take long to end."""
+BLOCKED_TIMEOUT_S = 300.0
+"""How long a resource may be held by what is going away, such as a network interface of an ended machine."""
+
+User = tuple[Mapping[str, str], Collection[str]]
+"""Tags of something of another cluster, and the networks that the cluster is in; none: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What became of a teardown."""
+
+    leftovers: tuple[Leftover, ...]
+    network_users: tuple[str, ...] = ()
+    """Names of other clusters, for which the shared network stays."""
+
+
+def remove(
+    cloud: Cloud,
+    cluster_ids: Collection[str] | None,
+    *,
+    clock: Clock,
+    say: Say,
+    network: Callable[[], AbstractContextManager[None]] = nullcontext,
+    network_gone: Callable[[], None] = lambda: None,
+    watch_s: float = 0.0,
+    blocked_timeout_s: float = BLOCKED_TIMEOUT_S,
+) -> Removed:
+    """Remove clusters (None: every one of ours) and, where no other cluster uses it, the shared network.
+
+    `network` keeps our other commands off the shared network while resources of it go, and while `network_gone`
+    is told that all of it went. `watch_s`: how long to go on looking for machines of a launch that was
+    interrupted. Idempotent. Raises LeftBehind, which lists what is live, where the cloud stops answering in
+    the middle.
+    """
+    teardown = _Teardown(cloud, cluster_ids, clock, say, blocked_timeout_s)
+    return teardown.run(watch_s, network, network_gone)
+
+
+class _Teardown:
+    def __init__(
+        self,
+        cloud: Cloud,
+        cluster_ids: Collection[str] | None,
+        clock: Clock,
+        say: Say,
+        blocked_timeout_s: float,
+    ) -> None:
+        self._cloud = cloud
+        self._cluster_ids = cluster_ids
+        self._clock = clock
+        self._say = say
+        self._blocked_timeout_s = blocked_timeout_s
+        self._live: dict[str, str] = {}
+        """What is known to be there: id → what it is."""
+        self._networks: dict[str, str] = {}
+        """The network that a resource was in when it was last told: id → id."""
+
+    def run(
+        self,
+        watch_s: float,
+        network: Callable[[], AbstractContextManager[None]],
+        network_gone: Callable[[], None],
+    ) -> Removed:
+        try:
+            leftovers = self._end_machines(watch_s)
+            if leftovers:
+                # What holds the rest is still there; trying would only wait for it.
+                return Removed(leftovers=(*leftovers, *self._held_by(leftovers)))
+            leftovers = self._delete(lambda resource: self._ours(resource.tags))
+            if any(left.kind == "instance" for left in leftovers):
+                told = {left.id for left in leftovers}
+                held = [left for left in self._held_by(leftovers) if left.id not in told]
+                return Removed(leftovers=(*leftovers, *held))
+            with network():
+                if leftovers:
+                    # Without machines nothing needs the way out of the private network, which may cost money.
+                    return Removed(leftovers=(*leftovers, *self._delete(_is_private_network)))
+                removed = self._delete_network()
+                if not removed.leftovers and not removed.network_users:
+                    network_gone()
+                return removed
+        except CloudError as error:
+            if not self._live:
+                raise
+            listed = ", ".join(f"{what} {name}" for name, what in sorted(self._live.items()))
+            fix = "" if isinstance(error, BadCredentials) else " Run the command again."
+            raise LeftBehind(f"{error} What may still be there, and billed: {listed}.{fix}") from error
+
+    def _delete_network(self) -> Removed:
+        """Delete the shared network as far as no other cluster needs it."""
+        # Somebody else's cluster may come in between at any moment; then the network is theirs.
+        # What was made just before its cluster's end may be listed only now, and holds the network.
+        leftovers = self._delete(lambda resource: self._ours(resource.tags) or tags.is_shared(resource.tags))
+        users = tuple(sorted({user[tags.CLUSTER] for user, _ in self._others()}))
+        return Removed(leftovers=leftovers, network_users=users)
+
+    def _held_by(self, machines: Sequence[Leftover]) -> list[Leftover]:
+        """What stays because these machines do: resources of theirs, and of the network what they alone need."""
+        users = self._others()
+        reason = f"Instance {next(left.id for left in machines if left.kind == 'instance')} is still there."
+        return [
+            _left(resource, reason)
+            for resource in self._resources()
+            if self._ours(resource.tags)
+            or (_is_private_network(resource) and not _is_needed(resource, users))
+        ]
+
+    def _ours(self, of: Mapping[str, str]) -> bool:
+        if not tags.is_of(of, self._cloud.name):
+            return False
+        return self._cluster_ids is None or of.get(tags.CLUSTER_ID) in self._cluster_ids
+
+    def _machines(self) -> list[Instance]:
+        one = next(iter(self._cluster_ids)) if self._cluster_ids and len(self._cluster_ids) == 1 else None
+        found = [machine for machine in self._cloud.instances(one) if self._ours(machine.tags)]
+        for machine in found:
+            if machine.state == "ended":
+                self._live.pop(machine.id, None)
+            else:
+                self._live[machine.id] = "instance"
+        return found
+
+    def _end_machines(self, watch_s: float) -> tuple[Leftover, ...]:
+        """End them all and wait. Returns those that did not end."""
+        began = self._clock.now()
+        waits = PollWaits()
+        progress = Progress(self._clock, self._say)
+        reminders = Reminders(self._clock)
+        refused: dict[str, str] = {}
+        watching = False
+        while True:
+            left = [machine for machine in self._machines() if machine.state != "ended"]
+            passed_s = self._clock.now() - began
+            if not left and passed_s >= watch_s:
+                return ()
+            if left and (passed_s > ENDED_TIMEOUT_S or all(machine.id in refused for machine in left)):
+                late = f"It did not end within {ENDED_TIMEOUT_S / 60:.0f} minutes."
+                return tuple(
+                    Leftover(kind="instance", id=machine.id, reason=refused.get(machine.id, late))
+                    for machine in left
+                )
+            if left:
+                progress.tell(f"{len(left)} machines have still to end")
+            if to_end := reminders.due(m.id for m in left if m.alive and m.id not in refused):
+                refused |= self._terminate(to_end, reminders)
+            if not left and not watching:
+                watching = True
+                self._say(
+                    f"an `up` was interrupted: watching {watch_s - passed_s:.0f} s for what may still come of it …"
+                )
+            self._clock.sleep(waits.next())
+
+    def _terminate(self, ids: Sequence[str], reminders: Reminders) -> dict[str, str]:
+        """Ask for all; those that are refused, one by one, so that one does not keep the others."""
+        try:
+            if isinstance(self._cloud, SchedulesEnd):
+                self._cloud.end_pools(self._cluster_ids)
+            self._cloud.terminate(ids)
+            reminders.asked(ids)
+            return {}
+        except BadCredentials:
+            raise
+        except (Throttled, Unclear):
+            return {}  # the next look tells whether it was heard
+        except CloudError as error:
+            if len(ids) == 1:
+                return {ids[0]: str(error)}
+        refused: dict[str, str] = {}
+        for outcome in run_all(lambda one: self._terminate([one], reminders), ids):
+            if isinstance(outcome, Exception):
+                raise outcome
+            refused |= outcome
+        return refused
+
+    def _delete(self, wanted: Callable[[Resource], bool]) -> tuple[Leftover, ...]:
+        """Delete resources stage by stage. What is blocked is tried again until the deadline.
+
+        What another cluster needs of the shared network stays, and is not left over.
+        """
+        began = self._clock.now()
+        timeout_s = self._blocked_timeout_s
+        waits = PollWaits()
+        progress = Progress(self._clock, self._say)
+        looked_again = False
+        while True:
+            resources = [resource for resource in self._resources() if wanted(resource)]
+            self._live |= {resource.id: resource.kind for resource in resources}
+            problems, needed = self._delete_by_stage(resources)
+            resources = [resource for resource in resources if resource.id not in needed]
+            if not resources:
+                return ()
+            # What waits for a slow end may itself be held for as long as ever after it.
+            slowest_s = max(resource.ends_within_s for resource in resources)
+            timeout_s = max(timeout_s, self._blocked_timeout_s + slowest_s)
+            late = self._clock.now() > began + timeout_s
+            left = [resource for resource in resources if resource.id in self._live]
+            final = any(not isinstance(error, Blocked | Throttled | Unclear) for error in problems.values())
+            if left and (final or late):
+                first = next(resource for resource in left if resource.id in problems)
+                waiting = f"The {first.kind} {first.id} has to go first."
+                users = self._others()
+                return tuple(
+                    _left(resource, str(problems.get(resource.id, waiting)))
+                    for resource in left
+                    if not _is_needed(resource, users)
+                )
+            if late:
+                return tuple(
+                    _left(resource, "It was deleted, and is still listed.") for resource in resources
+                )
+            if problems:
+                minutes = timeout_s / 60
+                progress.tell(f"waiting, at most {minutes:.0f} minutes: {next(iter(problems.values()))}")
+                # A machine of ours that the lists did not show before holds on to it.
+                if stuck := self._end_machines(0.0):
+                    return (
+                        *stuck,
+                        *(
+                            _left(resource, str(problems.get(resource.id, "It is in use.")))
+                            for resource in left
+                        ),
+                    )
+            if problems or looked_again:
+                self._clock.sleep(waits.next())
+            looked_again = not problems
+
+    def _delete_by_stage(self, resources: Sequence[Resource]) -> tuple[dict[str, Exception], set[str]]:
+        """Try all of a stage, and go on to the next one if all of it went.
+
+        Returns what went wrong, by id, and the ids of what other clusters need of the shared network; before
+        each of its stages they are looked for.
+        """
+        problems: dict[str, Exception] = {}
+        needed: set[str] = set()
+        for stage in sorted({resource.stage for resource in resources}):
+            now = [resource for resource in resources if resource.stage == stage]
+            if any(tags.is_shared(resource.tags) for resource in now):
+                users = self._others()
+                needed |= {resource.id for resource in now if _is_needed(resource, users)}
+                now = [resource for resource in now if resource.id not in needed]
+            for resource, outcome in zip(now, run_all(self._cloud.delete, now), strict=True):
+                if isinstance(outcome, BadCredentials):
+                    raise outcome
+                if isinstance(outcome, Exception):
+                    problems[resource.id] = outcome
+                else:
+                    self._live.pop(resource.id, None)
+            if problems:
+                break
+        return problems, needed
+
+    def _resources(self) -> list[Resource]:
+        """All of ours, each with the network that it was in: what is freed of it still belongs there."""
+        resources = self._cloud.resources()
+        self._networks |= {
+            resource.id: resource.network for resource in resources if resource.network is not None
+        }
+        return [replace(resource, network=self._networks.get(resource.id)) for resource in resources]
+
+    def _others(self) -> list[User]:
+        """What there is of clusters of ours other than those that go."""
+        resources = [resource for resource in self._resources() if tags.is_clusters(resource.tags)]
+        networks: dict[str, set[str]] = {}
+        for resource in resources:
+            if resource.network is not None:
+                networks.setdefault(resource.tags[tags.CLUSTER_ID], set()).add(resource.network)
+        found = [resource.tags for resource in resources]
+        found += [machine.tags for machine in self._cloud.instances() if machine.state != "ended"]
+        return [
+            (of, networks.get(of[tags.CLUSTER_ID], set()))
+            for of in found
+            if tags.is_clusters(of) and not self._ours(of)
+        ]
+
+
+def _is_needed(resource: Resource, users: Sequence[User]) -> bool:
+    """Whether other clusters need a part of a shared network: its private parts, only private ones.
+
+    A race may have made several networks: a cluster needs the one that it is in, as far as that is known.
+    """
+    if not tags.is_shared(resource.tags):
+        return False
+    return any(
+        (tags.is_private(of) or not tags.is_private(resource.tags))
+        and (resource.network is None or not networks or resource.network in networks)
+        for of, networks in users
+    )
+
+
+def _is_private_network(resource: Resource) -> bool:
+    return tags.is_shared(resource.tags) and tags.is_private(resource.tags)
+
+
+def _left(resource: Resource, reason: str) -> Leftover:
+    return Leftover(kind=resource.kind, id=resource.id, reason=reason)
