@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gpuctl.library.functions import results as results
     from gpuctl.library.functions import runs as runs
     from gpuctl.library.functions import up as up
-    from gpuctl.workflow.advice.advise import AdviceRow as AdviceRow
-    from gpuctl.workflow.benchmarks.bench import BenchResult as BenchResult
+    from gpuctl.workflow.jobs.advise import AdviceRow as AdviceRow
+    from gpuctl.workflow.jobs.bench import BenchResult as BenchResult
     from inventories.errors import InvalidInput as InvalidInput
     from inventories.errors import InventoryError as InventoryError
     from inventories.errors import Locked as Locked
@@ -62,8 +62,8 @@ LIBRARY = {
     ),
     "inventories.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
-    "gpuctl.workflow.advice.advise": ("AdviceRow",),
-    "gpuctl.workflow.benchmarks.bench": ("BenchResult",),
+    "gpuctl.workflow.jobs.advise": ("AdviceRow",),
+    "gpuctl.workflow.jobs.bench": ("BenchResult",),
     "inventories.run": ("Result",),
     "provision.provider": ("Leftover",),
     "gpuctl.errors": ("Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "Usage"),

@@ -41,7 +41,7 @@ def main() -> int:
     arguments = sys.argv[1:]
     completing = "_GPUCTL_COMPLETE" in os.environ  # the shell asks click for completions
     if not completing and arguments in ([], ["-h"], ["--help"]):
-        from gpuctl import root_help
+        from gpuctl.command_line import root_help
 
         return _print(root_help.text())
     if not completing and arguments == ["--version"]:
@@ -52,7 +52,7 @@ def main() -> int:
     # and a last time at the interpreter's end, costs a quarter of a short command's time.
     gc.set_threshold(100_000, 50, 100)
     try:
-        from gpuctl import cli
+        from gpuctl.command_line import cli
 
         status = cli.main(arguments)
     except KeyboardInterrupt:  # while it imports

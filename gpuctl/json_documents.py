@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from inventories.disk import codec
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.cluster.setup import SetUp
+    from gpuctl.workflow.machines.setup import SetUp
     from inventories.gpu_driver import DriverPlan
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus

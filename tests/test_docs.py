@@ -12,8 +12,8 @@ import click
 import pytest
 from pages import PAGES, ROOT, SESSIONS, Block, blocks_of, gpuctl_words, session_of
 
-from gpuctl import root_help
-from gpuctl.cli import group
+from gpuctl.command_line import root_help
+from gpuctl.command_line.cli import group
 
 BLOCKS = [pytest.param(block, id=f"{page.stem}:{block.line}") for page in PAGES for block in blocks_of(page)]
 IN_PROSE = re.compile(r"`gpuctl ([a-z][^`]*)`")

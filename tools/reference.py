@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
-from gpuctl import root_help
-from gpuctl.job_file.schema import schema, spec_meanings, spec_types
+from gpuctl.command_line import root_help
+from gpuctl.command_line.job_file.schema import schema, spec_meanings, spec_types
 from inventories.setup_steps import SetupStep
 from inventories.validate import spec_keys
 from train.command_line import option_groups

@@ -1,1 +1,1 @@
-"""The commands, one module each: `gpuctl ssh-config` is `ssh_config.command`. Listed in `gpuctl.root_help`."""
+"""The commands, one module each: `gpuctl ssh-config` is `ssh_config.command`. `root_help` lists them."""

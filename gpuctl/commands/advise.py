@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import TAIL, App, ScriptCommand, no_cluster_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import TAIL, App, ScriptCommand, no_cluster_options
 from provision.provider_registry import CLOUDS
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def command(
     for the machines that are there.
     """
     from gpuctl.library.advice import advise_request
-    from gpuctl.workflow.advice.advise import advise
-    from gpuctl.workflow.training.request import built_in_help
+    from gpuctl.workflow.jobs.advise import advise
+    from gpuctl.workflow.runs.request.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()

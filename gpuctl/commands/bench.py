@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuctl.job_file.command import job_file_options
-from gpuctl.options import (
+from gpuctl.command_line.job_file.command import job_file_options
+from gpuctl.command_line.options import (
     TAIL,
     App,
     ScriptCommand,
@@ -19,10 +19,10 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
-from gpuctl.options_after_script import check_options
+from gpuctl.command_line.options_after_script import check_options
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.benchmarks.bench import Bench
+    from gpuctl.workflow.jobs.bench import Bench
 
 
 @click.command(
@@ -105,9 +105,9 @@ def command(
     After Ctrl-C, what was measured so far is shown.
     """
     from gpuctl.library.options import bench_request
-    from gpuctl.run_results.plot_files import check_picture
-    from gpuctl.workflow.benchmarks.bench import bench
-    from gpuctl.workflow.training.request import built_in_help
+    from gpuctl.run_results.curves.plot_files import check_picture
+    from gpuctl.workflow.jobs.bench import bench
+    from gpuctl.workflow.runs.request.request import built_in_help
 
     if plot is not None:
         check_picture(plot)

@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, every_cluster_options
+from gpuctl.command_line.options import App, every_cluster_options
 
 
 @click.command()
@@ -58,8 +58,8 @@ def command(
     exit status is 2. Only --here works then.
     """
     from gpuctl.errors import Usage
-    from gpuctl.workflow.maintenance.clean import clean_all
-    from gpuctl.workflow.maintenance.what_to_clean import Policy
+    from gpuctl.workflow.clusters.clean.clean import clean_all
+    from gpuctl.workflow.clusters.clean.what_to_clean import Policy
     from inventories.validate import parse_duration_s
 
     if here and everything:

@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, every_cluster_options
+from gpuctl.command_line.options import App, every_cluster_options
 
 
 @click.command()
@@ -20,7 +20,7 @@ def command(app: App) -> int:
     is 4. Rented machines without a time limit are marked: only `gpuctl down` ends them.
     """
     from gpuctl.tables.clusters import clusters_table
-    from gpuctl.workflow.cluster.clusters import every_cluster, totals
+    from gpuctl.workflow.clusters.clusters import every_cluster, totals
 
     found = every_cluster(app)
     if app.options.json:

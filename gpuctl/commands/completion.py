@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from gpuctl.options import App, no_cluster_options
+from gpuctl.command_line.options import App, no_cluster_options
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(app: App, shell: str) -> None:
 
 def script_for(shell: str) -> str:
     """The completion script for `bash`, `zsh` or `fish`, as click writes it."""
-    from gpuctl.cli import group
+    from gpuctl.command_line.cli import group
 
     completion_class = get_completion_class(shell)
     assert completion_class is not None

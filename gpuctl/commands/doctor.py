@@ -5,9 +5,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from gpuctl import completions
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 from gpuctl.errors import Usage
-from gpuctl.options import App, common_options
 
 
 @click.command()
@@ -47,7 +47,7 @@ def command(
     It changes nothing: permissions are tried by dry runs. With --cluster it runs `train`'s preflight on the machines,
     and a short all-reduce that measures the bandwidth between them.
     """
-    from gpuctl.workflow.maintenance.doctor import doctor, show
+    from gpuctl.workflow.clusters.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
         document = _of_machines(app, spot=spot, ttl=ttl, **asked)
@@ -65,7 +65,7 @@ def command(
 
 
 def _of_machines(app: App, **asked: str | int | bool | None) -> dict[str, Any]:
-    from gpuctl.workflow.maintenance.doctor_cluster import doctor_cluster
+    from gpuctl.workflow.clusters.doctor_cluster import doctor_cluster
 
     other = next((f"--{name.replace('_', '-')}" for name, value in asked.items() if value), None)
     if other is not None:

@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -20,7 +20,7 @@ def command(app: App, forget: bool) -> int:
     hosts) only gpuctl's firewall rules are removed. It says which files of gpuctl are left on their disks, and on a
     terminal offers to remove them.
     """
-    from gpuctl.workflow.cluster.down import down
+    from gpuctl.workflow.clusters.down import down
 
     done = down(app, forget=forget)
     if app.options.json:

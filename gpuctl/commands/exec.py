@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import TAIL, App, common_options, json_note
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import TAIL, App, common_options, json_note
 from gpuctl.text import clean
 
 if TYPE_CHECKING:

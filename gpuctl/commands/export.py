@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -31,7 +31,7 @@ def command(app: App, run: str | None, output: Path) -> None:
     during a run as well. torch has to be installed here, and safetensors for such a file.
     """
     from gpuctl.text import plural
-    from gpuctl.workflow.training.export import export
+    from gpuctl.workflow.runs.export import export
     from remote.files.tree import human_bytes
 
     done = export(app, run, output)

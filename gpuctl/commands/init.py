@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, no_cluster_options
+from gpuctl.command_line.options import App, no_cluster_options
 
 
 @click.command()
@@ -20,11 +20,11 @@ def command(app: App, schema: bool, script: str | None) -> None:
     from pathlib import Path
 
     if schema:
-        from gpuctl.job_file.schema import schema as made
+        from gpuctl.command_line.job_file.schema import schema as made
 
         app.output.json(made())
         return
-    from gpuctl.job_file.propose import propose, write
+    from gpuctl.command_line.job_file.propose import propose, write
 
     above = app.job_path
     proposal = propose(Path.cwd(), app.store, script=script)

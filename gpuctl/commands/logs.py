@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 from gpuctl.text import clean
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
 
     With -f the exit status is the run's: 0 if it succeeded, 1 if not.
     """
-    from gpuctl.workflow.training.logs import ranks_of, read_logs, text_of
-    from gpuctl.workflow.training.runs import latest
+    from gpuctl.workflow.runs.logs import ranks_of, read_logs, text_of
+    from gpuctl.workflow.runs.runs import latest
 
     folder = latest(app, run)
     ranks = ranks_of(folder.load_run(), rank)
@@ -57,7 +57,7 @@ def command(app: App, run: str | None, follow: bool, rank: int | None) -> int:
     if follow and not app.options.json:
         _tell_the_end(app, result)
     if follow and result.status != "running":
-        from gpuctl.workflow.cluster.run_machines import end_idle_machines
+        from gpuctl.workflow.jobs.run_machines import end_idle_machines
 
         end_idle_machines(app, "logs", app.store.cluster(result.cluster))
     return 1 if follow and result.status != "succeeded" else 0
@@ -75,7 +75,7 @@ def _tell_the_end(app: App, result: "Result") -> None:
     """How the run that was followed ended, and what failed first."""
     error = result.first_error
     if error is not None:
-        from gpuctl.run_results.failures import headline
+        from gpuctl.run_results.failures.failures import headline
 
         app.output.say(clean("".join(headline(error))))
     app.output.say(f"run {result.run}  {result.status}")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()

@@ -4,8 +4,8 @@ from typing import Literal
 
 import click
 
+from gpuctl.command_line.options import App, common_options
 from gpuctl.errors import Usage
-from gpuctl.options import App, common_options
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(app: App, action: Literal["status", "dashboard", "stop"], port: int 
     `gpuctl train --mode ray` starts a head on the first machine and a worker on each other machine, and keeps them
     for the next run. `gpuctl down` stops them, too.
     """
-    from gpuctl.workflow.machines import ray
+    from gpuctl.workflow.clusters import ray
 
     if action == "dashboard":
         if app.options.json:

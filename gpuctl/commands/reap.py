@@ -2,9 +2,9 @@
 
 import click
 
-from gpuctl import completions
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, every_cluster_options
 from gpuctl.errors import Usage
-from gpuctl.options import App, every_cluster_options
 
 
 @click.command()
@@ -55,8 +55,8 @@ def command(
     and shows whose they are. Resources without gpuctl's tags are never touched. What can't be looked at or removed is
     named; the rest is still removed, and the exit status is 4.
     """
-    from gpuctl.workflow.cluster.reap import Which, reap_all
-    from gpuctl.workflow.cluster.reap_local import reap_local
+    from gpuctl.workflow.clusters.reap import Which, reap_all
+    from gpuctl.workflow.clusters.reap_local import reap_local
     from provision.rented.scan import Scope
 
     if "local" in providers and set(providers) != {"local"}:

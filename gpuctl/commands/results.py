@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -22,10 +22,10 @@ def command(app: App, runs: tuple[str, ...], plot: Path | None, csv: Path | None
     when the machines are gone. Of a search (`gpuctl tune`) all trials are there, the best first; in the CSV they are
     rows below its own.
     """
+    from gpuctl.run_results.curves.plot_files import check_picture
     from gpuctl.run_results.export import check_table, write_csv, write_plot
-    from gpuctl.run_results.plot_files import check_picture
     from gpuctl.tables.lists import comparison_table, run_table
-    from gpuctl.workflow.training.runs import results_of
+    from gpuctl.workflow.runs.runs import results_of
 
     if csv is not None:
         check_table(csv)

@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -11,7 +11,7 @@ from gpuctl.options import App, common_options
 def command(app: App, every: bool) -> None:
     """List the cluster's runs; the latest is last."""
     from gpuctl.tables.lists import runs_table
-    from gpuctl.workflow.training.runs import no_runs, overview
+    from gpuctl.workflow.runs.runs import no_runs, overview
 
     runs = overview(app, None if every and not app.cluster_named else app.options.cluster)
     if not runs and app.cluster_named and not app.store.cluster(app.options.cluster).exists():

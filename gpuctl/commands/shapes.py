@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, no_cluster_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, no_cluster_options
 from provision.provider_registry import CLOUDS
 
 if TYPE_CHECKING:

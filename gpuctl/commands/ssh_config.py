@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command("ssh-config")

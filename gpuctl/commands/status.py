@@ -2,7 +2,7 @@
 
 import click
 
-from gpuctl.options import App, common_options
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -20,7 +20,7 @@ def command(app: App, every: bool) -> int:
 
     found: list[ClusterStatus] | list[ClusterSummary]
     if every:
-        from gpuctl.workflow.cluster.clusters import every_cluster
+        from gpuctl.workflow.clusters.clusters import every_cluster
 
         found = summaries = every_cluster(app)
         problem = any(cluster.problem for cluster in summaries)

@@ -2,8 +2,8 @@
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 from inventories.validate import check_stop_grace_s
 
 
@@ -30,8 +30,8 @@ def command(app: App, stop_grace: str | None, signal_name: str, run: str | None)
     If several runs are active, it names them and stops none. SIGTERM ends a Python script without an exception,
     unless the script handles it; --signal int raises KeyboardInterrupt in it.
     """
-    from gpuctl.workflow.cluster.run_machines import end_idle_machines
-    from gpuctl.workflow.training.stop import stop
+    from gpuctl.workflow.jobs.run_machines import end_idle_machines
+    from gpuctl.workflow.runs.stop import stop
 
     grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
     result, errors = stop(app, run, grace_s, interrupted=signal_name == "int")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from gpuctl import completions
-from gpuctl.errors import Interrupted
-from gpuctl.job_file.command import job_file_options
-from gpuctl.options import (
+from gpuctl.command_line import completions
+from gpuctl.command_line.job_file.command import job_file_options
+from gpuctl.command_line.options import (
     TAIL,
     App,
     ScriptCommand,
@@ -27,12 +26,13 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
-from gpuctl.options_after_script import check_options
+from gpuctl.command_line.options_after_script import check_options
+from gpuctl.errors import Interrupted
 from remote.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from gpuctl.job_file.read import Job
-    from gpuctl.workflow.training.job import Job as TrainedJob
+    from gpuctl.command_line.job_file.read import Job
+    from gpuctl.workflow.jobs.job import Job as TrainedJob
     from inventories.run import Result
 
 
@@ -191,10 +191,10 @@ def command(
     second Ctrl-C kills the ranks. A third ends the command without waiting for their end. `gpuctl stop`, the failure
     of another rank and a hang stop ranks with SIGTERM.
     """
-    from gpuctl.job_file.command import what_runs
+    from gpuctl.command_line.job_file.command import what_runs
     from gpuctl.library.options import train_request
     from gpuctl.library.training import train
-    from gpuctl.workflow.training.request import built_in_help
+    from gpuctl.workflow.runs.request.request import built_in_help
 
     all_words, project = what_runs(words, job)
     request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
@@ -202,7 +202,7 @@ def command(
         return built_in_help()
     request = check_options(app, request, ignored="--dry-run" if dry_run is False else "")
     if dry_run:
-        from gpuctl.workflow.training.train_plan import show_launch
+        from gpuctl.workflow.jobs.train_plan import show_launch
 
         document = show_launch(app, request)
         if app.options.json:
@@ -242,7 +242,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 def report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show what came of a job, and return the command's exit status."""
-    from gpuctl.workflow.training.job import WRONG_OPTIONS
+    from gpuctl.workflow.jobs.job import WRONG_OPTIONS
     from inventories.end_reasons import Reason
 
     if app.options.json:
@@ -274,7 +274,7 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
 
 def _advise(app: App, result: "Result") -> None:
     """Say how to resume a run that did not succeed, where that is possible."""
-    from gpuctl.workflow.training.resume import how_to_resume
+    from gpuctl.workflow.runs.resume import how_to_resume
 
     if advice := how_to_resume(app, result):
         app.output.say(advice)

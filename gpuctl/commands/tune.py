@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from gpuctl.job_file.command import job_file_options
-from gpuctl.options import (
+from gpuctl.command_line.job_file.command import job_file_options
+from gpuctl.command_line.options import (
     TAIL,
     App,
     ScriptCommand,
@@ -17,10 +17,10 @@ from gpuctl.options import (
     run_options,
     stop_grace_option,
 )
-from gpuctl.options_after_script import refuse_after_function
+from gpuctl.command_line.options_after_script import refuse_after_function
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.benchmarks.tune import Tuned
+    from gpuctl.workflow.jobs.tune import Tuned
 
 
 @click.command(
@@ -115,10 +115,10 @@ def command(
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.workflow.benchmarks.search_space import parse_params, trials_of
-    from gpuctl.workflow.benchmarks.tune import TuneRequest, tune
-    from gpuctl.workflow.environment.engine_config import with_config
-    from gpuctl.workflow.training.request import TrainRequest, built_in_help
+    from gpuctl.workflow.jobs.search_space import parse_params, trials_of
+    from gpuctl.workflow.jobs.tune import TuneRequest, tune
+    from gpuctl.workflow.runs.request.engine_config import with_config
+    from gpuctl.workflow.runs.request.request import TrainRequest, built_in_help
     from inventories.validate import check_stop_grace_s
 
     grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)

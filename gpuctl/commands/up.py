@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 
 if TYPE_CHECKING:
     from gpuctl.library.options import UpRequest
@@ -144,7 +144,7 @@ def command(
     Without -f, --provider, --shape and --hosts, the project's gpuctl.yaml says what its cluster is to be. Other
     options win over it. Options marked (clouds) need a rented provider.
     """
-    from gpuctl.job_file.command import file_with_cluster
+    from gpuctl.command_line.job_file.command import file_with_cluster
     from gpuctl.library import functions
     from gpuctl.library.options import up_request
 
@@ -178,8 +178,8 @@ def command(
 
 def _show_plan(app: App, request: "UpRequest") -> None:
     """Show exactly what would be done."""
-    from gpuctl.workflow.cluster import up_plan
-    from gpuctl.workflow.cluster.up import plan
+    from gpuctl.workflow.clusters import up_plan
+    from gpuctl.workflow.clusters.up import plan
 
     planned, setup, unasked = plan(app, request.spec, boot_timeout_s=request.boot_timeout_s)
     if unasked:

@@ -2,8 +2,8 @@
 
 import click
 
-from gpuctl import completions
-from gpuctl.options import App, common_options
+from gpuctl.command_line import completions
+from gpuctl.command_line.options import App, common_options
 
 
 @click.command()
@@ -23,7 +23,7 @@ def command(app: App, run: str | None, stacks: bool) -> int:
 
     Exit status 4 if the run hangs, or if a node could not be asked.
     """
-    from gpuctl.workflow.hangs.why import why
+    from gpuctl.workflow.runs.why import why
 
     hang = why(app, run)
     if app.options.json:

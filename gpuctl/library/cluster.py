@@ -6,10 +6,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
+from gpuctl.command_line.options import App
 from gpuctl.errors import Attention, Interrupted, Usage
-from gpuctl.options import App
-from gpuctl.workflow.connect import load_inventory
 from gpuctl.workflow.machines import access
+from gpuctl.workflow.machines.connect import load_inventory
 
 if TYPE_CHECKING:
     from gpuctl.json_documents import (
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         RunInfo,
     )
     from gpuctl.library.options import BenchOptions, File, TrainOptions
-    from gpuctl.workflow.benchmarks.bench import BenchResult
+    from gpuctl.workflow.jobs.bench import BenchResult
     from inventories.disk.store import ClusterFolder
     from inventories.hang import Hang
     from inventories.machine import MachineInfo
@@ -84,7 +84,7 @@ class Cluster:
 
     def status(self) -> "ClusterStatus":
         """Return the machines with their real state, price, age and runs, asked of the provider."""
-        from gpuctl.workflow.cluster.status import status_of
+        from gpuctl.workflow.clusters.status import status_of
 
         return status_of(self._app, self._folder)
 
@@ -120,7 +120,7 @@ class Cluster:
         was measured until then, after Ctrl-C; a run that fails ends it with `status` `failed`.
         """
         from gpuctl.library.options import bench_request, several
-        from gpuctl.workflow.benchmarks.bench import bench
+        from gpuctl.workflow.jobs.bench import bench
 
         words = [str(arg) for arg in several("args", args)]
         result = bench(self._app, bench_request(words, options)).document()
@@ -188,7 +188,7 @@ class Cluster:
 
     def runs(self) -> "tuple[RunInfo, ...]":
         """Return the cluster's runs, the latest last."""
-        from gpuctl.workflow.training.runs import overview
+        from gpuctl.workflow.runs.runs import overview
 
         return tuple(overview(self._app, self.name))
 
@@ -197,7 +197,7 @@ class Cluster:
 
         The latest run unless named; it goes on. Raises Usage for a run of another cluster.
         """
-        from gpuctl.workflow.hangs.why import why
+        from gpuctl.workflow.runs.why import why
 
         return why(self._app, self._own(run))
 
@@ -218,8 +218,8 @@ class Cluster:
         """
         if signal not in ("term", "int"):
             raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
-        from gpuctl.workflow.cluster.run_machines import end_idle_machines
-        from gpuctl.workflow.training.stop import stop
+        from gpuctl.workflow.jobs.run_machines import end_idle_machines
+        from gpuctl.workflow.runs.stop import stop
         from inventories.validate import check_stop_grace_s
 
         grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
@@ -243,7 +243,7 @@ class Cluster:
         return self._down(forget=forget)
 
     def _down(self, *, forget: bool = False, only_own_runs: bool = False) -> "DownResult":
-        from gpuctl.workflow.cluster.down import down
+        from gpuctl.workflow.clusters.down import down
 
         self._close()
         own = self._app.started_runs if only_own_runs else None

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Unpack
 
+from gpuctl.command_line.options import DEFAULT_CLUSTER, App
 from gpuctl.json_documents import ClusterSummary, RunInfo, UpPlan, UpResult
 from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.options import UpOptions, UpRequest, several, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
-from gpuctl.options import DEFAULT_CLUSTER, App
-from gpuctl.workflow.advice.advise import AdviceRow
+from gpuctl.workflow.jobs.advise import AdviceRow
 from inventories.errors import InventoryError
 from inventories.run import Result
 
@@ -50,7 +50,7 @@ def up(
 
 def create(app: App, request: UpRequest) -> UpResult:
     """Bring a cluster to what is asked for, and tell what there is."""
-    from gpuctl.workflow.cluster.up import up as converge
+    from gpuctl.workflow.clusters.up import up as converge
 
     return converge(
         app, request.spec, request.host_keys, wait=request.wait, boot_timeout_s=request.boot_timeout_s
@@ -62,8 +62,8 @@ def plan(cluster: str | None = None, *, progress: Progress = None, **options: Un
 
     Where the account can't be asked, `account_asked` is False: it is what would be made if nothing were there.
     """
-    from gpuctl.workflow.cluster.up import plan as planned
-    from gpuctl.workflow.cluster.up_plan import document
+    from gpuctl.workflow.clusters.up import plan as planned
+    from gpuctl.workflow.clusters.up_plan import document
 
     request = up_request(cluster, options)
     app = silent_app(request.spec.cluster, progress=progress)
@@ -94,7 +94,7 @@ def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
 
     One whose provider can't be asked has the state `unknown`, and the reason as its `problem`.
     """
-    from gpuctl.workflow.cluster.clusters import every_cluster
+    from gpuctl.workflow.clusters.clusters import every_cluster
 
     return tuple(every_cluster(silent_app(DEFAULT_CLUSTER, progress=progress)))
 
@@ -104,14 +104,14 @@ def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = Non
 
     A run that is not over is brought up to date first. Raises NotFound where there is no such run.
     """
-    from gpuctl.workflow.training.runs import results_of
+    from gpuctl.workflow.runs.runs import results_of
 
     return tuple(results_of(silent_app(cluster, progress=progress), runs))
 
 
 def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunInfo, ...]:
     """Return the runs of a cluster, or of all, also of removed ones; the latest last."""
-    from gpuctl.workflow.training.runs import overview
+    from gpuctl.workflow.runs.runs import overview
 
     return tuple(overview(silent_app(cluster or DEFAULT_CLUSTER, progress=progress), cluster))
 
@@ -125,7 +125,7 @@ def advise(
     What fits comes first, by dollars; then what does not, by how much is lacking. `progress` also gets what was
     assumed. Raises Usage for what can't be answered.
     """
-    from gpuctl.workflow.advice.advise import advise as advised
+    from gpuctl.workflow.jobs.advise import advise as advised
 
     request = advise_request(several("args", args), options)
     return advised(silent_app(DEFAULT_CLUSTER, progress=progress), request).rows

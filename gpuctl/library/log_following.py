@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from queue import Full, Queue
 from threading import Event, Thread
 
+from gpuctl.command_line.options import App
 from gpuctl.json_documents import LogLine
-from gpuctl.options import App
-from gpuctl.workflow.training.logs import ranks_of, read_logs
-from gpuctl.workflow.training.runs import latest
+from gpuctl.workflow.runs.logs import ranks_of, read_logs
+from gpuctl.workflow.runs.runs import latest
 
 AHEAD = 1000
 """Lines that are kept for a reader that is slow."""

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
 from gpuctl.scaling.measurements import Layout, parse_layouts
-from gpuctl.workflow.benchmarks.request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
-from gpuctl.workflow.cluster.up import HostKeys
-from gpuctl.workflow.environment.engine_config import with_config
-from gpuctl.workflow.training.earlier import check_earlier
-from gpuctl.workflow.training.request import TrainRequest, check_bring, check_together
+from gpuctl.workflow.clusters.up import HostKeys
+from gpuctl.workflow.jobs.bench_request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
+from gpuctl.workflow.runs.outputs.earlier import check_earlier
+from gpuctl.workflow.runs.request.engine_config import with_config
+from gpuctl.workflow.runs.request.request import TrainRequest, check_bring, check_together
 from inventories.did_you_mean import did_you_mean
 from inventories.hang import OnHang
 from inventories.spec import DEFAULT_CLUSTER, Spec

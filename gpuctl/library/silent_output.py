@@ -6,8 +6,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
+from gpuctl.command_line.options import App, Options
 from gpuctl.errors import Usage
-from gpuctl.options import App, Options
 from gpuctl.output import Output
 from gpuctl.text import clean_lines
 

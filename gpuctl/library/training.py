@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from gpuctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from gpuctl.options import App
-    from gpuctl.workflow.training.job import Job
-    from gpuctl.workflow.training.request import TrainRequest
+    from gpuctl.command_line.options import App
+    from gpuctl.workflow.jobs.job import Job
+    from gpuctl.workflow.runs.request.request import TrainRequest
     from inventories.run import Result
 
 
@@ -20,9 +20,9 @@ def train(
 
     `on_end` gets the job before machines that were started for it are ended, which may take minutes.
     """
-    from gpuctl.workflow.cluster.run_machines import run_machines
-    from gpuctl.workflow.training import train as workflow
-    from gpuctl.workflow.training.request import check_detach, check_files
+    from gpuctl.workflow.jobs import train as workflow
+    from gpuctl.workflow.jobs.run_machines import run_machines
+    from gpuctl.workflow.runs.request.request import check_detach, check_files
 
     check_detach(request)
     check = partial(check_files, app, request)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuctl.run_results.curves.script_losses import LossCurve, script_losses
 from gpuctl.run_results.metric_names import (
     EVENTS,
     Line,
@@ -20,7 +21,6 @@ from gpuctl.run_results.metric_names import (
     step_of,
     unusable,
 )
-from gpuctl.run_results.script_losses import LossCurve, script_losses
 from gpuctl.text import clean
 from inventories.end_reasons import Reason
 from inventories.run import Share, StepMs, TrainSummary, UnusedMetrics

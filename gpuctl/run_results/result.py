@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuctl.run_results import metrics as told
-from gpuctl.run_results.failures import first_failure
-from gpuctl.run_results.log_errors import read
+from gpuctl.run_results.failures.failures import first_failure
+from gpuctl.run_results.failures.log_errors import read
 from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
 from gpuctl.run_results.time_parts import first_step_of, train_parts_of

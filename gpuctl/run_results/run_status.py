@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuctl.run_results.failures import Failure
+from gpuctl.run_results.failures.failures import Failure
 from inventories.end_reasons import Reason
 from inventories.run import NodeRecord, RankRecord, Run, RunStatus
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpuctl import text
-from gpuctl.script_arguments import named_values
+from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.run import Result, RunOptions

@@ -8,7 +8,7 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import plural
-from gpuctl.workflow.advice.advise import AdviceRow
+from gpuctl.workflow.jobs.advise import AdviceRow
 from inventories.money import dollars
 
 MOST_ROWS = 20

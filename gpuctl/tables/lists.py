@@ -15,7 +15,10 @@ from rich.text import Text
 from gpuctl import text
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.run_results.result import args_of, is_other_layout
-from gpuctl.run_results.run_facts import (
+from gpuctl.run_results.variants import differences
+from gpuctl.tables.layout import FittedTable, table_of
+from gpuctl.tables.run import STATUS_STYLES, run_table
+from gpuctl.tables.run_facts import (
     METRIC_NAME_WIDTH,
     accuracy_text,
     commit_text,
@@ -25,9 +28,6 @@ from gpuctl.run_results.run_facts import (
     metric_names,
     metric_text,
 )
-from gpuctl.run_results.variants import differences
-from gpuctl.tables.layout import FittedTable, table_of
-from gpuctl.tables.run import STATUS_STYLES, run_table
 from inventories.machine import MachineInfo
 from inventories.run import Result
 from provision.records import EndGuard

@@ -19,7 +19,7 @@ from gpuctl.run_results.outputs import (
     path_on_node,
     pull_outputs_command,
 )
-from gpuctl.run_results.run_facts import LABEL_WIDTH
+from gpuctl.tables.run_facts import LABEL_WIDTH
 from inventories.outputs import OutputTotal, OutsidePath
 from inventories.run import Result
 from remote.files.tree import human_bytes

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.run_results.advice import advice_on, uneven_note
-from gpuctl.run_results.failures import headline, how_it_ended
+from gpuctl.run_results.failures.failures import headline, how_it_ended
 from gpuctl.run_results.result import alone_sentence, args_of, earlier_of, nothing_was_left
-from gpuctl.run_results.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.run_results.time_parts import time_lines
 from gpuctl.run_results.utilisation import use_lines
 from gpuctl.tables.layout import GAP, FittedTable, table_of
 from gpuctl.tables.outputs import OutputLines
+from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.tables.tune import search_table
 from gpuctl.view import log_line
 from inventories.run import RankResult, Result, Seconds, Share, UnusedMetrics

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import clean, duration, metric, plural, shorten
-from gpuctl.workflow.benchmarks.tune import Tuned
+from gpuctl.workflow.jobs.tune import Tuned
 from inventories.search import Search
 
 ERROR_WIDTH = 60

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuctl.hangs.groups import alike
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import UNKNOWN, clean, clean_lines
+from gpuctl.workflow.runs.hangs.groups import alike
 from inventories.hang import Hang, RankStacks
 from remote.checks.finding import number_ranges
 

@@ -18,7 +18,8 @@ import pytest
 from support import begin_run
 
 import gpuctl
-from gpuctl import cli
+from gpuctl.command_line import cli
+from gpuctl.command_line.options import Options
 from gpuctl.commands import advise as advise_command
 from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
@@ -33,11 +34,10 @@ from gpuctl.library.options import (
     up_request,
 )
 from gpuctl.library.silent_output import SilentOutput, silent_app
-from gpuctl.options import Options
-from gpuctl.workflow.cluster.leftovers import offer
+from gpuctl.workflow.clusters.clean.clean import Seen
+from gpuctl.workflow.clusters.clean.what_to_clean import Choice
+from gpuctl.workflow.clusters.leftovers import offer
 from gpuctl.workflow.machines.thread_output import thread_output
-from gpuctl.workflow.maintenance.clean import Seen
-from gpuctl.workflow.maintenance.what_to_clean import Choice
 from inventories.disk.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
@@ -493,7 +493,7 @@ def test_ctrl_c_at_the_end_of_the_block_tells_of_the_machines(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuctl.workflow.cluster.down.down", interrupted)
+    monkeypatch.setattr("gpuctl.workflow.clusters.down.down", interrupted)
     for error in (None, ValueError("mine")):
         with pytest.raises(KeyboardInterrupt) as raised, gpuctl.cluster("work", keep=False):
             if error is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl import root_help
+from gpuctl.command_line import root_help
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = (
@@ -118,7 +118,7 @@ def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> Non
     )
     assert done.returncode == 0, done.stderr
     modules = set(done.stderr.rpartition("MODULES ")[2].split())
-    assert "gpuctl.root_help" in modules
+    assert "gpuctl.command_line.root_help" in modules
     assert not modules & (unwanted | {"torch", "paramiko", "asyncssh", "fabric", "invoke", "oci", "boto3"})
 
 

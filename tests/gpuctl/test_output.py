@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from terminal import ROOT, Terminal, python
 
+from gpuctl.command_line.options import Options
 from gpuctl.errors import Usage
-from gpuctl.options import Options
 from gpuctl.output import Output
 from inventories.run import StepMs
 
 SAY = """
 import sys
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 from rich.text import Text
 output = Output(Options(no_color="--no-color" in sys.argv, json="--json" in sys.argv))
@@ -28,7 +28,7 @@ output.table(Text("a table", "bold red"))
 """
 ASK = """
 import sys
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 print("ANSWER", Output(Options()).confirm("Really?"))
 """
@@ -133,8 +133,8 @@ def test_confirm_reads_answer_on_terminal(typed: str, answer: bool) -> None:
 def test_confirm_interrupted_exits_130() -> None:
     code = """
 import click, sys
-from gpuctl import cli
-from gpuctl.options import common_options
+from gpuctl.command_line import cli
+from gpuctl.command_line.options import common_options
 @click.command()
 @common_options
 def down(app):

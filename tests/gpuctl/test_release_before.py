@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpuctl import cli
+from gpuctl.command_line import cli
 from gpuctl.tables.run import draw_run
-from gpuctl.workflow.training.collect import attach
+from gpuctl.workflow.runs.collect import attach
 from inventories.disk.store import RunFolder, Store
 from inventories.end_reasons import Ended, Reason
 from inventories.machine import Inventory

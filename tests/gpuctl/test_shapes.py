@@ -21,9 +21,9 @@ from price_pages import (
     served,
 )
 
-from gpuctl import cli
+from gpuctl.command_line import cli
+from gpuctl.command_line.options import Options
 from gpuctl.commands import shapes as command
-from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import shapes_table
 from provision.pricing.catalog import SHAPES

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuctl.command_line.options import App
 from gpuctl.commands.train import report
-from gpuctl.options import App
 from inventories.disk.store import Store
 from inventories.end_reasons import Reason
 from inventories.run import Result, Run, RunNode, Seconds, TrainSummary

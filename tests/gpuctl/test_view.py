@@ -9,13 +9,13 @@ import pytest
 from terminal import Terminal, python
 
 from gpuctl import view as views
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 from gpuctl.view import PlainView, open_view
 
 HEAD = """
 import sys, threading, time
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 from gpuctl.view import open_view
 output = Output(Options(no_color="--no-color" in sys.argv, verbose="--verbose" in sys.argv))

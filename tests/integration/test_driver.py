@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from support import Gpuctl, wait_for
 
-from gpuctl.options import App
-from gpuctl.workflow.cluster.reach import Boot, Reached, reach
+from gpuctl.command_line.options import App
+from gpuctl.workflow.machines.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
 from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import Gpuctl
 
-from gpuctl.run_results.log_errors import read
+from gpuctl.run_results.failures.log_errors import read
 
 pytestmark = pytest.mark.slow
 

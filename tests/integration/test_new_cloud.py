@@ -19,7 +19,7 @@ SSH_PORT = 22022
 PROGRAM = """
 import contextlib, io, json, sys
 import tests.fakes.toy_cloud
-from gpuctl import cli
+from gpuctl.command_line import cli
 
 for line in sys.stdin:
     out, err = io.StringIO(), io.StringIO()

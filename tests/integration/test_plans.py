@@ -164,7 +164,7 @@ def test_up_plan_notes_resources_it_could_not_list(gpuctl: CloudGpuctl) -> None:
     assert any("could not be looked at, so all is shown as new" in note for note in plan["notes"])
 
 
-CODE = "import sys; from gpuctl.cli import main; sys.exit(main(sys.argv[1:]))"
+CODE = "import sys; from gpuctl.command_line.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("gpuctl", ["oci"], indirect=True)

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from gpuctl.run_results.log_errors import path_not_found
+from gpuctl.run_results.failures.log_errors import path_not_found
 from gpuctl.text import clean
 from inventories.run import RunOptions
 from remote.files.tree import Tree, instead_of_sending, read_tree

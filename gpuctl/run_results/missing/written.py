@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from gpuctl.run_results.log_errors import path_not_found
+from gpuctl.run_results.failures.log_errors import path_not_found
 from gpuctl.run_results.missing.files import path_in_project
-from gpuctl.script_sources import names_in
+from gpuctl.scripts.sources import names_in
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from gpuctl.command_line.options import App
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.json_documents import CommandResult, Pulled, Pushed
-from gpuctl.options import App
 from gpuctl.run_results.outputs import pull_command
 from gpuctl.text import clean, plural, with_tilde
-from gpuctl.workflow.connect import connected, load_inventory
+from gpuctl.workflow.machines.connect import connected, load_inventory
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
@@ -227,7 +227,7 @@ def push(
 
 def _place_in_project(app: App, source: Path) -> tuple[str, str]:
     """The current folder's project on the nodes, and the folder in it that a file or folder is in there."""
-    from gpuctl.workflow.cluster.host_firewalls import owner_of
+    from gpuctl.workflow.machines.host_firewalls import owner_of
     from remote.files.sync import code_folder, folder_in
     from remote.files.tree import root_of
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuctl.options import App
-from gpuctl.workflow.connect import load_inventory
+from gpuctl.command_line.options import App
 from gpuctl.workflow.machines.access import machine_of
+from gpuctl.workflow.machines.connect import load_inventory
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine

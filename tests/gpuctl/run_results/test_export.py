@@ -11,7 +11,7 @@ import pytest
 from gpuctl.errors import Failed, Usage
 from gpuctl.output_files import write_file
 from gpuctl.run_results import export
-from gpuctl.run_results.plot_files import check_picture, new_figure
+from gpuctl.run_results.curves.plot_files import check_picture, new_figure
 from inventories.disk.store import RunFolder
 from inventories.end_reasons import Reason
 from inventories.hang import Culprit, Hang

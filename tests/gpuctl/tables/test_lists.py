@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from support import a_run
 from terminal import Terminal
 
+from gpuctl.command_line.options import Options
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
-from gpuctl.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
@@ -157,7 +157,7 @@ def test_run_table_folds_long_log_lines_on_terminal() -> None:
 import sys
 sys.path += {folders!r}
 from test_lists import BAD, WIDE
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.run import draw_run
 Output(Options(no_color=True)).table(draw_run(BAD, log_tail="\\n".join(WIDE)))
@@ -775,7 +775,7 @@ def test_run_table_is_coloured_on_terminal() -> None:
 import sys
 sys.path += {folders!r}
 from test_lists import BAD
-from gpuctl.options import Options
+from gpuctl.command_line.options import Options
 from gpuctl.output import Output
 from gpuctl.tables.run import draw_run
 Output(Options()).table(draw_run(BAD))

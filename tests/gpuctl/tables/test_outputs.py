@@ -9,7 +9,7 @@ from support import a_result, a_run, drawn
 from gpuctl.run_results.outputs import kind_of, with_local_paths_once
 from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
-from gpuctl.workflow.cluster.run_machines import outputs_only_there
+from gpuctl.workflow.jobs.run_machines import outputs_only_there
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile, OutputTotal, OutsidePath
 

@@ -1,0 +1,299 @@
+"""Read a job's file. Pure but for the file itself, and for whether the files that it names are there."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuctl.command_line.job_file.keys import ARGUMENTS, OTHER_WORDS, RUN, SCRIPT, Key, option_keys
+from gpuctl.environment_variables import variable
+from gpuctl.errors import GpuctlError
+from inventories.did_you_mean import did_you_mean
+from inventories.errors import InvalidInput
+from inventories.job_file import repository_above
+from inventories.spec import Spec
+from inventories.validate import CLUSTER, check_cluster_name, spec_at, spec_keys
+from inventories.yaml_source import Keys, Problems, Source, read, shown
+
+NO_LIST = "it should be a list, each item after '- '."
+NO_TEXT = "it should be text; put it in quotes if it is."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a job's file says."""
+
+    path: Path
+    spec: Spec | None
+    """None: it says nothing of a cluster."""
+    options: Mapping[Key, Any]
+    """Values as click gives them to a command. Paths are absolute."""
+    script: Path | None
+    """Absolute."""
+    arguments: tuple[str, ...]
+    """Of the script, of the module, or of the built-in job where neither is named."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder in whose copy the script runs."""
+        return _folder_of(self.path)
+
+    @property
+    def module(self) -> str | None:
+        """The module that runs in place of a script."""
+        return next((value for key, value in self.options.items() if key.field == "module"), None)
+
+
+def read_job(path: Path) -> Job:
+    """Read the file. Raises InvalidInput with a line for each problem in it."""
+    source = read(path)
+    problems = Problems(path)
+    reader = _Reader(source, problems)
+    job = reader.job()
+    problems.raise_if_any()
+    reader.check_together(job)
+    problems.raise_if_any()
+    return job
+
+
+class _Reader:
+    """One file on its way to a job; what is wrong is gathered."""
+
+    def __init__(self, source: Source, problems: Problems) -> None:
+        self._source = source
+        self._problems = problems
+        self._folder = _folder_of(source.path)
+        self._repository = repository_above(self._folder)
+        self._keys = {key.path: key for key in option_keys()}
+
+    def job(self) -> Job:
+        options: dict[Key, Any] = {}
+        script: Path | None = None
+        arguments: tuple[str, ...] = ()
+        spec = None
+        for path in self._paths():
+            try:
+                if path == (CLUSTER,):
+                    spec = self._spec()
+                elif path == (RUN, SCRIPT):
+                    script = self._file(path)
+                elif path == (RUN, ARGUMENTS):
+                    arguments = tuple(self._texts(path))
+                else:
+                    options[self._keys[path]] = self._value(self._keys[path])
+            except InvalidInput as error:
+                self._problem(path, f"key '{'.'.join(path)}': {error}")
+        if script is not None and (RUN, "module") in [key.path for key in options]:
+            self._problem((RUN, "module"), f"key 'run.{SCRIPT}' is there, too: leave out one of them.")
+        return Job(path=self._source.path, spec=spec, options=options, script=script, arguments=arguments)
+
+    def _paths(self) -> "Sequence[tuple[str, ...]]":
+        """The paths of the known keys that are there; the others are problems."""
+        known = [(CLUSTER,), (RUN, SCRIPT), (RUN, ARGUMENTS), *self._keys]
+        sections = {path[0] for path in known if len(path) > 1}
+        found: list[tuple[str, ...]] = []
+        for name in self._mapping(()):
+            if name not in sections:
+                found.append((name,))
+            elif self._source.value(name) is not None:  # a heading, all below which is a comment
+                found += [(name, inner) for inner in self._mapping((name,))]
+        for path in found:
+            if path not in known:
+                self._unknown(path, known)
+        return [path for path in found if path in known]
+
+    def _mapping(self, keys: tuple[str, ...]) -> Mapping[str, Any]:
+        data = self._source.value(*keys)
+        if data is None or isinstance(data, dict):
+            return data or {}
+        subject = f"key '{'.'.join(keys)}'" if keys else "the file"
+        way = "it should be keys with values."
+        if keys == (RUN,) and isinstance(data, str):
+            way = f"put it under '{RUN}', as in '{SCRIPT}: {data}'."
+        self._problem(keys, f"{subject} holds {shown(data)}; {way}")
+        return {}
+
+    def _unknown(self, path: tuple[str, ...], known: "Sequence[tuple[str, ...]]") -> None:
+        """Say that there is no such key, and which one was meant."""
+        beside = list(dict.fromkeys(one[len(path) - 1] for one in known if one[: len(path) - 1] == path[:-1]))
+        name = path[-1]
+        elsewhere = [one for one in known if one[-1] == name]
+        if elsewhere:
+            above = elsewhere[0][:-1]
+            hint = f" here; put it under '{above[0]}'." if above else " here; put it at the top."
+        elif name in spec_keys():
+            hint = f" here; put it under '{CLUSTER}'."
+        elif OTHER_WORDS.get(name) in {part for one in known for part in one}:
+            meant = next(one for one in known if OTHER_WORDS[name] in one)
+            hint = f"; did you mean '{'.'.join(meant[: meant.index(OTHER_WORDS[name]) + 1])}'?"
+        else:
+            hint = did_you_mean(name, beside) or "."
+        self._problem(path, f"key '{'.'.join(path)}' is not known{hint} Allowed: {', '.join(beside)}.")
+
+    def _spec(self) -> Spec | None:
+        value = self._source.value(CLUSTER)
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return spec_at(self._source, (CLUSTER,), self._problems)
+        return Spec(cluster=check_cluster_name(value))
+
+    def _value(self, key: Key) -> object:
+        option, path = key.option, key.path
+        if option.name == "env":
+            return tuple(self._variables(path))
+        if option.multiple:
+            return tuple(self._each(key))
+        return self._one(key, path)
+
+    def _each(self, key: Key) -> Iterator[object]:
+        """The values of a list; what is wrong with one is told with its own line."""
+        for at in self._items(key.path):
+            try:
+                value = self._one(key, at)
+            except InvalidInput as error:
+                self._problem(at, f"key '{'.'.join(key.path)}': {error}")
+            else:
+                yield value.absolute() if isinstance(value, Path) else value
+
+    def _one(self, key: Key, at: Keys) -> object:
+        """A value that is no list, as click gives it to a command."""
+        kind, value = key.option.type, self._source.value(*at)
+        if key.option.is_flag:
+            if not isinstance(value, bool):
+                raise InvalidInput(f"{shown(value)} can't be used: it should be true or false.")
+            return value
+        if isinstance(kind, click.Path):
+            path = Path(_converted(key, str(self._path(at))))
+            if not os.path.lexists(path):
+                raise InvalidInput(f"there is no file or folder {path}.")
+            if key.field != "wheels":
+                self._check_inside(path)
+            return path
+        if isinstance(kind, click.IntRange | click.types.IntParamType):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidInput(f"{shown(value)} can't be used: it should be a whole number.")
+            return _converted(key, value)
+        if key.values and isinstance(value, list | dict | None):
+            raise InvalidInput(f"{shown(value)} can't be used: it should be {key.values}.")
+        # As it is written: `off` is a truth value in YAML.
+        return _converted(key, self._source.text(*at) if isinstance(value, int | float) else self._text(at))
+
+    def _text(self, at: Keys) -> str:
+        value = self._source.value(*at)
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise InvalidInput(f"{shown(value)} can't be used: {NO_TEXT}")
+        return value.strip()
+
+    def _path(self, at: Keys) -> Path:
+        return self._folder / os.path.expanduser(self._text(at))  # noqa: PTH111 - never raises
+
+    def _file(self, at: Keys) -> Path:
+        path = self._path(at)
+        if not os.path.isfile(path):  # noqa: PTH113 - never raises
+            raise InvalidInput(f"there is no file {path}.")
+        self._check_inside(path)
+        return path
+
+    def _check_inside(self, path: Path) -> None:
+        """Raise InvalidInput for what is not the project's: a file of others does not say what of yours is sent."""
+        if self._repository is None:
+            return
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._repository)):
+            raise InvalidInput(
+                f"{path} leads out of {self._repository}, the project's repository. Copy what the script needs into "
+                "it, or type the path as an option of the command."
+            )
+
+    def _items(self, at: Keys) -> list[Keys]:
+        """Where the items of a list are; one that stands alone is a list, too."""
+        value = self._source.value(*at)
+        if value is None or isinstance(value, dict):
+            raise InvalidInput(f"{shown(value)} can't be used: {NO_LIST}")
+        return [(*at, index) for index in range(len(value))] if isinstance(value, list) else [at]
+
+    def _texts(self, at: Keys) -> list[str]:
+        """A list of words, each as it is written: 1e-4, 007, true."""
+        value = self._source.value(*at)
+        if isinstance(value, str):
+            raise InvalidInput(
+                f"{shown(value)} can't be used: it should be a list, as in [{', '.join(value.split())}]."
+            )
+        if not isinstance(value, list):
+            raise InvalidInput(f"{shown(value)} can't be used: {NO_LIST}")
+        return [self._as_written(item) for item in self._items(at)]
+
+    def _variables(self, at: Keys) -> list[str]:
+        """`NAME=VALUE`, or `NAME` alone, whose value is taken from here when it is needed."""
+        mapping = self._source.value(*at)
+        if not isinstance(mapping, dict):
+            raise InvalidInput(f"{shown(mapping)} can't be used: it should be lines such as NAME: value.")
+        found = []
+        for name, value in mapping.items():
+            try:
+                variable(f"{name}=")
+                found.append(name if value is None else f"{name}={self._as_written((*at, name))}")
+            except GpuctlError as error:
+                self._problem((*at, name), f"key '{'.'.join((*map(str, at), name))}': {error}")
+        return found
+
+    def _as_written(self, at: Keys) -> str:
+        text = self._source.text(*at)
+        if text is None or "\0" in text:
+            raise InvalidInput(f"{shown(self._source.value(*at))} can't be used: {NO_TEXT}")
+        return text
+
+    def _problem(self, at: Keys, text: str) -> None:
+        self._problems.add(self._source.line(*at), text)
+
+    def check_together(self, job: Job) -> None:
+        """Add what the options' own checks refuse, at the line of the option that it is about."""
+        from gpuctl.library.options import TrainOptions, train_request
+
+        words = (*(() if job.script is None else ("script",)), *job.arguments)
+        known = TrainOptions.__annotations__
+        given = {
+            key: value for key, value in job.options.items() if key.field in known and key.field != "env"
+        }
+
+        def refused(*keys: Key) -> str | None:
+            options: Any = {key.field: given[key] for key in keys}
+            try:
+                train_request(words, options)
+            except GpuctlError as error:
+                return str(error)
+            return None
+
+        if (why := refused(*given)) is None:
+            return
+        alone = next((key for key in given if refused(key) == why), None)
+        named = next((key for key in given if any(name in why for name in key.option.opts)), None)
+        about = alone or named
+        name, sentence = ".".join(about.path) if about else "", _in_keys(why)
+        where = "" if name in sentence else f"key '{name}': "
+        self._problem(about.path if about else (RUN,), where + sentence)
+
+
+def _in_keys(sentence: str) -> str:
+    """A sentence on options, with the keys in their place."""
+    keys = {
+        name: ".".join(key.path) for key in option_keys() for name in key.option.opts if name.startswith("--")
+    }
+    return re.sub(r"--[a-z][a-z-]*", lambda found: keys.get(found[0], found[0]), sentence)
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that a file lies in, or a link to it; `../gpuctl.yaml` without its `..`."""
+    return Path(os.path.abspath(path)).parent  # noqa: PTH100 - links stay
+
+
+def _converted(key: Key, value: str | int | None) -> Any:  # noqa: ANN401 - a parameter's type is its own
+    """A value as click makes it of what was typed. Raises InvalidInput."""
+    try:
+        return key.option.type.convert(value, key.option, None)
+    except click.BadParameter as error:
+        raise InvalidInput(error.message) from error

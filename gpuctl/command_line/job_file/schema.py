@@ -1,0 +1,147 @@
+"""The JSON schema of a job's file, for editors: made of what reads the file. Pure."""
+
+import ast
+import inspect
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import click
+
+from gpuctl.command_line.job_file.keys import ARGUMENTS, ENVIRONMENT, RUN, SCRIPT, TOP, Key, option_keys
+from inventories import spec
+from inventories.job_file import NAME
+from inventories.spec import Spec
+from inventories.validate import CLUSTER, spec_keys
+
+Schema = dict[str, Any]
+SECTIONS = {
+    CLUSTER: "The machines, as in the spec file of gpuctl up -f; or only the name of the cluster.",
+    ENVIRONMENT: "What the ranks find installed, and their variables.",
+    RUN: "What is run, and how it is started.",
+}
+SCRIPT_HELP = (
+    "The script, from this file's folder, in which it runs. Without a script and a module: the built-in job."
+)
+ARGUMENTS_HELP = (
+    "Arguments of the script, the module or the built-in job, each an item, as it is to be passed."
+)
+VARIABLES_HELP = "Variables of every rank. One without a value takes its value from where gpuctl is started."
+TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string"}
+"""Type of a field of Spec → what a person writes."""
+
+
+def schema() -> Schema:
+    """Return the whole schema, of draft 7, which editors know."""
+    keys = option_keys()
+    run = {
+        SCRIPT: {"type": "string", "description": SCRIPT_HELP},
+        ARGUMENTS: {"type": "array", "items": _scalar(), "description": ARGUMENTS_HELP},
+    }
+    sections = {
+        ENVIRONMENT: _mapping(_of_options(keys, ENVIRONMENT)),
+        RUN: _mapping(run | _of_options(keys, RUN)),
+        CLUSTER: _cluster(),
+    }
+    described = {
+        name: sections[name] | {"description": described} for name, described in SECTIONS.items()
+    } | _of_options(keys, TOP)
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": NAME,
+        "description": "A job of gpuctl's: what it needs, what is run, what comes back.",
+        **_mapping(described),
+    }
+
+
+def spec_meanings() -> dict[str, str]:
+    """Field of Spec → the text that stands under it."""
+    [body] = [
+        node.body
+        for node in ast.parse(inspect.getsource(spec)).body
+        if isinstance(node, ast.ClassDef) and node.name == Spec.__name__
+    ]
+    found = {}
+    for field, text in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant), field.target.id
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def spec_types() -> dict[str, Any]:
+    """Field of Spec → its type, beside None."""
+    hints = get_type_hints(Spec).items()
+    return {
+        name: next(
+            (one for one in get_args(hint) if one is not NoneType and get_origin(hint) is UnionType), hint
+        )
+        for name, hint in hints
+    }
+
+
+def _mapping(properties: Schema, *types: str) -> Schema:
+    """Keys with values. `types`: what it may be; empty: that, or nothing but comments."""
+    return {
+        "type": list(types or ("object", "null")),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _scalar(*more: str) -> Schema:
+    """Anything that is passed on as it is written."""
+    return {"type": ["string", "number", "boolean", *more]}
+
+
+def _of_options(keys: tuple[Key, ...], section: str) -> Schema:
+    return {key.name: _option(key) for key in keys if key.section == section}
+
+
+def _option(key: Key) -> Schema:
+    """What an option's key takes."""
+    if key.field == "env":
+        return {
+            "type": "object",
+            "additionalProperties": _scalar("null"),
+            "description": VARIABLES_HELP,
+        }
+    text = (key.option.help or "").removesuffix(" Repeatable.")
+    if key.option.multiple:
+        return {"type": ["array", "string"], "items": {"type": "string"}, "description": text}
+    return _value(key) | {"description": text}
+
+
+def _value(key: Key) -> Schema:
+    kind = key.option.type
+    if key.option.is_flag:
+        return {"type": "boolean"}
+    if isinstance(kind, click.Choice):
+        return {"enum": list(kind.choices)}
+    if isinstance(kind, click.IntRange):
+        return {"type": "integer", "minimum": kind.min, "maximum": kind.max}
+    return {"type": ["string", "integer"] if key.takes_number else "string"}
+
+
+def _cluster() -> Schema:
+    """The spec's own keys, those of `network` within it."""
+    meanings, types = spec_meanings(), spec_types()
+    properties: Schema = {}
+    for path, field in spec_keys().items():
+        above, _, name = path.rpartition(".")
+        within = properties.setdefault(above, _mapping({}, "object"))["properties"] if above else properties
+        within[name] = _field(field, types[field]) | {"description": meanings[field]}
+    return _mapping(properties, "object", "string", "null")
+
+
+def _field(field: str, kind: Any) -> Schema:  # noqa: ANN401 - a type
+    if field == "ttl_s":
+        return {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd])+$"}
+    if field == "driver":
+        return {"type": ["string", "integer"]}
+    if field == "setup":
+        step = {"type": "object", "maxProperties": 1, "additionalProperties": False}
+        named = step | {"properties": {"run": {"type": "string"}, "fab": {"type": "string"}}}
+        return {"type": "array", "items": {"anyOf": [{"type": "string"}, named]}}
+    return {"type": TYPES[kind]}

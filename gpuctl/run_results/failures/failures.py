@@ -1,0 +1,393 @@
+"""Which failure of a run came first.
+
+When one rank fails, the others follow: their peer is gone, and the launcher ends them. What a person wants
+to see is the rank that began it. A rank that gave up waiting is not that one: those are that it waited for.
+Everything here is judged from records, in the cluster's time: a node's clock less its offset.
+"""
+
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuctl.run_results import metrics
+from gpuctl.run_results.failures.rank_end import ASKED, ECHOES, rank_end
+from gpuctl.run_results.metric_names import Line
+from gpuctl.text import for_cluster
+from inventories.end_reasons import Ended, Reason
+from inventories.run import FirstError, NodeRecord, RankRecord, Run
+from remote.end_sentences import sentence
+
+SUSPICION = {
+    Reason.EXIT_CODE: 0,
+    Reason.SIGNAL: 0,
+    Reason.OUT_OF_MEMORY: 0,
+    Reason.SHARED_MEMORY_FULL: 0,
+    Reason.CUDA_ERROR: 0,
+    Reason.MODULE_NOT_FOUND: 0,
+    Reason.FILE_NOT_FOUND: 0,
+    Reason.THREAD_AT_EXIT: 0,
+    Reason.NOT_STARTED: 0,
+    Reason.DISK_FULL: 1,
+    Reason.SHUT_DOWN: 1,
+    Reason.REBOOTED: 1,
+    Reason.CONTAINER_RESTARTED: 1,
+    Reason.RUNNER_KILLED: 1,
+    Reason.NO_RECORD: 1,
+    Reason.NODE_FAILED: 1,
+    Reason.NODE_LOST: 1,
+    Reason.NODE_SILENT: 1,
+    Reason.UNREACHABLE: 1,
+    Reason.BAD_ANSWER: 1,
+    Reason.MACHINE_REMOVED: 1,
+    Reason.RAY_LATE: 1,
+    Reason.RAY_ENDED: 1,
+    Reason.TOLD: 1,
+    # 2: a rank that was ended while it died of an error of its own.
+    Reason.UNKNOWN: 3,
+    # It may tell only that another rank is gone.
+    Reason.NCCL_ERROR: 4,
+    Reason.TIMED_OUT: 5,
+    # What is made of a rank's end later; no rank and no node says so itself.
+    Reason.HUNG: 5,
+    Reason.ENDED_EARLY: 5,
+    Reason.TERMINATED: 6,
+    Reason.LOST_PEER: 7,
+    Reason.LAUNCHER_ENDED: 8,
+    # No failures.
+    Reason.STOPPED: 9,
+    Reason.STOPPED_HUNG: 9,
+    Reason.RESIZED: 9,
+    Reason.PEER_FAILED: 9,
+}
+"""How near each reason is to the cause: of a run's ends, the one of the lowest number began it."""
+DYING = 2
+_RAY_FOLLOWS = 1.5
+"""Ray's end on a node other than its head's, where that one failed."""
+_KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})
+SAME_MOMENT_S = 2.0
+"""Ranks killed within this time were killed by one hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The failure that came first."""
+
+    error: FirstError
+    exit_code: int | None
+    """The rank's, else the launcher's; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a rank, or a node's part, ended that did not end well."""
+
+    ended: Ended
+    at: float
+    """In the cluster's time; infinite where it is not known."""
+    node: str
+    rank: int | None = None
+    """None: the node."""
+    stopped: bool = False
+    """Whether a stop explains its end, whatever the status: its node, or another by an order, had been stopped."""
+    own_error: bool = False
+    """Whether its log tells of an exception of its own."""
+    head: bool = False
+    """Of a node: whether it is the first, on which Ray's head is."""
+
+    @property
+    def reason(self) -> Reason:
+        """What ended it."""
+        return self.ended.reason
+
+    @property
+    def asked(self) -> bool:
+        """Whether it ended as it was asked to."""
+        return self.ended.signal in ASKED
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was killed."""
+        return self.ended.signal == signal.SIGKILL
+
+
+def first_failure(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
+    lines: Mapping[int, Sequence[Line]] | None = None,
+) -> Failure | None:
+    """The earliest failure that began by itself; None where there is none.
+
+    `lines`: the ranks' metrics. What a stop did to the ranks is no failure. A node is named where no rank's end
+    explains it.
+    """
+    failure = _first(run, ranks, nodes, log_tails, lines or {})
+    if failure is None or failure.error.rank is None:
+        return failure
+    place = metrics.place_of((lines or {}).get(failure.error.rank, ()))
+    return replace(failure, error=replace(failure.error, place=place))
+
+
+def _first(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
+    lines: Mapping[int, Sequence[Line]],
+) -> Failure | None:
+    """The earliest failure, without the rank's place."""
+    ends = _rank_ends(run, ranks, nodes, log_tails, lines)
+    if _stopped_at_an_unknown_time(ends, nodes):
+        ends = [end for end in ends if end.reason is Reason.UNKNOWN]
+    began = which_began([*ends, *_node_ends(run, nodes)])
+    if began is None and not any(node.stop_ordered for node in nodes):
+        began = min(ends, key=_when, default=None)  # nobody ordered a stop, so an end caused the stops
+    if began is None:
+        return None
+    if began.reason is Reason.TIMED_OUT:
+        return _waited_for(run, ranks, began, _silent(run, ranks, ends))
+    if began.reason is Reason.LOST_PEER and (done := _ended_well_before(run, ranks, nodes, began)):
+        return _waited_for(run, ranks, began, done)
+    error = FirstError(
+        rank=began.rank,
+        node=began.node,
+        message=for_cluster(sentence(began.ended), run.cluster),
+        reason=began.reason,
+        detail=began.ended.detail,
+        cause=began.ended.cause,
+    )
+    return Failure(error=error, exit_code=began.ended.exit_code)
+
+
+def which_began(ends: Sequence[End]) -> End | None:
+    """The end that began the others; None where none did, as all were stopped."""
+    nodes = [end for end in ends if end.rank is None]
+    ranks = sorted((end for end in ends if end.rank is not None), key=_when)
+    suspects = _by_themselves(ranks)
+    if suspects and all(end.reason in ECHOES for end in suspects):
+        suspects = _of_echoes(suspects, ranks)
+    head_failed = any(end.head and end.reason is not Reason.LAUNCHER_ENDED for end in nodes)
+
+    def suspicion(end: End) -> tuple[float, tuple[float, bool, int]]:
+        level: float = SUSPICION[end.reason]
+        if end.reason is Reason.RAY_ENDED and head_failed and not end.head:
+            level = _RAY_FOLLOWS
+        if end.rank is not None and end.own_error and (end.stopped or end.reason is Reason.TERMINATED):
+            level = DYING
+        return (level, _when(end))
+
+    return min([*suspects, *nodes], key=suspicion, default=None)
+
+
+def _by_themselves(ranks: Sequence[End]) -> list[End]:
+    """Of the ranks' ends, in order of time, those that no stop and no earlier end explains."""
+    own = [end for end in ranks if not end.stopped]
+    unknown = [end for end in own if end.reason is Reason.UNKNOWN]
+    first = next((end for end in own if end.reason is not Reason.UNKNOWN), None)
+    if first is not None and first.reason is Reason.TERMINATED:
+        return [
+            first,
+            *unknown,
+        ]  # whoever ended it began it, unless that followed from an end that nobody saw
+    waited = next((end for end in own if end.reason is Reason.TIMED_OUT), None)
+
+    def follows(end: End) -> bool:
+        """Whether it was ended as another rank had given up waiting."""
+        after = waited is not None and end.at >= waited.at
+        killed = end.reason is Reason.UNKNOWN or (end.reason is Reason.SIGNAL and end.killed)
+        return after and killed and not end.own_error
+
+    return [end for end in own if end.reason is not Reason.TERMINATED and not follows(end)]
+
+
+def _of_echoes(echoes: Sequence[End], ranks: Sequence[End]) -> list[End]:
+    """The suspects where all ranks that ended by themselves only tell of another one.
+
+    It may be one that was ended while it was still dying of its own error.
+    """
+    return [*(end for end in ranks if end.own_error), *echoes]
+
+
+def _when(end: End) -> tuple[float, bool, int]:
+    """By time; of one instant, those first that were not asked to end."""
+    return (end.at, end.asked, -1 if end.rank is None else end.rank)
+
+
+def how_it_ended(error: FirstError) -> str:
+    """`failed`; `ended` of ranks that ended well, and that others waited for."""
+    return "ended" if error.reason is Reason.ENDED_EARLY else "failed"
+
+
+def failed_first(error: FirstError) -> str:
+    """`rank 1 on gpu-1 failed first`, `gpu-1 failed first`, or that it is not known which rank did."""
+    if error.rank is not None:
+        return f"{_who(error)} {how_it_ended(error)} first"
+    return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
+
+
+def headline(error: FirstError) -> tuple[str, str]:
+    """Who failed, to be stressed, and what of: `rank 1 on gpu-1 failed first: `, `exit status 3: boom`."""
+    if error.reason is not Reason.ENDED_EARLY:
+        return f"{failed_first(error)}: ", error.message
+    return "" if error.rank is None else f"{_who(error)} ", error.message
+
+
+def _who(error: FirstError) -> str:
+    """`rank 1 on gpu-1`, `rank 1 on gpu-1 (stage 2 of 4)`."""
+    return f"rank {error.rank} on {error.node}" + (f" ({error.place})" if error.place else "")
+
+
+def _rank_ends(
+    run: Run,
+    ranks: Mapping[str, Sequence[RankRecord]],
+    nodes: Sequence[NodeRecord],
+    log_tails: Mapping[int, str],
+    lines: Mapping[int, Sequence[Line]],
+) -> list[End]:
+    """The ranks that ended badly, earliest first."""
+    of = {node.node: node for node in nodes}
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    by_itself = any(node.exit_code != 0 and not node.stopped for node in nodes)
+    ordered_at = _ordered_at(run, nodes)
+    ends = []
+    for name, records in ranks.items():
+        node, offset = of.get(name), offsets.get(name, 0.0)
+        for record in records:
+            if record.exit_code == 0 or (
+                record.exit_code is None and not (by_itself and _gone(record, node))
+            ):
+                continue
+            ended, own_error = rank_end(record, log_tails.get(record.rank, ""), lines.get(record.rank, ()))
+            told = None if node is None else node.stopped_at
+            at = math.inf if record.ended_at is None else record.ended_at - offset
+            # A rank can only lose a peer after the peer's stop: what says otherwise is the clocks' difference.
+            order = ordered_at - SAME_MOMENT_S if ended.reason is Reason.LOST_PEER else ordered_at
+            # Of one clock, the node's: those of two may differ by more than a stop takes.
+            by_own_stop = told is not None and record.ended_at is not None and record.ended_at >= told
+            end = End(
+                ended=ended,
+                at=at,
+                node=name,
+                rank=record.rank,
+                stopped=by_own_stop or order <= at < math.inf,
+                own_error=own_error,
+            )
+            ends.append(end)
+    return sorted(ends, key=_when)
+
+
+def _ordered_at(run: Run, nodes: Sequence[NodeRecord]) -> float:
+    """Return the time of the first ordered stop, in the cluster's time. Infinity: no order, or an unknown time."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    ordered = [
+        node.stopped_at - offsets.get(node.node, 0.0)
+        for node in nodes
+        if node.stop_ordered and node.stopped_at is not None
+    ]
+    return min(ordered, default=math.inf)
+
+
+def _gone(record: RankRecord, node: NodeRecord | None) -> bool:
+    """Whether a rank without an exit status has ended.
+
+    One that is not known to have is gone where its launcher failed: something killed its watcher with it. Where
+    the launcher or the node was itself ended from outside, its ranks were ended with it.
+    """
+    if record.ended_at is not None:
+        return True
+    if node is None or node.stopped or node.failure:
+        return False
+    return node.exit_code is not None and 0 < node.exit_code <= 128
+
+
+def _node_ends(run: Run, nodes: Sequence[NodeRecord]) -> list[End]:
+    """The nodes that failed themselves, or whose launchers did."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    head = next((node.name for node in run.nodes), None)
+    ordered_at = _ordered_at(run, nodes)
+    ends = []
+    for node in nodes:
+        at = math.inf if node.ended_at is None else node.ended_at - offsets.get(node.node, 0.0)
+        if node.failure:
+            ended = replace(node.failure, exit_code=node.exit_code)
+        elif node.exit_code != 0 and not node.stopped and not ordered_at <= at < math.inf:
+            ended = Ended(reason=Reason.LAUNCHER_ENDED, program=node.launcher, exit_code=node.exit_code)
+        else:
+            continue
+        ends.append(End(ended=ended, at=at, node=node.node, head=node.node == head))
+    return ends
+
+
+def _stopped_at_an_unknown_time(ends: Sequence[End], nodes: Sequence[NodeRecord]) -> bool:
+    """Whether a stop explains the ranks' ends of which it is not known when it came.
+
+    The first was asked to end, or all were killed at once.
+    """
+    seen = [end for end in ends if not end.stopped and end.ended.exit_code is not None]
+    if not seen or not any(node.stop_ordered and node.stopped_at is None for node in nodes):
+        return False
+    killed = all(end.killed for end in seen)
+    return seen[0].asked or (killed and seen[-1].at - seen[0].at < SAME_MOMENT_S)
+
+
+def _waited_for(
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], first: End, silent: Mapping[int, str]
+) -> Failure:
+    """The failure of the ranks (→ node) that others waited for until the `first` gave up, or saw them gone."""
+    silent = {rank: node for rank, node in silent.items() if rank in first.ended.ranks} or silent
+    codes = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    if not silent:
+        reason = Reason.TIMED_OUT
+    elif all(codes.get(rank) == 0 for rank in silent):
+        reason = Reason.ENDED_EARLY
+    else:
+        reason = Reason.HUNG
+    ended = replace(first.ended, reason=reason, rank=first.rank, ranks=tuple(sorted(silent)))
+    nodes = set(silent.values() if silent else (node.name for node in run.nodes))
+    error = FirstError(
+        rank=min(silent) if len(silent) == 1 else None,
+        node=min(nodes) if len(nodes) == 1 else None,
+        message=sentence(ended),
+        reason=reason,
+        ranks=ended.ranks,
+        detail=ended.detail,
+    )
+    return Failure(error=error, exit_code=first.ended.exit_code)
+
+
+def _ended_well_before(
+    run: Run, ranks: Mapping[str, Sequence[RankRecord]], nodes: Sequence[NodeRecord], victim: End
+) -> dict[int, str]:
+    """Rank → node of those that had ended well when the `victim` lost its peer, and not as they were told to."""
+    offsets = {node.name: node.clock_offset_s for node in run.nodes}
+    told = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
+    return {
+        record.rank: name
+        for name, records in ranks.items()
+        for record in records
+        if record.exit_code == 0
+        and record.ended_at is not None
+        and record.ended_at < told.get(name, math.inf)
+        and record.ended_at - offsets.get(name, 0.0) <= victim.at + SAME_MOMENT_S
+    }
+
+
+def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[End]) -> dict[int, str]:
+    """Rank → node of those that the others can have waited for, as far as it is known.
+
+    They are not among those that gave up, or lost a peer. A rank that works takes SIGTERM, one that is stopped or
+    hangs in the driver does not; one that had ended well is meant where there is no other.
+    """
+    echoes = {end.rank for end in ends if end.reason in ECHOES}
+    known = {record.rank: record.exit_code for records in ranks.values() for record in records}
+    others = {
+        rank: node.name
+        for node in run.nodes
+        for rank in range(node.first_rank, node.first_rank + node.nproc)
+        if rank not in echoes
+    }
+    alive = {rank: node for rank, node in others.items() if known.get(rank) != 0}
+    deaf = {rank: node for rank, node in alive.items() if known.get(rank) in (None, *_KILLED)}
+    return deaf or alive or others

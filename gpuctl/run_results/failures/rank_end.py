@@ -1,0 +1,107 @@
+"""What ended one rank: by its exit status, its log, what it told itself, and what its node saw. Pure."""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuctl.run_results import metrics
+from gpuctl.run_results.failures import log_errors
+from gpuctl.run_results.failures.stacks import crashed_at
+from gpuctl.run_results.metric_names import Line
+from gpuctl.text import clean
+from inventories.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.run import RankRecord
+
+ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
+"""They tell only that another rank is gone, or does not come."""
+ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+MEMORY_KILL_S = 60.0
+"""A rank may notice so late that the kernel killed a process of it."""
+FULL_SHARE = 1 / 16
+"""Of /dev/shm: with less free, what did not fit may be what failed."""
+
+
+def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> tuple[Ended, bool]:
+    """Return what ended a rank, and whether its log tells of an error of its own. `lines`: its metrics."""
+    code = record.exit_code
+    bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
+    if record.ended is not None:
+        return replace(record.ended, exit_code=code), False
+    said, crash = log_errors.without_crash(log_tail)
+    log = log_errors.read(said, code=code)
+    reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
+    own = log.traceback and reason not in ECHOES
+    facts = None if record.facts is None else _cleaned(record.facts)
+    if bare.signal in CRASHES:
+        place = crashed_at(crash or (facts.crash_stacks if facts else ""))
+        bare = replace(bare, place=clean(place, 500))
+    elif bare.signal is None or own:
+        bare = replace(bare, place=clean(log.place, 500))
+    detail = log.words
+    if log.cause is Cause.CHILD_GONE and (place := crashed_at(crash)):
+        detail = f"{detail.rstrip('.')}: it crashed in C code that was called from {clean(place, 500)}"
+    ended = replace(bare, reason=reason or bare.reason, ranks=ranks, detail=detail, facts=facts)
+    if reason not in ECHOES:
+        ended = replace(ended, cause=log.cause)
+        ended = _by_signal(ended, log) if reason is None or _is_asked(bare) else ended
+        ended = _by_node(ended, record)
+    return ended, own
+
+
+def _is_asked(ended: Ended) -> bool:
+    return ended.signal in (*ASKED, signal.SIGKILL) or ended.exit_code is None
+
+
+def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
+    """What a rank ended of whose log gives no reason, or that somebody ended: then its words count for little."""
+    if ended.signal in ASKED:
+        told = log.traceback or (ended.exit_code or 0) > 0
+        detail = ended.detail if told else ""
+        raised = log.traceback and log.last and (ended.exit_code or 0) <= 0
+        return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=Cause.RAISED if raised else None)
+    if ended.signal == signal.SIGKILL or ended.exit_code is None:
+        reason = Reason.SIGNAL if ended.exit_code else Reason.UNKNOWN
+        if log.traceback and log.last and ended.exit_code:
+            return replace(ended, reason=reason, cause=Cause.RAISED)
+        return replace(ended, reason=reason, detail="", cause=None, place="")
+    reason = Reason.SIGNAL if ended.signal else Reason.EXIT_CODE
+    return replace(ended, reason=reason)
+
+
+def _by_node(ended: Ended, record: RankRecord) -> Ended:
+    """What the node saw goes before what is only said."""
+    facts = ended.facts
+    if facts is None:
+        return ended
+    killed = ended.reason in (Reason.SIGNAL, Reason.UNKNOWN) and ended.signal in (signal.SIGKILL, None)
+    if (killed or log_errors.child_was_killed(ended.detail)) and _memory_was_out(facts, record):
+        return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=Cause.KERNEL_KILL)
+    if facts.address_space_bytes and log_errors.needs_addresses(ended.detail):
+        return replace(ended, reason=Reason.OUT_OF_MEMORY, cause=None)
+    no_room = ended.signal == signal.SIGBUS or re.search(log_errors.NO_SPACE, ended.detail)
+    if no_room and _shm_was_full(facts):
+        return replace(ended, reason=Reason.SHARED_MEMORY_FULL, cause=None)
+    return ended
+
+
+def _memory_was_out(facts: EndFacts, record: RankRecord) -> bool:
+    if facts.memory_kill_at is None:
+        return False
+    return record.ended_at is None or record.ended_at - facts.memory_kill_at <= MEMORY_KILL_S
+
+
+def _shm_was_full(facts: EndFacts) -> bool:
+    size, free = facts.shm_bytes, facts.shm_least_free_bytes
+    return bool(size) and size is not None and free is not None and free < size * FULL_SHARE
+
+
+def _cleaned(facts: EndFacts) -> EndFacts:
+    """The facts without what could steer a terminal: a node sent them."""
+    return replace(
+        facts,
+        killed_process=clean(facts.killed_process, 100),
+        nccl_interfaces=tuple(clean(name, 100) for name in facts.nccl_interfaces),
+        nccl_warning=clean(facts.nccl_warning, log_errors.MOST_SAID),
+    )

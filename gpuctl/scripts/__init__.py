@@ -1,0 +1,1 @@
+"""The user's script: its sources and arguments."""

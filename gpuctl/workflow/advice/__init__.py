@@ -1,1 +1,0 @@
-"""Which machines and which strategy a job should have, before anything is rented."""

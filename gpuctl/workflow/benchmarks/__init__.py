@@ -1,1 +1,0 @@
-"""Many runs that answer one question: bench, bandwidth, tune."""

@@ -1,1 +1,0 @@
-"""From nothing to a cluster and back: up, status, down, reap."""

@@ -1,0 +1,101 @@
+"""Which provider and which cluster a spec means, beside what there is already. Asks no cloud."""
+
+import itertools
+from dataclasses import replace
+
+from gpuctl.command_line.options import App
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput, InventoryError
+from inventories.spec import Spec
+from provision.errors import RefusedPlan, UnknownShape
+from provision.provider import Provider
+from provision.provider_registry import CLOUDS, RENTED, base_of
+
+MOST_OF_A_NAME = 16
+"""Characters of a cluster's name that a name made of it has."""
+
+
+def taken(spec: Spec) -> Spec:
+    """The spec with its shape's name as the cloud writes it.
+
+    Raises UnknownShape for a GPU's name or a part of a shape's, and InvalidInput where shape, provider and region
+    are of different clouds.
+    """
+    from gpuctl.shape_names import proposals, written
+    from provision.pricing.catalog import provider_by_name
+    from provision.regions import refuse_foreign
+
+    provider = spec.provider
+    if spec.shape is not None and provider in (None, *RENTED):
+        spec = replace(spec, shape=written(spec.shape))
+        assert spec.shape is not None
+        owner = "local" if spec.shape == "local" else provider_by_name(spec.shape)
+        meant = proposals(spec.shape, provider and base_of(provider)) if owner is None else ""
+        if meant:
+            raise UnknownShape(meant)
+        if provider is not None and owner in CLOUDS and owner != base_of(provider):
+            raise InvalidInput(
+                f"{spec.shape} is a shape of {owner.upper()}: leave out --provider {provider}, or name another shape."
+            )
+        provider = provider or owner
+    if provider is not None and provider in RENTED:
+        refuse_foreign(spec.region, provider)
+    return spec
+
+
+def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
+    """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
+    from provision.provider_registry import check_name, infer, load
+
+    had = provider_name(folder)
+    if had is not None and spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
+        spec = replace(spec, provider=had)
+    name = infer(spec)
+    check_name(name)
+    if had is not None and name != had:
+        raise RefusedPlan(
+            f"The cluster {folder.name} is of provider {had}, not {name}. Remove it first (gpuctl down --cluster "
+            f"{folder.name}), or make a new one beside it, with the same options: gpuctl up --cluster "
+            f"{_free(folder, name).name} …"
+        )
+    return load(name, folder)
+
+
+def provider_name(folder: ClusterFolder) -> str | None:
+    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
+    try:
+        if folder.exists():
+            return folder.load().provider
+    except InventoryError:
+        pass  # the journal knows as well
+    entries = [entry for entry in folder.journal.read() if entry["event"] == "up"]
+    return str(entries[-1]["provider"]) if entries else None
+
+
+def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
+    """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
+    from provision.provider_registry import infer, names
+
+    had = provider_name(folder)
+    if had is None or spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
+        return folder
+    wanted = infer(spec)
+    if wanted == had or wanted not in names():
+        return folder
+    free = _free(folder, wanted)
+    app.output.say(
+        f"note: the cluster {folder.name} is of provider {had}, so this is the plan of a new one: `gpuctl up "
+        f"--cluster {free.name}` and the same options make it"
+    )
+    return free
+
+
+def _free(folder: ClusterFolder, provider: str) -> ClusterFolder:
+    """A cluster's folder that no cluster has, named after this one and the provider."""
+    for number in itertools.count(1):
+        end = "" if number == 1 else f"-{number}"
+        name = f"{folder.name[:MOST_OF_A_NAME]}-{provider}{end}"
+        free = ClusterFolder(folder.path.with_name(name))
+        if provider_name(free) is None:
+            return free
+    raise AssertionError("there is always a next number")

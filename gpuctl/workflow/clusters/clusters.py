@@ -1,0 +1,190 @@
+"""`clusters`: every cluster of this computer with its real state, whatever its provider.
+
+All providers are asked at once. One that can't be asked, or does not answer, keeps no other cluster from being shown.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from gpuctl.command_line.options import App
+from gpuctl.json_documents import ClusterState, ClusterSummary
+from gpuctl.text import plural
+from gpuctl.workflow.clusters import status
+from gpuctl.workflow.clusters.choose_provider import provider_name
+from gpuctl.workflow.clusters.status import ending_of, inventory_now
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.until_deadline import Asking
+from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine
+from provision.provider_registry import RENTED
+from provision.records import EndGuard
+
+AT_ONCE = 8
+ANSWER_DEADLINE_S = 60.0
+"""For all providers together; the SDKs themselves give up earlier."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A cluster as its provider tells of it."""
+
+    inventory: Inventory | None = None
+    guards: tuple[EndGuard, ...] | None = None
+    """Mechanisms that act at the end of its time. None: not known."""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    """Why its state is not known; empty where it is."""
+
+
+def every_cluster(app: App) -> list[ClusterSummary]:
+    """All clusters, the most expensive first. Those whose state is not known have a `problem`.
+
+    Only the one that was named, where one was. Raises NotFound where there is none of that name.
+    """
+    folders = app.store.clusters()
+    if app.cluster_named:
+        folders = [folder for folder in folders if folder.name == app.options.cluster]
+        if not folders:
+            load_inventory(app.store.cluster(app.options.cluster), empty=True)
+    by_name = {folder.name: folder for folder in folders}
+    asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
+    runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
+    now = datetime.now(UTC)
+    found = []
+    silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
+    answers = asked.answers()
+    for folder in folders:
+        seen = answers.get(folder.name, silent)
+        for note in seen.notes:
+            app.output.say(f"note: {note}")
+        summary = describe(folder, seen, runs.get(folder.name, ()), now)
+        if summary.problem:
+            app.output.say(f"note: {folder.name}: {summary.problem}")
+        found.append(summary)
+    return sorted(found, key=_order)
+
+
+def look_at(folder: ClusterFolder) -> Seen:
+    """The cluster, asked of its provider. Never raises."""
+    notes: list[str] = []
+    try:
+        inventory = inventory_now(folder, notes.append)
+        guards = status.guards_of(folder, inventory, notes.append)
+    except Exception as error:  # noqa: BLE001 - told with the cluster; the others are shown all the same
+        return Seen(notes=tuple(notes), problem=str(error) or repr(error))
+    return Seen(inventory=inventory, guards=guards, notes=tuple(notes))
+
+
+def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: datetime) -> ClusterSummary:
+    """One cluster, as its provider tells of it; where it does not, as far as the files here do."""
+    if seen.inventory is None:
+        return _as_known_here(folder, seen.problem, runs, now)
+    inventory = seen.inventory
+    try:
+        known = status.describe(folder, inventory, runs, now, seen.guards)
+    except InventoryError as error:
+        return _as_known_here(folder, str(error), runs, now)
+    return ClusterSummary(
+        **vars(known),
+        state=state_of(inventory.machines) if folder.exists() else "unfinished",
+        shape=inventory.shape,
+        billed=inventory.provider in RENTED,
+        problem=None,
+    )
+
+
+def _as_known_here(
+    folder: ClusterFolder, problem: str, runs: Sequence[OpenRun], now: datetime
+) -> ClusterSummary:
+    """A cluster whose provider could not be asked."""
+    provider, inventory = _known_here(folder)
+    machines = age_s = None
+    if inventory is not None:
+        machines = tuple(replace(machine.public(), state="unknown") for machine in inventory.machines)
+        age_s = round((now - datetime.fromisoformat(inventory.created_at)).total_seconds())
+    return ClusterSummary(
+        cluster=folder.name,
+        provider=provider,
+        region=inventory.region if inventory else None,
+        machines=machines,
+        hourly_usd=inventory.hourly_usd if inventory else None,
+        created_at=inventory.created_at if inventory else None,
+        age_s=age_s,
+        expires_at=_ending_here(folder, provider),
+        ends=None,
+        cost_usd=None,
+        runs=tuple(run.id for run in runs),
+        unheard={run.id: run.unheard for run in runs if run.unheard},
+        state="unknown",
+        shape=inventory.shape if inventory else None,
+        billed=None if provider is None else provider in RENTED,
+        problem=problem,
+    )
+
+
+def state_of(machines: Sequence[Machine]) -> ClusterState:
+    """The state that all machines are in, or `partial`; `gone` where there is none."""
+    states = {machine.state for machine in machines}
+    if not states:
+        return "gone"
+    return states.pop() if len(states) == 1 else "partial"
+
+
+def _known_here(folder: ClusterFolder) -> tuple[str | None, Inventory | None]:
+    """What the files here tell of a cluster whose provider could not be asked: its provider, its inventory."""
+    try:
+        name = provider_name(folder)
+    except InventoryError:
+        name = None
+    try:
+        return name, folder.load() if folder.exists() else None
+    except InventoryError:
+        return name, None
+
+
+def _ending_here(folder: ClusterFolder, provider: str | None) -> str | None:
+    """When its machines end by themselves, as the files here tell. None: they don't, or that is not known."""
+    try:
+        return None if provider is None else ending_of(folder, provider)
+    except InventoryError:
+        return None
+
+
+def runs_by_cluster(app: App, cluster: str | None) -> dict[str, list[OpenRun]]:
+    """The runs of a cluster, or of all, that are not over. Their nodes are asked."""
+    found: dict[str, list[OpenRun]] = {}
+    for run in open_runs(app, cluster):
+        found.setdefault(run.folder.load_run().cluster, []).append(run)
+    return found
+
+
+def _order(cluster: ClusterSummary) -> tuple[bool, float, str]:
+    """What costs most comes first; what is billed at an unknown price before all."""
+    billed, hourly_usd = cluster.billed is not False, cluster.hourly_usd
+    return (
+        not billed,
+        -(float("inf") if hourly_usd is None else hourly_usd) if billed else 0,
+        cluster.cluster,
+    )
+
+
+def totals(clusters: Sequence[ClusterSummary]) -> str:
+    """`3 clusters, 6 machines, $24.30 an hour, $55.20 so far`, of what is known and not gone."""
+    from gpuctl.text import dollars
+
+    parts = [
+        plural(len(clusters), "cluster"),
+        plural(sum(m.state != "gone" for one in clusters for m in one.machines or ()), "machine"),
+    ]
+    billed = [cluster for cluster in clusters if cluster.billed]
+    hourly = [cluster.hourly_usd for cluster in billed]
+    cost = [cluster.cost_usd for cluster in billed]
+    for values, what in ((hourly, "an hour"), (cost, "so far")):
+        known = [value for value in values if value is not None]
+        if any(known):
+            least = "at least " if len(known) < len(values) else ""
+            parts.append(f"{least}{dollars(sum(known))} {what}")
+    return ", ".join(parts)

@@ -1,0 +1,112 @@
+"""`doctor`: what would make the next command fail, and the fix. Looks, and changes nothing."""
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuctl.command_line.options import App
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from inventories.spec import Spec
+from provision.errors import ProvisionError
+from provision.records import Finding
+
+
+def doctor(app: App, spec: Spec) -> dict[str, Any]:
+    """The document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
+    folder = app.store.cluster(spec.cluster)
+    findings = [*_here(app.store.home, folder), *_cloud(folder, spec)]
+    return {
+        "ok": all(finding.ok is not False for finding in findings),
+        "findings": [
+            {"what": f.what, "ok": f.ok, "detail": f.detail, "fix": f.fix or None} for f in findings
+        ],
+    }
+
+
+def show(app: App, document: dict[str, Any]) -> None:
+    """The findings, a line each, and the fix of those that need one."""
+    marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
+    for finding in document["findings"]:
+        mark, style = marks[finding["ok"]]
+        app.output.say(f"{mark} {finding['what']}: {finding['detail']}", style)
+        if finding["fix"] and finding["ok"] is not True:
+            app.output.say(f"  {finding['fix']}")
+
+
+def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
+    """This computer."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding(what="Python", ok=True, detail=f"{version} ({sys.executable})")
+    ssh = shutil.which("ssh")
+    yield Finding(
+        what="ssh client",
+        ok=ssh is not None,
+        detail=ssh or "not found",
+        fix="Install OpenSSH's client: `gpuctl ssh` and the printed configuration need it.",
+    )
+    if not home.exists():
+        yield Finding(what="files of gpuctl", ok=True, detail=f"none yet in {home}")
+        return
+    writable = os.access(home, os.W_OK | os.X_OK)
+    yield Finding(
+        what="files of gpuctl",
+        ok=writable,
+        detail=f"{home}" + ("" if writable else " can't be written"),
+        fix="Give yourself access there, or set GPUCTL_HOME to another folder of your own.",
+    )
+    if folder.key_path.exists():
+        open_to_others = stat.S_IMODE(folder.key_path.stat().st_mode) & 0o077
+        yield Finding(
+            what="key file",
+            ok=not open_to_others,
+            detail=f"{folder.key_path}" + (" can be read by others" if open_to_others else ""),
+            fix=f"chmod 600 '{folder.key_path}'",
+        )
+    try:
+        inventory = folder.load() if folder.exists() else None
+    except InventoryError as error:
+        yield Finding(what=f"cluster {folder.name}", ok=False, detail="unreadable", fix=str(error))
+        return
+    detail = f"{len(inventory.machines)} machines of {inventory.provider}" if inventory else "none yet"
+    yield Finding(what=f"cluster {folder.name}", ok=True, detail=detail)
+
+
+def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
+    """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
+    from gpuctl.workflow.clusters.choose_provider import choose_provider, taken
+    from provision.provider_registry import check_name, infer, load
+
+    if spec == replace(spec, provider=None, shape=None, context=None) and not folder.exists():
+        yield Finding(
+            what="cloud",
+            ok=None,
+            detail="not looked at",
+            fix="Say which: `gpuctl doctor --shape S --count N` checks the account for just those machines.",
+        )
+        return
+    spec = taken(spec)
+    # Machines that are named are asked about for their own sake, whatever this cluster is. A name that nobody has is
+    # no finding, but wrong input.
+    named = infer(spec) if spec != replace(spec, provider=None, shape=None, context=None) else None
+    if named is not None:
+        check_name(named)
+    try:
+        provider = load(named, _folder_for(named, folder)) if named else choose_provider(folder, spec)
+        yield from provider.check(spec)
+    except (ProvisionError, InventoryError) as error:
+        what, _, fix = str(error).partition(". ")
+        yield Finding(what="cloud", ok=False, detail=what.rstrip("."), fix=fix)
+
+
+def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
+    """The cluster's folder, or where the cluster is of another provider, one that no cluster has."""
+    from gpuctl.workflow.clusters.choose_provider import provider_name
+
+    same = provider_name(folder) in (None, provider)
+    return folder if same else ClusterFolder(folder.path.with_name(".none"))

@@ -1,0 +1,177 @@
+"""`doctor --cluster`: the preflight of `train` alone, and the bandwidth between the nodes. Opens and sets nothing."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.command_line.options import App
+from gpuctl.text import plural
+from gpuctl.view import open_view
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.host_firewalls import may_stand_between
+from gpuctl.workflow.runs import bandwidth
+from gpuctl.workflow.runs.prepare import expected_gpus
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Machine
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.checks.finding import Finding
+    from remote.checks.gpu_use import Expected
+    from remote.checks.probe import ProbeAnswer
+    from remote.sessions.session import Node
+
+NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpuctl up --python PATH"
+
+Row = dict[str, Any]
+"""`what`, `ok` (None: worth knowing, stops nothing), `detail`, `fix`."""
+
+
+def doctor_cluster(app: App) -> dict[str, Any]:
+    """The document of `doctor --cluster --json`."""
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    machines = sorted(inventory.machines, key=lambda machine: machine.rank)
+    rows: list[Row] = []
+    measured: list[Mapping[str, Any]] | None = None
+    prepared = False
+    with open_view(app.output, logs=False) as view, ExitStack() as held:
+        held.enter_context(folder.lock("doctor", on_wait=view.note))
+        view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+        nodes, silent = _connect(folder, machines, held)
+        rows += silent
+        view.phase("preflight", "asking for facts, trying every connection")
+        facts, mute = _facts(nodes)
+        rows += mute
+        there = {name: nodes[name] for name in facts}
+        if there:
+            facts, torchless = _with_environment(there, facts)
+            prepared = not torchless
+            rows += [*torchless, *_preflight(there, facts, expected_gpus(inventory), installed=prepared)]
+        healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
+        if healthy:
+            view.phase("all-reduce", "measuring the bandwidth")
+            measured, told = bandwidth.measure(view, folder, inventory, there, facts)
+            rows += told
+        else:
+            rows.append(row("all-reduce", None, "not measured", "mend what is wrong first"))
+    return {
+        "ok": all(row["ok"] is not False for row in rows),
+        "cluster": inventory.cluster,
+        "findings": rows,
+        "allreduce": measured,
+    }
+
+
+def row(what: str, ok: bool | None, detail: str, fix: str | None = None) -> Row:
+    """One line of what was found."""
+    return {"what": what, "ok": ok, "detail": detail, "fix": fix}
+
+
+def _connect(
+    folder: ClusterFolder, machines: list[Machine], held: ExitStack
+) -> "tuple[dict[str, Node], list[Row]]":
+    """Connections to those that answer, closed by `held`; a row for each of the others."""
+    from remote.sessions.connect import connect_all
+
+    began = time.monotonic()
+    outcomes = connect_all(machines, folder)
+    nodes = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    for node in nodes.values():
+        held.callback(node.close)
+    rows = [row(o.node, False, "can't be reached", str(o.error)) for o in outcomes if o.error is not None]
+    if nodes:
+        took = f"{time.monotonic() - began:.1f} s"
+        way = " and ".join(sorted({node.machine.transport for node in nodes.values()}))
+        rows.insert(0, row(way, True, f"{len(nodes)} of {plural(len(machines), 'node')} answered in {took}"))
+    return nodes, rows
+
+
+def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
+    from remote.checks import facts
+    from remote.sessions.fanout import fan_out
+
+    peers = tuple(node.machine.private_ip for node in nodes.values())
+    guarded = may_stand_between([node.machine for node in nodes.values()])
+    outcomes = fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes)
+    rows = [
+        row(o.node, False, "did not tell its facts", str(o.error)) for o in outcomes if o.error is not None
+    ]
+    return {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}, rows
+
+
+def _with_environment(
+    nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
+) -> "tuple[dict[str, Facts], list[Row]]":
+    """The facts with the interpreters that a run would use; and why it is not known of all of them that they have
+    torch, empty where it is.
+
+    Where a machine names none, that is the newest environment which all such machines have.
+    """
+    from remote.checks.facts import with_environment
+    from remote.python_env.building import ready_environments
+    from remote.sessions.fanout import fan_out
+
+    bare = {
+        name: node for name, node in nodes.items() if not node.machine.python and facts[name].torch is None
+    }
+    outcomes = fan_out(ready_environments, bare)
+    if mute := [
+        row(o.node, False, "did not tell which environments it has", str(o.error))
+        for o in outcomes
+        if o.error is not None
+    ]:
+        return dict(facts), mute
+    found = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    common = set.intersection(*map(set, found.values())) if found else set()
+    newest = next((key for key in next(iter(found.values()), {}) if key in common), None)
+    if newest is None:
+        nowhere = row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)
+        return dict(facts), [nowhere] if bare else []
+    chosen = {name: environments[newest] for name, environments in found.items()}
+    brought = {
+        name: with_environment(
+            facts[name],
+            python=environment.python,
+            python_version=environment.python_version,
+            torch=environment.torch,
+            packages=environment.packages,
+        )
+        for name, environment in chosen.items()
+    }
+    return {**facts, **brought}, []
+
+
+def _preflight(
+    nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", expected: "Expected", *, installed: bool
+) -> list[Row]:
+    """What `train` would refuse or note. The first node that answers stands for node 0."""
+    from remote.checks import preflight
+    from remote.checks.probe import probe
+
+    master = next(iter(nodes.values())).machine
+    began = time.monotonic()
+    probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
+    rows = [of_network(probes, time.monotonic() - began)]
+    found = preflight.findings(facts, probes, master=master, installed=installed, expected=expected)
+    return rows + [of_finding(one) for one in found]
+
+
+def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:
+    """How many of the connections between the nodes came about; those that did not have findings of their own."""
+    attempts = [attempt for answer in probes.values() for attempt in answer.attempts]
+    if len(probes) == 1:
+        return row("network", True, "one node: nobody to reach")
+    good = sum(attempt.outcome == "connected" for attempt in attempts)
+    whole = good == len(attempts) and all(answer.failure is None for answer in probes.values())
+    of = f"{plural(len(attempts), 'connection')} between {plural(len(probes), 'node')}"
+    detail = f"{good} of {of}, in {took_s:.1f} s"
+    return row(
+        "network", True if whole else None, detail, None if whole else "see what is said of the nodes below"
+    )
+
+
+def of_finding(finding: "Finding") -> Row:
+    """A preflight's finding."""
+    return row(finding.node, False if finding.fatal else None, finding.problem, finding.fix)

@@ -1,0 +1,118 @@
+"""`down` of machines that stay: what gpuctl leaves on their disks is told, and offered to be removed.
+
+Whatever a machine does, or does not, `down` goes on: it waits some seconds, and no error ends it.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from gpuctl.command_line.options import App
+from gpuctl.json_documents import LeftOnNode
+from gpuctl.workflow.clusters.clean.clean import Host, Seen, choose, remove, tell_what_was_freed
+from gpuctl.workflow.clusters.clean.this_computer import runs_here
+from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice, Policy, what_is_lost
+from gpuctl.workflow.machines.until_deadline import Asking
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from inventories.machine import Machine
+from remote.errors import RemoteError
+from remote.files.leftovers import Leftovers, look
+from remote.files.tree import human_bytes
+from remote.sessions.connect import connect
+from remote.sessions.fanout import MAX_AT_ONCE
+from remote.shared.constants import NODE_FOLDER
+
+ANSWER_S = 6.0
+"""For all machines together."""
+CONNECT_S = 3.0
+MEASURE_S = 2.0
+
+
+def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
+    """Say what gpuctl has left on the machines, and remove it where a person at a terminal says so.
+
+    Returns what was found, an element a machine.
+    """
+    try:
+        return _tell(app, folder, machines)
+    except (InventoryError, RemoteError, OSError) as error:
+        app.output.say(f"note: what gpuctl leaves on the machines is not known: {error}")
+        return [LeftOnNode(node=machine.name, bytes=None) for machine in machines]
+
+
+def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
+    runs = runs_here(app)
+    inventory = folder.load()
+    hosts = {one.name: Host(cluster=folder, machine=one, inventory=inventory) for one in machines}
+    built_in = [run.id for run in runs if run.built_in]
+
+    def one(host: Host) -> Leftovers | None:
+        return _look(host, built_in)
+
+    answers = Asking(one, hosts, at_once=MAX_AT_ONCE, deadline_s=ANSWER_S).answers()
+    found = {name: answers.get(name) for name in hosts}
+    there = {name: left for name, left in found.items() if left is not None}
+    silent = [name for name, left in found.items() if left is None]
+    if silent:
+        app.output.say(
+            f"note: {', '.join(silent)}: what gpuctl leaves there is not known, as it did not answer"
+        )
+    seen = Seen(
+        hosts={host.key: host for host in hosts.values()},
+        found={hosts[name].key: left for name, left in there.items()},
+        errors={hosts[name].key: "it did not answer" for name in silent},
+    )
+    choices = [
+        choice
+        for choice in choose(app, Policy(everything=True), seen, runs, datetime.now(UTC))
+        if choice.where is not None
+    ]
+    doomed = [choice for choice in choices if choice.removes]
+    if doomed:
+        app.output.say(sentence(choices))
+        offer(app, doomed, seen)
+    return [
+        LeftOnNode(node=name, bytes=None if left is None else by_kind(choices, name))
+        for name, left in found.items()
+    ]
+
+
+def _look(host: Host, built_in: Sequence[str]) -> Leftovers | None:
+    try:
+        node = connect(host.machine, host.cluster, timeout_s=CONNECT_S)
+        try:
+            return look(node, built_in=built_in, measure_s=MEASURE_S)
+        finally:
+            node.close()
+    except (RemoteError, OSError):
+        return None
+
+
+def sentence(choices: Sequence[Choice]) -> str:
+    """`gpuctl leaves 3.2 GB on gpu-0, gpu-1: environments 2.9 GB, runs 300 MB`."""
+    nodes = list(dict.fromkeys(choice.where for choice in choices if choice.where is not None))
+    kinds = ", ".join(f"{NAMES[kind]} {human_bytes(size)}" for kind, size in by_kind(choices).items())
+    total = human_bytes(sum(choice.bytes for choice in choices))
+    return f"gpuctl leaves {total} on {', '.join(nodes)}: {kinds}"
+
+
+def by_kind(choices: Sequence[Choice], node: str | None = None) -> Mapping[str, int]:
+    """Kind → bytes, of one node or of all, the most first."""
+    sizes: dict[str, int] = {}
+    for choice in choices:
+        if node in (None, choice.where):
+            sizes[choice.kind] = sizes.get(choice.kind, 0) + choice.bytes
+    return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
+
+
+def offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
+    """Ask, where somebody is there to answer. --yes is no answer: it was said to `down`, which removes no files."""
+    size = human_bytes(sum(choice.bytes for choice in doomed))
+    if not app.output.offers:
+        app.output.say(
+            f"note: `gpuctl clean --all --cluster {doomed[0].cluster}` before `gpuctl down` would have removed "
+            f"{size} of it; all of it is in ~/{NODE_FOLDER} there"
+        )
+        return
+    if app.output.confirm(f"Remove {size} of it{what_is_lost(doomed)}?"):
+        tell_what_was_freed(app, remove(app, doomed, seen), doomed, seen)

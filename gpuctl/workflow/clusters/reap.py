@@ -1,0 +1,305 @@
+"""`reap`: everything of ours in an account, found by its tags, to nothing. Needs no file of this computer."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.command_line.options import DEFAULT_CLUSTER, App
+from gpuctl.errors import Attention, Declined, Usage
+from gpuctl.text import dollars, plural
+from inventories.did_you_mean import did_you_mean
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from provision.errors import ProvisionError
+from provision.pricing import prices
+from provision.pricing.prices import Prices
+from provision.provider import Leftover
+from provision.provider_registry import CLOUDS, descriptions, installed
+from provision.records import Target
+from provision.rented.find_or_create import all_gone
+from provision.rented.interface import Cloud
+from provision.rented.scan import ScanResult, Scope, name_of, scan
+from provision.rented.state import CloudState
+from provision.rented.tagged_clusters import FoundCluster, Price, RegionContents, reap
+from provision.rented.tags import read_time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Which:
+    """What to remove of what is found. Empty: all of it."""
+
+    names: tuple[str, ...] = ()
+    """Names or ids of clusters."""
+    one_each: bool = False
+    """Each name means one cluster, not all of that name."""
+    expired: bool = False
+    """Only those whose --ttl is over."""
+
+    def wants_network(self, found: RegionContents) -> bool:
+        """Whether the shared network is to go, if no cluster goes.
+
+        Where there is none, also with `expired`: it has no time limit of its own, and may cost money for ever.
+        """
+        return bool(found.network) and not self.names and not (self.expired and found.clusters)
+
+    def wants(self, cluster: FoundCluster, now: datetime) -> bool:
+        """Whether the cluster is to go."""
+        named = not self.names or cluster.name in self.names or cluster.id in self.names
+        return named and (not self.expired or cluster.expired(now))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What is to be removed of one place."""
+
+    cloud: Cloud
+    clusters: tuple[FoundCluster, ...]
+    """Empty: only the shared network, which no cluster uses."""
+    network: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of it."""
+
+    removed: list[str] = field(default_factory=list)
+    """Ids of clusters."""
+    leftovers: list[Leftover] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+
+def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str, Any]:
+    """Look, show, ask, remove; returns the document of `reap --json`.
+
+    What can't be looked at, or can't be removed, keeps nothing else: it is told, and is in the document.
+    """
+    began = time.monotonic()
+    now = datetime.now(UTC)
+    if not scope.providers and not any(installed(name) for name in CLOUDS):
+        sdks = " ".join(cloud.sdk for cloud in descriptions() if cloud.sdk)
+        raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
+    result = scan(scope, _prices(app))
+    rows = [
+        describe(cluster, now) | {"chosen": which.wants(cluster, now)}
+        for found in result.found
+        for cluster in found.contents.clusters
+    ]
+    _show(app, rows, result)
+    _refuse_unknown(which, rows, result)
+    _refuse_ambiguous(which, rows)
+    chosen = [
+        Chosen(
+            cloud=found.cloud,
+            clusters=tuple(c for c in found.contents.clusters if which.wants(c, now)),
+            network=found.contents.network,
+        )
+        for found in result.found
+        if any(which.wants(c, now) for c in found.contents.clusters) or which.wants_network(found.contents)
+    ]
+    outcome = Outcome()
+    if chosen and not dry_run:
+        _ask(app, chosen)
+        for one in chosen:
+            _remove(app, one, outcome)
+        if not outcome.leftovers and not outcome.failed:
+            app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
+    return {
+        "clusters": rows,
+        "networks": [part for found in result.found for part in found.contents.network],
+        "removed": outcome.removed,
+        "leftovers": leftover_rows(outcome.leftovers),
+        "failed": outcome.failed,
+        "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in result.problems],
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def leftover_rows(leftovers: Sequence[Leftover]) -> list[dict[str, str]]:
+    """Return what is left as `reap --json` shows it."""
+    return [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers]
+
+
+def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
+    """A found cluster as `reap --json` shows it."""
+    since, end = read_time(cluster.since), read_time(cluster.expires_at)
+    cost_usd = cluster.cost_usd(now) if cluster.machines else None
+    return {
+        "cluster": cluster.name,
+        "id": cluster.id,
+        "owner": cluster.owner,
+        "provider": cluster.provider,
+        "region": cluster.region,
+        "compartment": cluster.compartment,
+        "machines": list(cluster.machines),
+        "parts": list(cluster.resources),
+        "since": cluster.since,
+        "age_s": None if since is None else round((now - since).total_seconds()),
+        "expires_at": cluster.expires_at,
+        "left_s": None if end is None else round((end - now).total_seconds()),
+        "expired": cluster.expired(now),
+        "hourly_usd": cluster.hourly_usd,
+        "cost_usd": None if cost_usd is None else round(cost_usd, 4),
+    }
+
+
+def _at(target: Target) -> dict[str, Any]:
+    return {"provider": target.provider, "region": target.region, "compartment": target.compartment}
+
+
+def _prices(app: App) -> Callable[[Target], Price]:
+    try:
+        known = prices.load(app.store.home)
+    except InventoryError as error:
+        # What is left running matters more than what it costs.
+        app.output.error(f"{error} Until then the prices are this release's.")
+        known = Prices()
+
+    def at(target: Target) -> Price:
+        def price(shape: str) -> float | None:
+            found = known.of(shape, target.region)
+            return found.usd_per_hour if found else None
+
+        return price
+
+    return at
+
+
+def _looked_at(result: ScanResult) -> str:
+    places = dict.fromkeys(f"{found.cloud.name} {found.cloud.target.region}" for found in result.found)
+    return "in " + ", ".join(places)
+
+
+def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
+    if rows and not app.options.json:
+        from gpuctl.tables.lists import found_table
+
+        app.output.table(found_table(rows))
+    if not rows:
+        app.output.say(f"no cluster of ours {_looked_at(result)}")
+    for found in result.found:
+        if found.contents.network:
+            app.output.say(f"the shared network in {found}: {plural(len(found.contents.network), 'part')}")
+    for one in result.passed_over:
+        app.output.detail(f"not looked at: {one}")
+    for one in result.problems:
+        app.output.error(f"not looked at: {one}")
+
+
+def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
+    known = {row[key] for row in rows for key in ("cluster", "id")}
+    for name in which.names:
+        if name in known:
+            continue
+        if result.problems:
+            raise Attention(
+                f"No cluster {name!r} of ours was found {_looked_at(result)}; it may be where we could not look. "
+                "Nothing was removed."
+            )
+        near = did_you_mean(name, known) or "."
+        raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}{near} Nothing was removed.")
+
+
+def _refuse_ambiguous(which: Which, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise Usage for a name that clusters of several people have, or where it means one, several clusters."""
+    for name in which.names:
+        same = {row["id"]: row for row in rows if row["cluster"] == name and row["id"] not in which.names}
+        owners = {row["owner"] for row in same.values()}
+        if len(same) > 1 and (which.one_each or len(owners) > 1):
+            told = "\n".join(
+                f"  {one}: {row['provider']}, {row['region']}, of {row['owner'] or 'somebody'}"
+                for one, row in same.items()
+            )
+            raise Usage(
+                f"{len(same)} clusters are called {name}:\n{told}\nName those that you mean by id: gpuctl reap ID"
+            )
+
+
+def _ask(app: App, chosen: Sequence[Chosen]) -> None:
+    clusters = [cluster for one in chosen for cluster in one.clusters]
+    machines = sum(len(cluster.machines) for cluster in clusters)
+    hourly = [cluster.hourly_usd for cluster in clusters if cluster.machines]
+    price = f", {dollars(sum(each or 0 for each in hourly))} an hour" if hourly and None not in hourly else ""
+    owners = sorted({cluster.owner for cluster in clusters if cluster.owner})
+    of = f" of {', '.join(owners)}" if owners else ""
+    what = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
+    question = f"Remove {what}?" if clusters else "Remove the shared network, which no cluster uses?"
+    if not app.output.confirm(question):
+        raise Declined("Cancelled: nothing was removed.")
+
+
+def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
+    """Remove what was shown of one place, and no more; what goes wrong is told and kept in `outcome`."""
+    target = chosen.cloud.target
+
+    def fail(error: Exception) -> None:
+        app.output.error(f"{name_of(target)}: {error}")
+        outcome.failed.append(_at(target) | {"reason": str(error)})
+
+    say = app.output.say
+    folders = _folders_of(app, {cluster.id for cluster in chosen.clusters})
+    with ExitStack() as locks:
+        busy: set[str] = set()
+        for cluster_id, folder in folders.items():
+            try:
+                locks.enter_context(folder.lock("reap", on_wait=say))
+            except InventoryError as error:
+                busy.add(cluster_id)
+                fail(error)
+        clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
+        if busy and not clusters:
+            return
+        # The network's locks are beside every cluster's folder.
+        files = CloudState(app.store.cluster(DEFAULT_CLUSTER))
+        try:
+            leftovers = reap(
+                chosen.cloud,
+                {cluster.id for cluster in clusters},
+                say=say,
+                network=lambda: files.network_lock(target, "reap", say),
+                network_gone=lambda: all_gone(files.network_journal(target)),
+            )
+        except (ProvisionError, InventoryError) as error:
+            fail(error)
+            return
+        for left in leftovers:
+            app.output.error(f"{left.kind} {left.id} is left: {left.reason}")
+        outcome.leftovers += leftovers
+        for cluster in _gone(clusters, chosen.network, leftovers):
+            outcome.removed.append(cluster.id)
+            mine = folders.get(cluster.id)
+            # While we waited for the lock somebody may have made another cluster of that name.
+            if mine is not None and _id_of(mine) == cluster.id:
+                mine.remove()
+
+
+def _gone(
+    clusters: Sequence[FoundCluster], network: Sequence[str], leftovers: Sequence[Leftover]
+) -> list[FoundCluster]:
+    """The clusters of which nothing is left, as far as can be told."""
+    left = {leftover.id for leftover in leftovers}
+    of = {cluster.id: {*cluster.machines, *_ids(cluster.resources)} for cluster in clusters}
+    if left - _ids(network) - set().union(*of.values()):
+        return []  # it came up since, and may be anybody's
+    return [cluster for cluster in clusters if not left & of[cluster.id]]
+
+
+def _ids(parts: Sequence[str]) -> set[str]:
+    return {part.partition(" ")[2] for part in parts}
+
+
+def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
+    """The folders that clusters of these ids have on this computer."""
+    found = {_id_of(folder): folder for folder in app.store.clusters()}
+    return {cluster_id: folder for cluster_id, folder in found.items() if cluster_id in ids and cluster_id}
+
+
+def _id_of(folder: ClusterFolder) -> str | None:
+    """None: it is no rented cluster's, or not known to be."""
+    try:
+        record = CloudState(folder).load()
+    except InventoryError:
+        return None
+    return record.id if record else None

@@ -1,0 +1,81 @@
+"""`reap --provider local`: hosts on this computer whose cluster has no folder any more, to nothing."""
+
+import math
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuctl.command_line.options import App
+from gpuctl.errors import Declined, Usage
+from gpuctl.text import plural
+from gpuctl.workflow.clusters.reap import Which, describe, leftover_rows
+from inventories.did_you_mean import did_you_mean
+from provision.local import orphans
+from provision.local.orphans import Orphan
+from provision.local.state import current_user
+from provision.provider import Leftover
+from provision.rented.tagged_clusters import FoundCluster
+
+
+def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
+    """Find, show, ask, end; return the document of `reap --json`.
+
+    Raises Usage for a name that no such cluster has.
+    """
+    began = time.monotonic()
+    found = orphans.find()
+    chosen = [one for one in found if not which.expired and (not which.names or one.name in which.names)]
+    now = datetime.now(UTC)
+    rows = [describe(_as_found(one), now) | {"chosen": one in chosen} for one in found]
+    if rows and not app.options.json:
+        from gpuctl.tables.lists import found_table
+
+        app.output.table(found_table(rows))
+    if not rows:
+        app.output.say("no local hosts without a cluster's folder; gpuctl down ends hosts that have one")
+    if missing := set(which.names) - {one.name for one in found}:
+        near = did_you_mean(min(missing), (cluster.name for cluster in found)) or "."
+        raise Usage(
+            f"No local hosts of a cluster {min(missing)!r} without a folder run here{near} `gpuctl down --cluster "
+            f"{min(missing)}` ends hosts whose cluster has a folder."
+        )
+    removed: list[str] = []
+    leftovers: list[Leftover] = []
+    if chosen and not dry_run:
+        hosts = sum(len(one.hosts) for one in chosen)
+        if not app.output.confirm(f"End {plural(hosts, 'local host')} and all that runs there?"):
+            raise Declined("Cancelled: nothing was ended.")
+        for one in chosen:
+            left = orphans.end(one)
+            leftovers += left
+            removed += [] if left else [one.cluster]
+            for each in left:
+                app.output.error(f"{each.kind} {each.id} is left: {each.reason}")
+        if not leftovers:
+            app.output.say(f"{plural(hosts, 'local host')} ended")
+    return {
+        "clusters": rows,
+        "networks": [],
+        "removed": removed,
+        "leftovers": leftover_rows(leftovers),
+        "failed": [],
+        "not_looked_at": [],
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def _as_found(orphan: Orphan) -> FoundCluster:
+    """Return the hosts as `reap` has clusters of the clouds."""
+    known = math.isfinite(orphan.since)
+    return FoundCluster(
+        name=orphan.name,
+        id=orphan.cluster,
+        owner=current_user(),
+        provider="local",
+        region="",
+        machines=orphan.hosts,
+        resources=(),
+        since=datetime.fromtimestamp(orphan.since, UTC).isoformat(timespec="seconds") if known else None,
+        expires_at=None,
+        hourly_usd=0.0,
+    )

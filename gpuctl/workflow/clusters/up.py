@@ -1,0 +1,468 @@
+"""`up`: spec → plan → machines → reachable nodes. Again: converges."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from gpuctl.command_line.options import App
+from gpuctl.errors import Attention, Declined, Failed, Usage
+from gpuctl.json_documents import UpResult
+from gpuctl.text import plural
+from gpuctl.workflow.clusters import up_plan
+from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, taken
+from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
+from gpuctl.workflow.machines.daemons import end_daemons
+from gpuctl.workflow.machines.host_firewalls import let_go
+from gpuctl.workflow.machines.reach import (
+    BOOT_TIMEOUT_S,
+    Boot,
+    Reached,
+    how_to_have_gpus,
+    never_ready,
+    reach,
+    without_gpus,
+)
+from gpuctl.workflow.machines.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
+from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, goes_on, setup_steps
+from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
+from inventories.clocks import passed_s
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InvalidInput, InventoryError
+from inventories.gpu_driver import NO_DRIVER
+from inventories.machine import Inventory, Machine
+from inventories.spec import Spec
+from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
+from provision.provider import Plan, Provider
+from provision.provider_registry import RENTED
+from provision.records import EndGuard
+from provision.rented.ends import POWER_OFF
+from provision.rented.launch.user_data import EXPIRE_UNIT
+from provision.rented.planning.caller_address import AddressUnknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostKeys:
+    """Where the host keys of machines come from that exist already."""
+
+    files: tuple[Path, ...]
+    accept_new: bool
+
+
+def up(
+    app: App,
+    spec: Spec,
+    host_keys: HostKeys,
+    *,
+    wait: bool = True,
+    boot_timeout_s: float | None = None,
+    for_run: bool = False,
+) -> UpResult:
+    """Bring the cluster to what is asked for.
+
+    `wait`: also connect to the machines; without it, that is left to the first command that needs them.
+    `for_run`: the machines are a run's: a person agreed to them before, and the caller ends what can't be used.
+    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S. Raises Attention where machines
+    are there that can't be used yet.
+    """
+    began = passed_s()
+    spec = taken(spec)
+    folder = app.store.cluster(spec.cluster)
+    provider, spec = _provider(app, folder, spec, boot_timeout_s)
+    with folder.lock("up", on_wait=app.output.say):
+        fresh = not folder.exists() and not folder.journal.path.exists()
+        try:
+            before = _inventory(folder)
+            plan = provider.plan(spec, before)
+            _refuse_to_end_runs(app, folder, plan, before)
+            setup = _setup_of(app, folder, plan)
+            plan = plan if for_run else _ask(app, plan, setup)
+            create = partial(
+                _create,
+                app,
+                folder,
+                provider,
+                before=before,
+                host_keys=host_keys,
+                setup=setup,
+                boot_timeout_s=(boot_timeout_s or BOOT_TIMEOUT_S) if wait else None,
+                for_run=for_run,
+            )
+            with nullcontext() if for_run or not plan.end else folder.claim_machines("up"):
+                try:
+                    made = create(plan)
+                except TermsRefused as error:
+                    plan = provider.plan(spec, before)
+                    app.output.say(f"{error} The next image is taken: {plan.image}, {plan.image_why}.")
+                    made = create(plan)
+        except BaseException as error:
+            if fresh:
+                _forget_if_empty(app, folder, provider)
+            if isinstance(error, KeyboardInterrupt):
+                with suppress(InventoryError):
+                    left = _inventory(folder)
+                    _say(app, goes_on(folder, left.machines if left is not None else ()))
+            raise
+    seconds = round(passed_s() - began, 3)
+    inventory, done, trouble = made
+    ends = _ends(app, folder, provider, inventory)
+    result = UpResult(
+        cluster=inventory.cluster,
+        provider=inventory.provider,
+        region=inventory.region,
+        machines=tuple(machine.public() for machine in inventory.machines),
+        hourly_usd=inventory.hourly_usd,
+        ends=ends or None,
+        setup=tuple(done) if setup.steps else None,
+        seconds=seconds,
+    )
+    if trouble:
+        raise Failed(trouble) if for_run else Attention(trouble, result=result)
+    _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
+    _say(app, goes_on(folder, inventory.machines))
+    return result
+
+
+def _ends(
+    app: App, folder: ClusterFolder, provider: Provider, inventory: Inventory
+) -> tuple[EndGuard, ...] | None:
+    """Return the mechanisms that end the machines, and warn where none ends their bill. None: not known."""
+    try:
+        ends = ends_of(folder, provider, inventory.machines)
+    except ProvisionError as error:
+        app.output.say(f"note: the end of the machines' time could not be looked at: {error}")
+        return None
+    rented = bool(inventory.machines) and provider.name in RENTED
+    if rented and (text := warning(folder, ends, inventory.hourly_usd)):
+        app.output.say(f"warning: {text}", "bold")
+    for guard in ends:
+        unknown = guard.armed is None and guard.ends_bill and not is_relied_on(guard)
+        if unknown or (guard.armed is False and not guard.ends_bill):
+            app.output.say(f"note: {guard.guard}: {guard.problem}")
+    return ends
+
+
+def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:
+    """What `up` would do, and what the machines would run once.
+
+    Third: why the account was not asked, where it could not be, else an empty text.
+    """
+    spec = taken(spec)
+    folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
+    provider, spec = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
+    planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
+    return planned, _setup_of(app, folder, planned), unasked
+
+
+def _provider(
+    app: App, folder: ClusterFolder, spec: Spec, boot_timeout_s: float | None
+) -> tuple[Provider, Spec]:
+    """The provider that the spec means, and the spec as it is given to it."""
+    provider = choose_provider(folder, spec)
+    if boot_timeout_s is not None and not provider.billed:
+        raise InvalidInput(
+            f"{provider.name} has no --boot-timeout: its machines are up already. Leave that out, or name "
+            "another provider."
+        )
+    # Terms are accepted by the same typed yes as the price, where somebody is there to type it.
+    return provider, replace(spec, ask_terms=app.output.asks)
+
+
+def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
+    """What `up` did, in a clause."""
+    cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
+    replaced = sum(1 for machine in plan.create if machine.replaces)
+    new = len(plan.create) - replaced
+    parts = [f"{new} created"] * bool(new) + [f"{replaced} replaced"] * bool(replaced)
+    parts += [f"{len(plan.end)} ended"] * bool(plan.end)
+    if before is not None:
+        planned = {machine.name for machine in plan.create}
+        had = {(machine.host, machine.port): machine for machine in before.machines}
+        kept = [machine for machine in inventory.machines if machine.name not in planned]
+        added = sum(1 for machine in kept if (machine.host, machine.port) not in had)
+        parts += [f"{added} added"] * bool(added)
+        pairs = [(had[m.host, m.port], m) for m in kept if (m.host, m.port) in had]
+        if any(old.python != now.python for old, now in pairs):
+            parts.append("another interpreter")
+        same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
+        if same and not parts and not plan.changes:
+            return f"nothing changed: the cluster {cluster} has {count}, as asked for"
+    return f"the cluster {cluster} is up: {', '.join([count, *parts])}"
+
+
+def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
+    """What the machines of a plan have to run. Raises BadFabfile."""
+    asked = plan.spec.setup
+    steps = setup_steps(folder) if asked is None else asked
+    return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
+
+
+def _refuse_to_end_runs(app: App, folder: ClusterFolder, plan: Plan, before: Inventory | None) -> None:
+    """Raise Usage where a run is active on machines that the plan ends."""
+    if before is None or not {machine.id for machine in before.machines}.intersection(plan.end):
+        return
+    for run in open_runs(app, folder.name):
+        if run.going_on:
+            raise Usage(f"{how_it_stands(run)} No machine was ended. `gpuctl stop {run.id}` stops it.")
+
+
+def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
+    """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
+
+    Returns the plan as it was accepted. Raises AddressUnknown where it leaves open who may reach SSH.
+    """
+    if plan.ssh_unknown:
+        raise AddressUnknown(plan.ssh_unknown)
+    if not plan.changes or plan.free or app.options.yes:
+        for note in up_plan.unasked(plan):
+            _say(app, f"note: {note}")
+    else:
+        app.output.table(up_plan.drawn(plan, setup), aside=True)
+    if plan.requests:
+        app.output.detail(up_plan.requests_text(plan))
+    if plan.changes and not plan.free and not app.output.confirm(up_plan.question(plan), paid=True):
+        raise Declined("Cancelled: nothing was created.")
+    return replace(plan, spec=replace(plan.spec, accept_terms=True)) if plan.terms is not None else plan
+
+
+def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
+    """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
+    from provision.rented.managed_kubernetes.provider import ManagedKubernetes
+    from provision.rented.provider import CloudProvider
+
+    try:
+        return provider.plan(spec, current), ""
+    except (BadCredentials, Unclear) as error:
+        if (
+            not isinstance(provider, CloudProvider | ManagedKubernetes)
+            or current is not None
+            or isinstance(error, UnknownProfile)
+        ):
+            raise
+        return provider.outline(spec), str(error)
+
+
+def _inventory(folder: ClusterFolder) -> Inventory | None:
+    return folder.load() if folder.exists() else None
+
+
+def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> None:
+    """Remove what a first `up` left that failed, unless there are machines."""
+    if folder.exists():
+        return
+    begun = folder.journal.path.exists()
+    # Of machines that are somebody's nothing is made.
+    say = app.output.detail if provider.name == "hosts" else app.output.say
+    if begun:
+        say("removing what was begun …")
+        try:
+            if there := provider.find():
+                say(
+                    f"{plural(len(there), 'machine')} are there: `gpuctl up` goes on, `gpuctl down` removes them"
+                )
+            left = bool(there or provider.destroy(app.output.say))
+        except ProvisionError as error:
+            left = True
+            app.output.error(f"{error} `gpuctl down --cluster {folder.name}` looks again.")
+        if left:
+            return  # the folder is needed to remove it
+    folder.remove()
+    if begun:
+        say("nothing of it is left")
+
+
+def _create(
+    app: App,
+    folder: ClusterFolder,
+    provider: Provider,
+    plan: Plan,
+    *,
+    before: Inventory | None,
+    host_keys: HostKeys,
+    setup: Setup,
+    boot_timeout_s: float | None,
+    for_run: bool,
+) -> tuple[Inventory, list[SetUp], str]:
+    """Carry the plan out. Machines that were made are in the inventory before they are reached; others
+    come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
+
+    Returns the cluster, what came of the setup on machines that had yet to run it, and what is wrong with those that
+    can't be used yet: an empty text where all can. `for_run`: as of `up`.
+    """
+    folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
+    if setup.steps != setup_steps(folder):
+        folder.journal.append(SETUP, steps=setup.steps)
+    if plan.changes:
+        price = "" if plan.free else f" ({up_plan.run_price(plan) if for_run else up_plan.price(plan)})"
+        _say(app, f"{up_plan.what_is_done(plan)} with {plan.provider}{price} …")
+    machines = provider.create(plan, folder.journal, app.output.say)
+    # Machines that the provider itself knows are ours to end, also where the inventory was lost.
+    ours = plan.changes or (before is None and bool(provider.find()))
+    pinned = pin_all(machines, before, host_keys)
+    known = {machine.id: machine.gpus for machine in (before.machines if before else ())}
+    inventory = Inventory(
+        cluster=folder.name,
+        provider=plan.provider,
+        region=plan.region,
+        shape=plan.spec.shape or (before.shape if before else None),
+        hourly_usd=plan.hourly_usd,
+        created_at=before.created_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
+        machines=tuple(m if m.gpus is not None else replace(m, gpus=known.get(m.id)) for m in pinned),
+    )
+    if ours:
+        save_inventory(folder, inventory)
+    else:
+        _trust(folder, inventory.machines)
+    if provider.ends_machines:
+        folder.journal.append(SETTLED, ended=len(plan.end))
+    if boot_timeout_s is None or not inventory.machines:
+        _tell_what_waits(app, plan, setup)
+        return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
+    boot = Boot(
+        timeout_s=boot_timeout_s,
+        console=provider.console,
+        hourly_usd=plan.hourly_usd,
+        made=never_ready(folder, machines, created=[machine.name for machine in plan.create]),
+        end_timer=f"{EXPIRE_UNIT}.timer" if any(end.guard == POWER_OFF for end in plan.ends) else None,
+    )
+    try:
+        reached = reach(
+            app,
+            folder,
+            inventory.machines,
+            boot=boot if provider.billed else None,
+            driver=plan.driver or NO_DRIVER,
+        )
+        inventory = replace(inventory, machines=reached.machines)
+        record_end_timers(folder, inventory.machines, reached.end_timers)
+    except BaseException:
+        if before is not None and not ours:
+            _trust(folder, before.machines)
+        raise
+    kept = _keep(app, folder, before, inventory, ended=provider.ends_machines)
+    done, wrong, way_on = _set_up(app, folder, kept, reached, setup, billed=provider.billed)
+    return kept, done, "\n".join(wrong if for_run else (*wrong, *way_on))
+
+
+def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
+    """Say what a machine lacks for which nobody waits."""
+    if plan.create and plan.driver is not None and plan.driver.source == "install":
+        _say(app, "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.")
+    if setup.machines:
+        _say(app, "note: the setup has not run yet; `gpuctl up` without --no-wait runs it.")
+
+
+def _set_up(
+    app: App, folder: ClusterFolder, inventory: Inventory, reached: Reached, setup: Setup, *, billed: bool
+) -> tuple[list[SetUp], list[str], list[str]]:
+    """Run the setup where it has not run, and call the machines ready.
+
+    Returns what came of it, what is wrong with those that are not ready, and how to go on.
+    """
+    usable = [machine for machine in inventory.machines if machine.name not in reached.problems]
+    done = set_up(app, folder, usable, setup)
+    failed = [one for one in done if one.status != "done"]
+    names = {one.node for one in failed}
+    folder.journal.append(READY, machines=[machine.id for machine in usable if machine.name not in names])
+    wrong = [without_gpus(inventory, reached)] if reached.problems else []
+    way_on = [how_to_have_gpus(inventory, reached, billed=billed)] if reached.problems else []
+    if failed:
+        wrong += [one.told() for one in failed]
+        way_on += [how_to_go_on(inventory, failed, billed=billed)]
+    return done, wrong, way_on
+
+
+def _keep(
+    app: App, folder: ClusterFolder, before: Inventory | None, inventory: Inventory, *, ended: bool
+) -> Inventory:
+    """Save what has changed; before that, part with the machines that leave. `ended`: these are no more."""
+    if inventory != before:
+        if before is not None:
+            if not ended:
+                _tell_of_runs_that_leave(app, folder, before, inventory)
+                _end_daemons_that_leave(app, folder, before, inventory)
+            let_go(app, folder, before, inventory, ended=ended)
+        save_inventory(folder, inventory)
+    return inventory
+
+
+def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
+    """The machines that are the cluster's no more, by name; what counts is the address."""
+    stay = {(machine.host, machine.port) for machine in inventory.machines}
+    return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
+
+
+def _tell_of_runs_that_leave(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
+) -> None:
+    """Say which runs may be at work on machines that stay with their owner, where nobody finds them any more."""
+    leave = _leaving(before, inventory)
+    if before.provider != "hosts" or not leave:
+        return
+    for run in open_runs(app, folder.name):
+        for part in run.folder.load_run().nodes:
+            if machine := leave.get(part.name):
+                app.output.say(
+                    f"note: run {run.id} may be at work on {part.name} ({machine.host}:{machine.port}), which leaves "
+                    "the cluster: gpuctl can't end it any more, but with the former file."
+                )
+
+
+def _end_daemons_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
+    """End launchers' daemons on the machines that stay with their owner, and are the cluster's no more."""
+    for one in end_daemons(folder, _leaving(before, inventory)):
+        if one.problem is not None:
+            app.output.say(f"note: {one.node}: {one.problem}")
+
+
+def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:
+    """The machines with their host keys. A key that the cluster has pinned stays, by address.
+
+    Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
+    """
+    from remote.errors import HostKeyRejected
+    from remote.transport import host_keys
+
+    had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
+    pinned = []
+    for machine in machines:
+        key = None if machine.host_key else had.get((machine.host, machine.port))
+        if key is None:
+            pinned.append(host_keys.pin(machine, trust.files, accept_new=trust.accept_new))
+            continue
+        text, pattern, _ = host_keys.user_knowledge(machine, trust.files)
+        kind, data = key.split()[:2]
+        # A host has keys of several kinds: only another one of the same kind contradicts.
+        if host_keys.find(text, pattern).get(kind, data) != data:
+            raise HostKeyRejected(
+                f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
+                "pinned. Nothing was sent. If the machine was made new, `gpuctl down` forgets the pinned key, "
+                f"and `gpuctl up` then pins the new one; if not, `ssh-keygen -R '{pattern}'` removes yours."
+            )
+        pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))
+    return pinned
+
+
+def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
+    """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
+    from remote.transport import ssh_config
+
+    _trust(folder, inventory.machines)
+    text = ssh_config.render(inventory.machines, folder.known_hosts_path)
+    write_atomic(folder.ssh_config_path, text.encode())
+    folder.save(inventory)
+
+
+def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Write the known_hosts file with which connections to these machines are made."""
+    from remote.transport import host_keys
+
+    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())
+
+
+def _say(app: App, text: str) -> None:
+    if text:
+        app.output.say(text)

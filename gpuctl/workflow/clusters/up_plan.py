@@ -1,0 +1,306 @@
+"""The plan of `up`, for people and as JSON. Pure; imports rich where it draws.
+
+Prices are list prices of everything that is billed by the hour, machines, disks, addresses and NAT gateways
+together. What is not known is shown as such, and null in JSON.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gpuctl.json_documents import SetupPlan, SshAccess, UpPlan
+from gpuctl.text import clean, nothing_ends, plural
+from gpuctl.workflow.machines.setup import NO_SETUP, Setup
+from inventories.gpu_driver import DriverPlan
+from inventories.money import dollars
+from provision.provider import DAY_S, Plan
+from provision.provider_registry import KUBERNETES, RENTED
+from provision.records import PlannedResource, Terms
+from provision.regions import refresh_command
+from provision.rented.planning.drivers import system_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SAMPLE_S = 3 * 3600.0
+"""The cost of so long is shown where they live as long: it tells plans apart that end at different times."""
+
+NOUNS = {
+    "instance": "machine",
+    "vcn": "VCN",
+    "vpc": "VPC",
+    "nsg": "network security group",
+    "nat-gateway": "NAT gateway",
+    "elastic-ip": "Elastic IP address",
+    "vpc-endpoint": "VPC endpoint",
+}
+"""Kinds of resources that are not called by their own name."""
+COUNTED = ("instance", "boot-volume", "public-address", "host", "pod", "role")
+
+
+def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
+    """The plan for people: a line a resource, then what goes for all of them, the price last."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from gpuctl.tables.layout import table_of
+
+    where = " · ".join(part for part in (plan.provider, plan.region or "") if part)
+    head = Text.assemble(("Plan for cluster ", ""), (plan.spec.cluster, "bold"), f"  {where}")
+    parts: list[RenderableType] = [head, ""]
+    if plan.resources:
+        columns = ("", "resource", "what", "an hour")
+        table = table_of(*columns, right=("an hour",), flexible=("what",))
+        for resource in plan.resources:
+            style = "green" if resource.action == "create" else "red" if resource.action == "end" else "dim"
+            table.add_row(Text(resource.action, style), *(clean(cell) for cell in _cells(resource)))
+        parts += [table, ""]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    notes = [("note", note, "") for note in plan.notes]
+    for label, said, style in (*_facts(plan), *_setup(setup), *notes, *_price_rows(plan)):
+        facts.add_row(Text(label, "dim"), Text(clean(said), style))
+    parts += [facts]
+    if not plan.changes and not plan.requests:
+        parts.append(Text("nothing to create: the machines are as asked for"))
+    return Group(*parts)
+
+
+def _cells(resource: PlannedResource) -> tuple[str, str, str]:
+    noun = NOUNS.get(resource.kind, resource.kind.replace("-", " "))
+    if resource.kind in COUNTED:
+        noun = plural(resource.count, noun)
+    what = ", ".join(part for part in (resource.name, resource.detail) if part)
+    usd = resource.hourly_usd
+    return noun, what, "" if usd == 0 else _money(usd)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Label, text and style of what goes for all machines."""
+    yield from _boots_from(plan)
+    if plan.ssh_cidrs:
+        port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
+        unknown = f" (not known: {plan.ssh_unknown}; --ssh-cidr names it)"
+        cidrs = ", ".join(plan.ssh_cidrs)
+        if plan.provider in KUBERNETES:
+            yield "access", f"to the API server from {cidrs}{unknown if plan.ssh_unknown else ''}", ""
+        else:
+            how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
+            yield "SSH", f"from {cidrs}{port}{how}", ""
+    if plan.free:
+        return
+    if plan.until_s is None:
+        yield "ends", _nothing_ends(plan), "yellow"
+    elif not plan.ttl_ends_bill:
+        day = nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
+        yield "ends", day, "bold yellow"
+    else:
+        yield "ends", ": ".join(part for part in (f"in {span(plan.until_s)}", plan.ending) if part), ""
+
+
+def _nothing_ends(plan: Plan) -> str:
+    """Return the daily cost of a plan without a time limit, and the option or the command that ends its machines."""
+    limited = plan.provider in RENTED and plan.ttl_ends_bill and not plan.keep
+    advice = "add --ttl 4h" if limited else f"`gpuctl down --cluster {plan.spec.cluster}` ends them"
+    return nothing_ends(plan.total_usd, f" ({advice})")
+
+
+def _setup(setup: Setup) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of what machines run once."""
+    if setup.steps and setup.machines:
+        yield "setup", f"once on {setup.where}:", ""
+        yield from (("", f"{number}. {step}", "") for number, step in enumerate(setup.steps, 1))
+
+
+def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the image: which, why, whose driver, and on what terms."""
+    if plan.image is not None:
+        yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
+        yield "driver", _driver(plan), ""
+    if plan.terms is not None:
+        yield "terms", _terms(plan.terms, accepted=plan.spec.accept_terms), "yellow"
+
+
+def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """As `_facts`, of the price: what a person looks for comes last."""
+    if plan.free:
+        yield "price", "free", "bold"
+        return
+    yield "price", costs(plan), "bold"
+    if plan.until_s is not None and plan.until_s < plan.least_billed_s:
+        yield "", f"the cloud bills these machines for {span(plan.least_billed_s)} at least", ""
+    if plan.run_hourly_usd is not None:
+        yield (
+            "",
+            f"{dollars(plan.run_hourly_usd)} an hour while a run has all machines that it may start",
+            "bold",
+        )
+    now_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    if most_usd is None and now_usd is not None:
+        command = refresh_command(plan.provider, plan.region)
+        yield "", f"spot machines at the price of now, which changes: at most what `{command}` tells", ""
+    if most_usd is None:
+        return
+    if now_usd is not None and most_usd > now_usd:
+        yield (
+            "",
+            f"spot machines at the price of now, which changes: at most {dollars(most_usd)} an hour",
+            "",
+        )
+    yield "", "list prices, without taxes, traffic and discounts", "dim"
+
+
+def driver_clause(driver: DriverPlan) -> str:
+    """Where the GPUs' driver comes from, in a clause."""
+    if driver.source == "install":
+        branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
+        return f"installed on the machines: Ubuntu's packages, {branch}"
+    return "the image's own" if driver.source == "image" else "none is installed"
+
+
+def _terms(terms: Terms, *, accepted: bool) -> str:
+    if terms.links:
+        return f"of {terms.name}, accepted{'' if accepted else ' with a yes'}: {' '.join(terms.links)}"
+    how = "accepted" if accepted else "which --accept-terms accepts, or a yes on a terminal"
+    return f"of {terms.name}, {how}; the account shows where they are"
+
+
+def _driver(plan: Plan) -> str:
+    if plan.driver is None:
+        return "not known without the account"
+    if plan.driver.source == "none" and plan.spec.driver == "none" and plan.image:
+        system = system_of(plan.image)
+        if system.brings_driver or not system.ubuntu:
+            own = "the image's own" if system.brings_driver else "the image's own, if it has one"
+            return f"{own}, not checked (--driver none)"
+    return driver_clause(plan.driver)
+
+
+def unasked(plan: Plan) -> Iterator[str]:
+    """What has to be said of a plan also where nobody is asked."""
+    yield from plan.notes
+    if plan.free or not plan.create:
+        return
+    yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
+    if plan.until_s is None:
+        yield _nothing_ends(plan)
+    elif not plan.ttl_ends_bill:
+        yield nothing_ends(plan.cost_usd(DAY_S), f". After {span(plan.until_s)} {plan.ending}")
+
+
+def costs(plan: Plan) -> str:
+    """`$8.02 an hour · $24.07 for 3 h · $32.09 for the 4 h until they end`."""
+    hourly_usd, most_usd = plan.hourly_usd, plan.price.most_hourly_usd
+    known = most_usd if hourly_usd is None else hourly_usd
+    if known is None:
+        command = refresh_command(plan.provider, plan.region)
+        return f"not known: `{command}` asks for it" if command else "not known"
+    most = "at most " if hourly_usd is None else ""
+    ends_s = DAY_S if plan.until_s is None else plan.until_s
+    until = " until they end" if plan.ttl_ends_bill else ""
+    end = "a day" if plan.until_s is None else f"for the {span(ends_s)}{until}"
+    spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
+    spans[ends_s] = end
+    said = [f"{most}{dollars(known)} an hour"]
+    for seconds in sorted(spans):
+        billed_s = max(seconds, plan.least_billed_s)
+        said.append(f"{dollars(known * billed_s / 3600)} {spans[seconds]}")
+    return " · ".join(said)
+
+
+def price(plan: Plan) -> str:
+    """`$8.02 an hour, $32.09 until they end`: of all machines, in a clause."""
+    hourly_usd = plan.hourly_usd
+    most = ""
+    if hourly_usd is None:
+        hourly_usd, most = plan.price.most_hourly_usd, "at most "
+    if hourly_usd is None:
+        return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
+    if plan.until_s is None:
+        return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
+    total = dollars(hourly_usd * max(plan.until_s, plan.least_billed_s) / 3600)
+    until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
+    return f"{most}{dollars(hourly_usd)} an hour, {total} {until}"
+
+
+def run_price(plan: Plan) -> str:
+    """As `price`, where machines are made for a run, or ended after it."""
+    usd = plan.hourly_usd
+    hourly = "price not known" if usd is None else f"{dollars(usd)} an hour in all"
+    return f"{hourly}, until the run is over" if plan.create else hourly
+
+
+def what_is_done(plan: Plan) -> str:
+    """`creating 2 machines`, `creating a control plane`, `ending 2 machines`."""
+    made = [plural(len(plan.create), "machine")] * bool(plan.create)
+    made += ["a control plane"] * plan.makes_control_plane
+    parts = [f"creating {' and '.join(made)}"] * bool(made)
+    return ", ".join([*parts, *[f"ending {plural(len(plan.end), 'machine')}"] * bool(plan.end)])
+
+
+def question(plan: Plan) -> str:
+    """What a person is asked before anything that costs money is made."""
+    count = len(plan.create) + len(plan.keep)
+    whole = f"{count} in all: " if plan.keep else ""
+    nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
+    made = plural(len(plan.create), "machine") if plan.create else nothing
+    create = f"Create {made}" if plan.create or not plan.end else ""
+    end = f"end {', '.join(plan.end)}, which no rank needs" if plan.end else ""
+    todo = " and ".join(part for part in (create, end) if part)
+    open_terms = plan.terms if not plan.spec.accept_terms else None
+    terms = f" and accept the terms of {open_terms.name}" if open_terms else ""
+    return f"{todo[0].upper()}{todo[1:]} ({whole}{price(plan)}){terms}?"
+
+
+def requests_text(plan: Plan) -> str:
+    """The requests, one line each: the operation and its body as JSON."""
+    lines = [
+        f"{request.operation} {json.dumps(request.body, ensure_ascii=False)}" for request in plan.requests
+    ]
+    return "\n".join(["", plural(len(lines), "request"), *lines])
+
+
+def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> UpPlan:
+    """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
+    ssh = SshAccess(cidrs=plan.ssh_cidrs, port=plan.ssh_port, unknown=plan.ssh_unknown or None)
+    return UpPlan(
+        cluster=plan.spec.cluster,
+        provider=plan.provider,
+        region=plan.region,
+        account_asked=asked,
+        create=plan.create,
+        keep=tuple(machine.public() for machine in plan.keep),
+        end=plan.end,
+        resources=plan.resources,
+        image=plan.image,
+        image_why=plan.image_why,
+        driver=plan.driver,
+        terms=plan.terms,
+        ssh=ssh if plan.ssh_cidrs else None,
+        hourly_usd=plan.hourly_usd,
+        price=plan.price,
+        run_hourly_usd=plan.run_hourly_usd,
+        until_s=plan.until_s,
+        ending=plan.ending,
+        ends=plan.ends,
+        total_usd=plan.total_usd,
+        setup=SetupPlan(steps=setup.steps, machines=setup.machines),
+        notes=plan.notes,
+        requests=plan.requests,
+    )
+
+
+def span(seconds: float) -> str:
+    """`30 s`, `45 min`, `1 h 30 min`, `4 h`, `2 d 3 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, hours = divmod(hours, 24) if hours >= 48 else (0, hours)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _money(usd: float | None) -> str:
+    return "not known" if usd is None else dollars(usd)

@@ -1,1 +1,0 @@
-"""What a run's ranks find installed: decided here, and made on the nodes."""

@@ -1,1 +1,0 @@
-"""Runs that hang: what is asked of their nodes, and what is done where one is found."""

@@ -1,0 +1,144 @@
+"""The commands that do what a row of `advise` prices: rent the machines, train on them, remove them."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
+from gpuctl.workflow.runs.strategy.billing import min_billed_s
+from inventories.spec import LEAST_TTL_S
+from provision.pricing.catalog import SHAPES
+from provision.pricing.prices import Prices
+from provision.pricing.spending import ttl_text
+from provision.provider_registry import describe
+from provision.regions import price_region
+from provision.rented.planning.planned_resources import disk_hourly_usd
+
+TTL_MARGIN = 1.25
+"""Times the slowest forecast: validation, checkpoints and the download of the data are not in it."""
+TTL_STEPS_S = ((4 * 3600.0, 600.0), (math.inf, 3600.0))
+"""Below a time, the step to which --ttl is rounded up."""
+BOOT_VOLUME_GB = 200
+"""Of each machine, as in a plan for an image that needs no more."""
+COST_MARGIN = 1.1
+"""Times the list price: an image may need a larger boot volume."""
+PACKAGES: Mapping[str, str] = {"--tokenizer": "tokenizers"}
+"""Options of the built-in job that need a package on the nodes."""
+FILE_OPTIONS = (*DATA_OPTIONS, "--tokenizer")
+"""Options of the built-in job for files on the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The prices of a command, and where they hold."""
+
+    prices: Prices
+    region: str | None
+    """As it was typed. None: each provider's default for prices."""
+    large_folders: frozenset[str] = frozenset()
+    """Folders of this computer that `push` copies only with --yes."""
+
+
+def command_of(row: Mapping[str, Any], account: Account) -> str:
+    """Return the commands of a row, joined by `&&`."""
+    words, files = _on_the_nodes(row["words"])
+    packages = [PACKAGES[option] for option in PACKAGES if value_of(words, option) is not None]
+    train = ["gpuctl", "train", *(f"--pip={package}" for package in packages), "--", *words]
+    pushes = [
+        ["gpuctl", "push", *(["--yes"] if str(file) in account.large_folders else []), _as_typed(file)]
+        for file in files
+    ]
+    return " && ".join(map(shlex.join, (_up(row, account), *pushes, train, ["gpuctl", "down"])))
+
+
+def _up(row: Mapping[str, Any], account: Account) -> list[str]:
+    """Return the command that rents the machines, with its limits if the duration is known."""
+    shape = SHAPES[row["shape"]]
+    words = ["gpuctl", "up", "--shape", shape.name, "--count", str(row["count"])]
+    if (region := price_region(shape.provider, account.region)) is not None:
+        words += ["--region", region]
+    if row["total_s"] is None:
+        return words
+    limit_s = ttl_s(row["total_s"][1])
+    words += ["--ttl", ttl_text(limit_s)]
+    other_usd = _other_hourly_usd(shape.provider, region, account.prices)
+    if row["hourly_usd"] is None or other_usd is None:
+        return words
+    hourly_usd = row["hourly_usd"] + row["count"] * other_usd
+    billed_s = max(limit_s, min_billed_s(shape))
+    return [*words, "--max-cost", f"{math.ceil(COST_MARGIN * hourly_usd * billed_s / 3600)}"]
+
+
+def ttl_s(forecast_s: float) -> float:
+    """Return the time limit for machines that are needed for `forecast_s` at most."""
+    wanted_s = max(LEAST_TTL_S, TTL_MARGIN * forecast_s)
+    step_s = next(step_s for below_s, step_s in TTL_STEPS_S if wanted_s <= below_s)
+    return math.ceil(wanted_s / step_s) * step_s
+
+
+def _other_hourly_usd(provider: str, region: str | None, prices: Prices) -> float | None:
+    """Return what a machine's boot volume and address cost an hour. None: not known in that region."""
+    disk_usd = disk_hourly_usd(
+        provider,
+        region,
+        BOOT_VOLUME_GB,
+        usd_per_gb_month=prices.disk_usd_per_gb_month(provider, region),
+    )
+    return None if disk_usd is None else disk_usd + describe(provider).address_hourly_usd
+
+
+def with_absolute_paths(words: Sequence[str]) -> list[str]:
+    """Return the job's options with absolute paths for files on this computer: the job's part runs elsewhere."""
+    found = list(words)
+    for option in FILE_OPTIONS:
+        value = value_of(found, option)
+        if value is not None and (path := Path(value).expanduser()).exists():
+            found = _with_value(found, option, str(path.resolve()))
+    return found
+
+
+def large_folders(words: Sequence[str]) -> frozenset[str]:
+    """Return the folders of the job's options that are on this computer, and that `push` copies only with --yes."""
+    from remote.files.tree import MAX_BYTES, MAX_FILES
+
+    large = set()
+    for folder in map(Path, filter(None, (value_of(words, option) for option in FILE_OPTIONS))):
+        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+        if sum(sizes) > MAX_BYTES or len(sizes) > MAX_FILES:
+            large.add(str(folder))
+    return frozenset(large)
+
+
+def _as_typed(file: Path) -> str:
+    """Return a path as a person in the current folder types it."""
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+
+
+def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return the job's options with the paths that its files have on the nodes, and the files here to push there.
+
+    A file that is not on this computer is one of the nodes already.
+    """
+    found, files = list(words), []
+    for option in FILE_OPTIONS:
+        value = value_of(found, option)
+        if value is None or not (path := Path(value)).exists():
+            continue
+        files.append(path)
+        found = _with_value(found, option, f"~/{path.name}")
+    return found, files
+
+
+def _with_value(words: Sequence[str], option: str, value: str) -> list[str]:
+    """Return the words with another value of an option, wherever it is."""
+    found: list[str] = []
+    for word in words:
+        before = found[-1] if found else ""
+        if before == option:
+            found.append(value)
+        else:
+            found.append(f"{option}={value}" if word.startswith(f"{option}=") else word)
+    return found

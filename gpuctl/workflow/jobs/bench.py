@@ -1,0 +1,264 @@
+"""`bench`: the built-in job on one layout after the other, over one set of connections and prepared nodes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gpuctl.command_line.options import App
+from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
+from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
+from gpuctl.scaling.gradient_buckets import buckets_of
+from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
+from gpuctl.scaling.network_links import Line, network_of, nominal_gb_s
+from gpuctl.text import plural
+from gpuctl.view import View, open_view
+from gpuctl.workflow.jobs.bench_request import (
+    BENCH_WORDS,
+    BenchRequest,
+    bucket_mb,
+    check,
+    check_gpus,
+    nodes_of,
+)
+from gpuctl.workflow.jobs.bench_runs import Ready, measure, put_aside
+from gpuctl.workflow.jobs.run_machines import run_machines
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.setup_state import check_set_up
+from gpuctl.workflow.runs import bandwidth
+from gpuctl.workflow.runs.idle_nodes import connected_idle
+from gpuctl.workflow.runs.outputs.earlier import aside_of
+from gpuctl.workflow.runs.prepare import Prepared, check_nodes, prepare
+from gpuctl.workflow.runs.request.request import candidates_of, check_together, machines_of, project_of
+from inventories.clocks import passed_s
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory
+from inventories.run import RunStatus
+from remote.errors import RemoteError
+from remote.launchers import DEFAULT
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What came of it: at least one layout."""
+
+    cluster: str
+    script: str
+    """Its title, or `built-in`."""
+    words: tuple[str, ...]
+    """Its arguments."""
+    status: RunStatus
+    """`stopped`: a person ended it; `failed`: a run did. The layouts before that are here."""
+    failure: str | None
+    measured: tuple[Measured, ...]
+    outlooks: tuple[Outlook, ...]
+    allreduce: Sequence[Line] | None
+    """The measurement of the bandwidth; None: there was none."""
+    forecasts: int
+    """That were asked for."""
+    hourly_usd: float | None
+    """Of all machines that took part."""
+    total_s: float
+
+    @property
+    def exit_status(self) -> int:
+        """0; 1 where a run failed, 130 where a person ended it; 4 where a forecast can't be given."""
+        if self.status != "succeeded":
+            return 130 if self.status == "stopped" else 1
+        unknown = [one for one in self.outlooks if one.forecast is None]
+        return 4 if unknown or len(self.outlooks) < self.forecasts else 0
+
+    def document(self) -> "BenchResult":
+        """The document of `bench --json`."""
+        first, found = self.measured[0], bottleneck(self.measured)
+        sound, wrong = comparable(self.measured), contradicting(self.measured)
+        return BenchResult(
+            cluster=self.cluster,
+            script=self.script,
+            args=self.words,
+            status=self.status,
+            failure=self.failure,
+            model=first.job.model,
+            dataset=first.job.dataset,
+            batch_size=first.job.batch_size if same_batch(self.measured) else None,
+            gradient_bytes=first.job.gradient_bytes,
+            layouts=tuple(
+                one.document(first, compared=one in sound, disturbed=one in wrong) for one in self.measured
+            ),
+            forecast=tuple(one.document() for one in self.outlooks),
+            bottleneck=found.kind if found else None,
+            advice=f"{found.sentence} {found.advice}" if found else None,
+            doubts=tuple(doubts(self.measured)),
+            allreduce=self.allreduce,
+            seconds=BenchSeconds(total=round(self.total_s, 3)),
+            cost_usd=None if self.hourly_usd is None else self.hourly_usd * self.total_s / 3600,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSeconds:
+    """Wall-clock seconds of a benchmark."""
+
+    total: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """What came of a benchmark."""
+
+    cluster: str
+    script: str
+    args: tuple[str, ...]
+    status: RunStatus
+    """`stopped`: a person ended it; `failed`: a run did. The layouts before that are here."""
+    failure: str | None
+    model: str | None
+    dataset: str | None
+    batch_size: int | None
+    """Of a rank. None: not the same on all layouts."""
+    gradient_bytes: int | None
+    layouts: tuple[BenchLayout, ...]
+    forecast: tuple[BenchForecast, ...]
+    bottleneck: str | None
+    advice: str | None
+    doubts: tuple[str, ...]
+    """Why the figures may say little."""
+    allreduce: Sequence[Line] | None
+    """The measurement of the bandwidth. None: there was none."""
+    seconds: BenchSeconds
+    cost_usd: float | None
+
+
+def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] = lambda _: None) -> Bench:
+    """Measure every layout. Where a person or a failed run ends it, what was measured until then is returned.
+
+    `on_end` gets it before machines that were started for it are ended. Raises KeyboardInterrupt, or the failure,
+    where nothing was measured by then.
+    """
+    check(request)
+    nnodes = max((layout.nodes for layout in request.layouts), default=None)
+    with run_machines(app, "bench", nnodes=nnodes) as hand_over:
+        done = _bench(app, request)
+        hand_over(done.document())
+        on_end(done)
+    return done
+
+
+def _bench(app: App, request: BenchRequest) -> Bench:
+    began = passed_s()
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    train_request = replace(request.job, nnodes=nodes_of(request.layouts, inventory))
+    if train_request.built_in:
+        train_request = replace(train_request, words=(*BENCH_WORDS, *train_request.words))
+    check_together(train_request)
+    machines = machines_of(inventory, train_request)
+    project = project_of(app, train_request, inventory, machines)
+    with ExitStack() as held:
+        with open_view(app.output, logs=False) as view:
+            # Held to the end: no other run may share the machines with a measurement.
+            held.enter_context(folder.lock("bench", on_wait=view.note))
+            view.phase("connect", f"connecting to {plural(len(machines), 'node')}")
+            check_set_up(folder, machines)
+            candidates, count = candidates_of(inventory, train_request), len(machines)
+            nodes = held.enter_context(
+                connected_idle(app.store, folder, candidates, train_request, count, say=view.note)
+            )
+            machines = [node.machine for node in nodes.values()]
+            check_set_up(folder, machines)
+            view.phase("prepare", "facts, firewalls, environment, code")
+            prepared = prepare(
+                view,
+                folder,
+                inventory,
+                nodes,
+                project,
+                env_names=train_request.env,
+                aside=aside_of(replace(train_request, fresh=True), datetime.now(UTC), first=True),
+            )
+            view.phase("preflight", "trying every connection, checking what would fail later")
+            check_nodes(view, nodes, prepared, machines[0], mode=DEFAULT)
+            gpus = [len(prepared.facts[machine.name].gpus) for machine in machines]
+            layouts = request.layouts or default_layouts(gpus)
+            check_gpus(layouts, gpus)
+            allreduce = None
+            if request.forecast:
+                view.phase("all-reduce", "measuring the bandwidth")
+                allreduce = _bandwidth(view, folder, inventory, nodes, prepared)
+        ready = Ready(
+            app=app,
+            folder=folder,
+            inventory=inventory,
+            machines=machines,
+            nodes=nodes,
+            prepared=prepared,
+            project=project,
+            request=train_request,
+        )
+        if ready.one_machine and any(layout.nodes > 1 for layout in layouts):
+            app.output.say("these hosts share one machine: more of them bring no more speed")
+        status, failure, measured = measure(ready, layouts, request.repeats)
+        _leave_tidy(ready)
+    return Bench(
+        cluster=inventory.cluster,
+        script=project.script.title,
+        words=project.script.args,
+        status=status,
+        failure=failure,
+        measured=measured,
+        outlooks=tuple(_outlooks(request, ready, measured, allreduce or ())),
+        allreduce=allreduce,
+        forecasts=len(request.forecast),
+        hourly_usd=None
+        if inventory.hourly_usd is None
+        else inventory.hourly_usd * len(machines) / len(inventory.machines),
+        total_s=passed_s() - began,
+    )
+
+
+def _leave_tidy(ready: Ready) -> None:
+    """Put aside what the runs of a script wrote, so that the next one that is trained does not meet it."""
+    say = ready.app.output.say
+    try:
+        if put_aside(ready):
+            say(
+                "what these runs wrote into the project's folder is put aside on the nodes, beside it: gpuctl clean "
+                "removes it"
+            )
+    except RemoteError as error:
+        say(f"what these runs wrote into the project's folder is still there on the nodes: {error}")
+
+
+def _bandwidth(
+    view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
+) -> Sequence[Line] | None:
+    """What the ranks of all nodes measure; None, and a note, where they could not."""
+    lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
+    if lines is None:
+        view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")
+    return lines
+
+
+def _outlooks(
+    request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
+) -> list[Outlook]:
+    """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
+    if request.forecast and contradicting(measured):
+        ready.app.output.say("no forecast is made: the figures contradict themselves")
+        return []
+    mb = bucket_mb(request.job.words) if request.job.built_in else None
+    buckets = buckets_of(measured[0].job, mb)
+    rdma = any(device.addressed for fact in ready.prepared.facts.values() for device in fact.rdma)
+    network = network_of(
+        lines,
+        nnodes=len(ready.machines),
+        bucket_bytes=buckets.largest_bytes if buckets else 0,
+        given_gb_s=request.bandwidth_gb_s,
+        nominal_gb_s=nominal_gb_s(ready.inventory.shape, rdma=rdma),
+    )
+    gpus = min(len(ready.prepared.facts[machine.name].gpus) for machine in ready.machines)
+    return [outlook(layout, measured, network, gpus_a_node=gpus, bucket_mb=mb) for layout in request.forecast]

@@ -1,0 +1,44 @@
+"""Compares the arithmetic's memory of a row with torch's own count, where torch is installed on this computer."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
+
+CODE = "import sys; from train.advice.tracker import main; sys.exit(main())"
+MOST_S = 120.0
+"""That torch may count for."""
+TOLERANCE = 0.10
+
+
+def compared(row: Mapping[str, Any], vocabulary: int) -> str:
+    """Return a sentence on how the two counts of a row that fits agree, or why torch's is not there."""
+    asked = {name: row[name] for name in ("count", "gpus", "micro_batch")} | {"vocabulary": vocabulary}
+    try:
+        done = ask_built_in(CODE, row["words"], json.dumps(asked), MOST_S)
+    except subprocess.TimeoutExpired:
+        return f"memory not checked: torch counted for longer than {MOST_S:.0f} s"
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return f"memory not checked: torch can't count it ({said[-1]})"
+    try:
+        found = answer_in(done.stdout, dict)
+    except ValueError as error:
+        return f"memory not checked: {error}"
+    if "left_out" in found:
+        return f"memory not checked: {found['left_out']}"
+    return verdict(found["arithmetic_gb"], found["torch_gb"])
+
+
+def verdict(arithmetic_gb: float, torch_gb: float) -> str:
+    """Return a sentence on both counts."""
+    difference = arithmetic_gb / torch_gb - 1
+    counts = f"{arithmetic_gb:.2f} GB by arithmetic, {torch_gb:.2f} GB by torch's tracker"
+    if abs(difference) <= TOLERANCE:
+        return f"memory checked on a few blocks: {counts}"
+    return (
+        f"warning: the memory is uncertain: on a few blocks it is {counts} ({difference:+.0%}). Leave room, or try "
+        "with gpuctl bench"
+    )

@@ -1,0 +1,344 @@
+"""A job: the runs that one `gpuctl train` starts one after the other, how each ended, and which step follows. Pure.
+
+train ─▶ run ─▶ next_step ─▶ Done      it succeeded, or a person stopped it
+          ▲         ├─────▶ GiveUp    another run would do no better
+          │         ├─▶ Restart ─┐    it failed, and another may do better
+          │         └─▶ Resize ──┤    it was stopped, as more machines can take part
+          └──────────────────────┘
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from gpuctl.text import clean, plural
+from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
+from gpuctl.workflow.runs.request.request import TrainRequest
+from inventories.end_reasons import Reason
+from inventories.run import NodeRecord, Result, Run, RunNode
+
+WRONG_OPTIONS = 2
+"""The exit status of a program that was given options which it does not know."""
+MAX_FAILED_STARTS = 3
+"""The next run of an elastic job is tried so often in a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One run of a job, and how it ended."""
+
+    run: Run
+    """Which nodes took part, which run it resumed, and which checkpoints it began with."""
+    result: Result
+    interrupted: bool = False
+    """A person pressed Ctrl-C."""
+    joining: tuple[str, ...] = ()
+    """Machines for which it was stopped at a checkpoint: they can take part in the next."""
+    lost: tuple[RunNode, ...] = ()
+    """Its nodes that could not be asked how it ended. Their ranks may be at work."""
+    machines: int = 0
+    """How many it had: of a Ray driver not its own node alone."""
+    machine_lost: bool = False
+    """A machine was lost, or rebooted."""
+    machine_failed: bool = False
+    """A machine failed, not one of its ranks."""
+    wrong_options: bool = False
+    """The program was given options that it does not know."""
+    hung: bool = False
+    """It was stopped as it hung, and another is to follow."""
+    left: ResumePoint | None = None
+    """What it left to resume from. None: the machines were not asked."""
+
+    @property
+    def failure(self) -> str:
+        """`run ID failed (rank 1 on gpu-1: exit status 3)`."""
+        if self.hung:
+            return f"run {self.result.run} hung and was stopped"
+        return f"run {self.result.run} failed ({what_failed(self.result)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The record of a job: what was asked, its runs so far, and what failed between them."""
+
+    request: TrainRequest
+    attempts: tuple[Attempt, ...] = ()
+    """Its runs that were launched, in order."""
+    restarts: int = 0
+    """How many of `--max-restarts` are used up, by runs and by starts that failed."""
+    failed_starts: int = 0
+    """Of the next run of an elastic job, since the last attempt."""
+    failed_with: frozenset[str] = frozenset()
+    """Machines that stood in the way of those."""
+    barred: frozenset[str] = frozenset()
+    """Machines with which an elastic job could not start though they were ready: never tried again."""
+    interrupted: bool = False
+    """A person pressed Ctrl-C."""
+    stopped: bool = False
+    """A person stopped it between two runs."""
+    does_not_fit: str = ""
+    """Why its strategy can't divide the ranks of the machines that are left; empty where it can."""
+    way_on: str = ""
+    """Options with which it could; empty where none are known."""
+
+    @property
+    def last(self) -> Attempt:
+        """The latest run."""
+        return self.attempts[-1]
+
+    @property
+    def result(self) -> Result:
+        """The result of the latest run."""
+        return self.last.result
+
+    @property
+    def lost(self) -> dict[str, list[RunNode]]:
+        """Machines that were lost → their parts in the job's runs, which may be at work there."""
+        parts: dict[str, list[RunNode]] = {}
+        for attempt in self.attempts:
+            for part in attempt.lost:
+                parts.setdefault(part.name, []).append(part)
+        return parts
+
+    @property
+    def wanted_machines(self) -> int:
+        """How many machines the next run should have: as many as the last one, or the least of an elastic job."""
+        return self.request.min_nodes or self.last.machines
+
+    def with_left(self, left: ResumePoint) -> "Job":
+        """Return the record with what the last run left."""
+        return replace(self, attempts=(*self.attempts[:-1], replace(self.last, left=left)))
+
+    def with_attempt(self, attempt: Attempt, step: "Restart | Resize | None" = None) -> "Job":
+        """Return the record with one more run. `step`: what it was started for; None: the job's first."""
+        return replace(
+            self,
+            attempts=(*self.attempts, attempt),
+            interrupted=attempt.interrupted,
+            restarts=self.restarts + _counts(step),
+            failed_starts=0,
+            failed_with=frozenset(),
+        )
+
+    def with_failed_start(self, step: "Restart | Resize", nodes: Collection[str], *, bar: bool) -> "Job":
+        """Return the record where the next run could not be started.
+
+        `nodes`: machines that stood in the way, as far as it is known. `bar`: those that were to join did.
+        """
+        asked_again = replace(self.last, left=None)
+        used = replace(
+            self, attempts=(*self.attempts[:-1], asked_again), restarts=self.restarts + _counts(step)
+        )
+        if not self.request.elastic:
+            return used
+        return replace(
+            used,
+            failed_starts=self.failed_starts + 1,
+            failed_with=self.failed_with.union(nodes),
+            barred=self.barred.union(self.last.joining if bar else ()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """No other run follows: the last one succeeded, is going on, or was stopped by a person."""
+
+    reason: str = ""
+    """A sentence for people; empty where it is a matter of course."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveUp:
+    """No other run follows one that failed."""
+
+    reason: str = ""
+    """A sentence for people; empty where nobody asked for another run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """Another run follows one that failed."""
+
+    why: str
+    """The beginning of the line that tells of it."""
+    number: int | None
+    """Which of `--max-restarts` it is. None: an elastic job lost a machine, which is not counted."""
+    machines: frozenset[str] = frozenset()
+    """Names of those that can take part, once they were asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Another run follows one that was stopped, with the machines that can take part now."""
+
+    why: str
+    machines: frozenset[str] = frozenset()
+
+
+Step: TypeAlias = Done | GiveUp | Restart | Resize
+
+
+def _counts(step: Restart | Resize | None) -> bool:
+    return isinstance(step, Restart) and step.number is not None
+
+
+def stopped_line(run: Run) -> str:
+    """Return the sentence for a job that a person stopped after this run."""
+    return f"The job was stopped: no other run follows {run.run}."
+
+
+def next_step(job: Job) -> Step:
+    """Return what follows the job's last run.
+
+    Where it is not known yet what that left, a Restart or Resize is what follows if the machines' word does not speak
+    against it: so nobody is asked in vain.
+    """
+    last, request = job.last, job.request
+    if job.interrupted:
+        return Done()
+    if job.stopped:
+        return Done(reason=stopped_line(last.run))
+    if job.does_not_fit:
+        other = f" On those that are there: gpuctl train --resume -- {job.way_on}" if job.way_on else ""
+        return GiveUp(
+            reason=f"No other run follows {last.run.run}, as too few machines can take part. {job.does_not_fit} Once "
+            f"there are more: gpuctl train --resume.{other}"
+        )
+    step = _step_by_end(job)
+    if last.left is None or isinstance(step, Done | GiveUp):
+        return step
+    if isinstance(step, Restart) and (before := _same_failure(job)) is not None:
+        return GiveUp(
+            reason=f"{last.failure} and is not restarted: run {before.run} had failed in the same way, and no newer "
+            "checkpoint was written since. Mend the cause, then start it again."
+        )
+    usable = last.left.answering - job.failed_with - job.barred
+    if request.min_nodes and len(usable) < request.min_nodes:
+        return GiveUp(
+            reason=f"No other run follows {last.run.run}: {plural(len(usable), 'machine')} can take part, and "
+            f"--nnodes {request.nnodes_text} asks for {request.min_nodes} at least. Once there are more: "
+            "gpuctl train --resume"
+        )
+    return replace(step, machines=usable)
+
+
+def _step_by_end(job: Job) -> Step:
+    """What follows by how the last run ended, and how the starts since have gone."""
+    last, request = job.last, job.request
+    status = last.result.status
+    if status != "failed" and not (status == "stopped" and (last.joining or last.hung)):
+        return Done()
+    if job.failed_starts >= MAX_FAILED_STARTS:
+        return GiveUp()
+    if last.joining:
+        names = ", ".join(last.joining)
+        barred = job.barred.issuperset(last.joining)
+        return Resize(why=f"continuing without {names}: " if barred else f"{names} can take part, too: ")
+    if last.wrong_options:
+        refused = (
+            f"{last.failure} and is not restarted: exit status {WRONG_OPTIONS} stands for wrong options, and "
+            "another would be given the same. Put them right, then start it again."
+        )
+        return GiveUp(reason=refused if request.continues else "")
+    if request.elastic and last.machine_failed and not _may_fail_again(last):
+        return Restart(why=f"{last.failure}; ", number=None)
+    if job.restarts >= request.max_restarts:
+        return GiveUp()
+    number = job.restarts + 1
+    return Restart(why=f"restart {number} of {request.max_restarts}: {last.failure}; ", number=number)
+
+
+def _may_fail_again(last: Attempt) -> bool:
+    """Whether the machine that failed is known to be there: what failed on it may fail again, without end."""
+    took_part = {part.name for part in last.run.nodes}
+    return last.left is not None and not last.machine_lost and last.left.answering.issuperset(took_part)
+
+
+def _same_failure(job: Job) -> Result | None:
+    """The run before the last one, where the last one failed in the same way and left no newer checkpoint.
+
+    A run that was stopped to be resized is none.
+    """
+    before, last = job.attempts[-2] if len(job.attempts) > 1 else None, job.last
+    if before is None or before.joining or before.left is None or last.left is None:
+        return None
+    return before.result if in_vain(before.result, before.left, last.result, last.left) else None
+
+
+def attempt_of(
+    run: Run,
+    result: Result,
+    records: Mapping[str, NodeRecord],
+    *,
+    machines: int | None = None,
+    joining: tuple[str, ...] = (),
+    interrupted: bool = False,
+    hung: bool = False,
+) -> Attempt:
+    """Return how a run ended, as far as what follows depends on it: nothing else here asks its result for that.
+
+    `records`: what its nodes said of the end. `machines`: how many it had; None: the nodes of its record.
+    `joining`: machines for which it was stopped. `hung`: it was stopped because it hung, and another is to follow.
+    """
+    lost = {record.node for record in records.values() if record.lost}
+    booted_again = (Reason.REBOOTED, Reason.CONTAINER_RESTARTED)
+    machine_lost = bool(lost) or any(record.reason in booted_again for record in records.values())
+    return Attempt(
+        run=run,
+        result=result,
+        machines=len(run.nodes) if machines is None else machines,
+        interrupted=interrupted,
+        joining=joining,
+        hung=hung,
+        lost=tuple(part for part in run.nodes if part.name in lost),
+        machine_lost=machine_lost,
+        machine_failed=machine_lost or blames_a_machine(result),
+        wrong_options=result.status == "failed" and result.exit_code == WRONG_OPTIONS,
+    )
+
+
+def blames_a_machine(result: Result) -> bool:
+    """Return whether a machine is what failed, not one of its ranks."""
+    error = result.first_error
+    return error is not None and error.rank is None and not error.waited_for
+
+
+def in_vain(before: Result, left_before: ResumePoint, now: Result, left: ResumePoint) -> bool:
+    """Return whether a run failed as the one before it did, and is known to have left no newer checkpoint."""
+    known = left.unknown is None or left.unknown.run != now.run
+    return known and left.found == left_before.found and _failed_alike(before, now)
+
+
+def _failed_alike(before: Result, now: Result) -> bool:
+    """The same rank or node, for the same reason. Of ranks that fail together any may be the first.
+
+    Of ranks that waited in vain it is chance which of them gives up first, what it says, and how it ends: there it is
+    for whom they waited that counts.
+    """
+    then, error = before.first_error, now.first_error
+    if then is None or error is None or then.waited_for != error.waited_for:
+        return False
+    if error.waited_for:
+        return not _may_have_hung(before).isdisjoint(_may_have_hung(now))
+    if (then.reason, then.detail.replace(before.run, now.run)) != (error.reason, error.detail):
+        return False
+    if error.rank is None:
+        return (then.rank, then.node, before.exit_code) == (error.rank, error.node, now.exit_code)
+    blamed = (error.rank, error.node, now.exit_code)
+    return blamed in {(rank.rank, rank.node, rank.exit_code) for rank in before.ranks}
+
+
+def _may_have_hung(result: Result) -> frozenset[tuple[int, str]]:
+    """The ranks that others waited for in vain, with their nodes; all of them where it is not known which."""
+    named = result.first_error.ranks if result.first_error else ()
+    return frozenset((rank.rank, rank.node) for rank in result.ranks if not named or rank.rank in named)
+
+
+def what_failed(result: Result) -> str:
+    """Return `rank 1 on gpu-1: exit status 3: boom`."""
+    error = result.first_error
+    if error is None:
+        return "for no known reason"
+    place = f" ({error.place})" if error.place else ""
+    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
+    return ": ".join(filter(None, [who, clean(error.message, 200)]))

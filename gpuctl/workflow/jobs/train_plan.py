@@ -1,0 +1,195 @@
+"""`train --dry-run`: exactly what would be run, set and sent, by the functions that a run uses."""
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.command_line.options import App
+from gpuctl.text import plural
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.runs.idle_nodes import connected_idle
+from gpuctl.workflow.runs.launch import plan_run
+from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
+from gpuctl.workflow.runs.prepare import expected_gpus
+from gpuctl.workflow.runs.request.argument_paths import path_notes
+from gpuctl.workflow.runs.request.request import Project, TrainRequest, candidates_of, machines_of, project_of
+from gpuctl.workflow.runs.resume import resolve
+from gpuctl.workflow.runs.strategy.auto import with_strategy
+from gpuctl.workflow.runs.strategy.division import Division, division_of, lines
+from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
+from inventories.run import Run
+from remote.launchers import launcher_of
+from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS, RAY_JOB_CONFIG
+
+if TYPE_CHECKING:
+    from remote.checks.finding import Finding
+
+RUN_ID = "RUN"
+"""Stands for the id that a real run is given."""
+RANK = "RANK"
+"""Stands for each rank's own number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLaunch:
+    """What `train` would send, start and find wrong."""
+
+    project: Project
+    run: Run
+    point: ResumePoint | None
+    """What it would resume from."""
+    daemons: Mapping[str, Sequence[str]]
+    """Node → what has to run there before the ranks."""
+    nodes: Sequence[Mapping[str, Any]]
+    """What is started on each: node, argv, env, cwd. A variable that may be a secret is None."""
+    findings: "Sequence[Finding]"
+    division: Division | None
+    """How the built-in job's network is divided. None: it is whole on every rank, or a script's own."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `train --dry-run --json`."""
+        shown = ("node", "problem", "fix", "fatal")
+        return {
+            "cluster": self.run.cluster,
+            "mode": self.run.mode,
+            "script": self.run.script,
+            "resumed_from": self.point.run.run if self.point else None,
+            "nnodes": len(self.run.nodes),
+            "world_size": self.run.world_size,
+            "files": len(self.project.tree.entries),
+            "bytes": self.project.tree.total_bytes,
+            "daemons": [{"node": name, "argv": argv} for name, argv in self.daemons.items()],
+            "nodes": self.nodes,
+            "division": self.division,
+            "findings": [{key: getattr(finding, key) for key in shown} for finding in self.findings],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Return the lines for people."""
+        from remote.files.tree import human_bytes
+
+        tree, install, run = self.project.tree, self.project.install, self.run
+        files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"
+        yield f"send {files}, of {tree.root} to {self.project.destination}"
+        if self.project.folder != ".":
+            yield f"run in its folder {self.project.folder}"
+        yield from tree.notes
+        yield from install.lines()
+        if self.point is not None:
+            yield resume_line(self.point, run)
+        if self.division is not None:
+            yield from lines(self.division)
+        yield f"rendezvous at {run.master_addr}:{run.master_port} (a free port is chosen for each run)"
+        for name, argv in self.daemons.items():
+            where = f"unless {launcher_of(run.mode).title} runs there already"
+            yield f"\n{name}, {where} ({{NAME}}: a free port, a folder of its own):"
+            yield f"  {shlex.join(argv)}"
+        for node in self.nodes:
+            yield f"\n{node['node']}:"
+            for key, value in sorted(node["env"].items()):
+                # PATH has $PATH in it.
+                yield f"  {key}={'…' if value is None else value if key == 'PATH' else _quoted(value)}"
+            yield f"  {shlex.join(node['argv'])}"
+        for finding in self.findings:
+            yield f"\n{finding.node}: {finding.problem}. Fix: {finding.fix}."
+
+
+def _quoted(value: str) -> str:
+    """Return a value for a shell; zsh takes a word that begins with = for the name of a program."""
+    return f"'{value}'" if value == shlex.quote(value) and value.startswith("=") else shlex.quote(value)
+
+
+def show_launch(app: App, request: TrainRequest) -> dict[str, Any]:
+    """Print what `train` would do, and return it as a document; nothing is sent, written or started."""
+    planned = plan_launch(app, request)
+    for line in planned.lines():
+        app.output.say(line)
+    return planned.document()
+
+
+def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
+    """Ask the nodes for their facts, and plan the launch as `train` does."""
+    from remote.checks import facts, preflight
+    from remote.files.sync import folder_in
+    from remote.sessions.fanout import fan_out, values
+
+    request, point = resolve(app, request)
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder, empty=True)
+    resumed = point.nodes if point else frozenset()
+    machines = machines_of(inventory, request, preferred=resumed)
+    request = with_strategy(app, request, machines)
+    project = project_of(app, request, inventory, machines)
+    for note in path_notes(request, project, inventory):
+        app.output.say(note)
+    peers = tuple(machine.private_ip for machine in machines)
+    with connected_idle(
+        app.store,
+        folder,
+        candidates_of(inventory, request, preferred=resumed),
+        request,
+        len(machines),
+        fewer=request.elastic,
+        say=app.output.say,
+    ) as nodes:
+        machines = [node.machine for node in nodes.values()]
+        found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
+    if project.on_cpu:
+        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    machines, _ = machines_that_fit(request, machines, found, app.output.say, fewer=request.elastic)
+    found = {machine.name: found[machine.name] for machine in machines}
+    code = {
+        name: folder_in(project.destination.replace("~", fact.home, 1), project.folder)
+        for name, fact in found.items()
+    }
+    now, root = datetime.now(UTC), project.tree.root
+    run = plan_run(
+        RUN_ID,
+        inventory,
+        request,
+        project.script,
+        machines,
+        found,
+        now,
+        {},
+        root=root,
+        commit=project.commit,
+    )
+    service = launcher_of(run.mode).planned(machines, found)
+    launches = service.launches(run, project.script, found, code, project.rank_env)
+    return PlannedLaunch(
+        project=project,
+        run=run,
+        division=division_of(request, [node.nproc for node in run.nodes]),
+        point=point,
+        daemons=service.daemons,
+        nodes=[
+            {"node": name, "argv": launch["argv"], "env": _shown(launch, request.env), "cwd": code[name]}
+            for name, launch in launches.items()
+        ],
+        findings=preflight.findings(
+            found,
+            master=machines[0],
+            mode=run.mode,
+            installed=project.install.wanted is None,
+            env_names=request.env,
+            expected=expected_gpus(inventory, on_cpu=project.on_cpu),
+        ),
+    )
+
+
+def _shown(launch: Mapping[str, Any], secret: Collection[str]) -> dict[str, str | None]:
+    """A node's environment. Values of what the user sets may be secret: that they are set is enough to know."""
+    hidden = {*secret, RAY_JOB_CONFIG} if secret else set()
+    return {key: None if key in hidden else value for key, value in environment_of(launch).items()}
+
+
+def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:
+    """What a node's ranks find set, with what is added where they are started, but for torchrun's own (RANK, …)."""
+    environment: dict[str, str] = {
+        **launch["env"],
+        METRICS_VARIABLE: f"{launch['run_dir']}/{RANK_METRICS.format(RANK)}",
+    }
+    return environment | {"PATH": f"{launch['path_prefix']}:{environment.get('PATH', '$PATH')}"}

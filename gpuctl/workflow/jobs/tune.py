@@ -1,0 +1,157 @@
+"""`tune`: a run whose trials Ray Tune draws and spreads over the cluster, and what came of them."""
+
+import itertools
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuctl.command_line.options import App
+from gpuctl.errors import Usage
+from gpuctl.run_results.search import read_search
+from gpuctl.workflow.jobs.run_machines import run_machines
+from gpuctl.workflow.jobs.search_space import LISTS, Param, grid_points
+from gpuctl.workflow.jobs.train import train
+from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
+from inventories.disk.codec import to_json
+from inventories.run import Result
+from inventories.search import Goal, Search
+from remote.files.tree import read_tree, root_of
+from remote.launchers.rank_command import name_of_function, user_function
+
+MAX_LINES = 4
+"""Combinations of values for which a line is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest:
+    """What a person asked `gpuctl tune` for, beside what `train` takes."""
+
+    params: tuple[Param, ...]
+    trials: int
+    scheduler: Literal["fifo", "asha"]
+    metric: str | None
+    """None: the built-in job's accuracy."""
+    mode: Goal
+    cpus: float
+    gpus: float | None
+    """Of a trial. None: one where there are any."""
+    most_at_once: int | None
+    seed: int
+
+    def document(self, metric: str, words: Sequence[str] | None) -> dict[str, Any]:
+        """As the nodes are told. `words`: options that all trials of the built-in job have; None: for a function."""
+        return {
+            "params": {param.name: param.document() for param in self.params},
+            "fixed": {} if words is None else {"words": list(words)},
+            "trials": self.trials,
+            "samples": self.trials // grid_points(self.params),
+            "metric": metric,
+            "mode": self.mode,
+            "scheduler": self.scheduler,
+            "cpus": self.cpus,
+            "gpus": self.gpus,
+            "most_at_once": self.most_at_once,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What came of a search."""
+
+    result: Result
+    words: tuple[str, ...] | None
+    """Options that all trials of the built-in job had. None: it was a function."""
+    search: Search
+    interrupted: bool
+
+    def document(self) -> dict[str, Any]:
+        """The document of `tune --json`."""
+        return {
+            "run": self.result.run,
+            "cluster": self.result.cluster,
+            "status": self.result.status,
+            "script": self.result.script,
+            **to_json(self.search),
+            "first_error": self.result.first_error,
+            "seconds": self.result.seconds,
+            "cost_usd": self.result.cost_usd,
+            "dir": self.result.dir,
+        }
+
+
+def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callable[[Tuned], object]) -> Tuned:
+    """Search; Ctrl-C ends the search, and what is known of the trials by then comes back.
+
+    `on_end` gets it before machines that were started for it are ended.
+    """
+    metric = check(request, asked)
+    if asked.gpus == 0:
+        request = replace(request, device=request.device or "cpu")
+    words = request.job_words if request.built_in else None
+    search = asked.document(metric, words)
+    with run_machines(app, "tune", nnodes=request.nnodes) as hand_over:
+        job = train(app, replace(request, launcher="ray", search=search))
+        tuned = Tuned(
+            result=job.result,
+            words=words,
+            search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
+            interrupted=job.interrupted,
+        )
+        hand_over(job.result)
+        on_end(tuned)
+    return tuned
+
+
+def _check_function(request: TrainRequest, params: Sequence[Param]) -> None:
+    """Raise Usage for a script without a function, with the lines that train it with the params' first values."""
+    script, *args = request.words
+    if script.rpartition(":")[0].endswith(".py") or not script.endswith(".py"):
+        name_of_function(script)
+        return
+    values = [param.values if param.kind in LISTS else param.values[:1] for param in params]
+    combinations = list(itertools.islice(itertools.product(*values), MAX_LINES + 1))
+    lines = [
+        shlex.join(["gpuctl", "train", script, *args, *_options(params, combination)])
+        for combination in combinations[:MAX_LINES]
+    ]
+    more = ["…"] * (len(combinations) > MAX_LINES)
+    raise Usage(
+        f"{script!r} names no function, and a search calls one for each trial: gpuctl tune … {shlex.quote(script)}:"
+        "FUNCTION. To compare settings of a script as it is, start a run for each, and then show them side by side:\n"
+        + "\n".join([*lines, *more, "gpuctl results RUN1 RUN2"])
+    )
+
+
+def _options(params: Sequence[Param], values: Sequence[float | int | str]) -> list[str]:
+    """Return the params as options of a script."""
+    pairs = zip(params, values, strict=True)
+    return [word for param, value in pairs for word in (f"--{param.name}", str(value))]
+
+
+def check(request: TrainRequest, asked: TuneRequest) -> str:
+    """The metric. Raises Usage for what can't be searched, before anything is launched."""
+    check_together(request)
+    if not request.built_in:
+        _check_function(request, asked.params)
+    if request.on_cpu and asked.gpus:
+        raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
+    if not asked.params:
+        raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
+    if not request.built_in:
+        if asked.metric is None:
+            root = root_of(request.folder) if request.root is None else request.root
+            user_function(request.words[0], read_tree(root, allow_large=True), request.folder)
+            params = [word for param in asked.params for word in param.words]
+            line = shlex.join(["gpuctl", "tune", *params, "--metric", "NAME", *request.words])
+            raise Usage(
+                "--metric is missing: name the value to optimize, which the function reports with ray.tune.report: "
+                f"{line}"
+            )
+        return asked.metric
+    for param in asked.params:
+        for value in param.values if param.kind in LISTS else param.values[:1]:
+            check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
+    return asked.metric or "accuracy"

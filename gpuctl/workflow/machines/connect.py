@@ -1,0 +1,94 @@
+"""The cluster of a command: its inventory, and open connections to its machines."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpuctl.workflow.machines.setup_state import goes_on
+from inventories.did_you_mean import did_you_mean
+from inventories.disk.store import ClusterFolder, Store
+from inventories.errors import NotFound
+from inventories.job_file import describes, find
+from inventories.machine import Inventory, Machine
+
+if TYPE_CHECKING:
+    from remote.sessions.session import Node
+
+
+def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
+    """The cluster's inventory. Raises NotFound with the way to make one.
+
+    `empty`: also one without a machine, as of a cluster whose runs start them.
+    """
+    if not folder.exists():
+        raise unknown_cluster(folder)
+    inventory = folder.load()
+    if not (empty or inventory.machines):
+        raise NotFound(
+            f"The cluster {folder.name} has no machines now. Where it has --max, a run starts its own. To have one "
+            "by hand: gpuctl up --count 1"
+        )
+    return inventory
+
+
+def unknown_cluster(folder: ClusterFolder, *, of_runs: Collection[str] = ()) -> NotFound:
+    """Return the error for a cluster that does not exist: the name most like it, or the way to create it.
+
+    `of_runs`: clusters that may be removed, and are meant where the command is about runs.
+    """
+    name = folder.name
+    job = find()
+    if job is not None and describes(job, name):
+        return NotFound(f"There is no cluster {name}. Create it first, as {job} says: gpuctl up")
+    existing = [cluster.name for cluster in Store(folder.path.parents[1]).clusters()]
+    if near := did_you_mean(name, [*existing, *of_runs]):
+        all_names = (
+            "gpuctl runs --all` lists the runs of all clusters" if of_runs else "gpuctl clusters` lists all"
+        )
+        return NotFound(f"There is no cluster {name}{near} `{all_names}.")
+    choice = f" These exist: {', '.join(existing)}; --cluster NAME chooses one." if existing else ""
+    create = "gpuctl up --provider local --count 2" + (f" --cluster {name}" if name != "default" else "")
+    return NotFound(f"There is no cluster {name}.{choice} Create {'it' if choice else 'one first'}: {create}")
+
+
+@contextmanager
+def connected(
+    folder: ClusterFolder,
+    machines: Sequence[Machine],
+    *,
+    at_least: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Mapping[str, "Node"]]:
+    """One open connection a machine, made all at once, by name; closed at the end.
+
+    `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
+    """
+    from remote.errors import AuthenticationFailed, RemoteError, Unreachable
+    from remote.sessions.connect import connect_all
+    from remote.sessions.fanout import values
+
+    outcomes = connect_all(machines, folder)
+    try:
+        there = [outcome for outcome in outcomes if outcome.error is None]
+        if at_least is None or len(there) < at_least:
+            there = outcomes
+        for outcome in outcomes:
+            if outcome not in there:
+                say(f"left out: {outcome.error}")
+        try:
+            nodes = values(there)
+        except RemoteError as error:
+            silent = {
+                outcome.node
+                for outcome in there
+                if isinstance(outcome.error, (Unreachable, AuthenticationFailed))
+            }
+            if advice := goes_on(folder, [machine for machine in machines if machine.name in silent]):
+                between = "\n" if "\n" in str(error) else " "
+                error.args = (f"{error}{between}{advice}.",)
+            raise
+        yield nodes
+    finally:
+        for outcome in outcomes:
+            if outcome.value is not None:
+                outcome.value.close()

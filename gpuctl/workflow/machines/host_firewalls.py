@@ -1,0 +1,257 @@
+"""The machines' own firewalls: opened to the cluster's other machines, and closed again where machines stay."""
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from gpuctl.command_line.options import App
+from gpuctl.text import plural
+from gpuctl.view import View
+from inventories.disk.codec import from_json
+from inventories.disk.store import ClusterFolder
+from inventories.errors import CorruptFile, InventoryError
+from inventories.machine import Inventory, Machine
+from provision.provider import Leftover
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.sessions.session import Node
+
+OPENED, CLOSED = "firewall", "firewall closed"
+"""Events in a cluster's journal: a machine's firewall is about to be opened for an owner; ours is out of it again."""
+RESTORE_TIMEOUT_S = 10.0
+
+
+def may_stand_between(machines: Sequence[Machine]) -> bool:
+    """Whether a firewall of the machines' own may: none does on this computer's loopback, and pods have none."""
+
+    def is_loopback(address: str) -> bool:
+        try:
+            return ipaddress.ip_address(address).is_loopback
+        except ValueError:
+            return address == "localhost"
+
+    return not all(machine.transport == "pod" or is_loopback(machine.private_ip) for machine in machines)
+
+
+def owner_of(inventory: Inventory) -> str:
+    """What a cluster's rules are known by: another cluster of the same name has others."""
+    return f"{inventory.cluster} {inventory.created_at}"
+
+
+def open_firewall(
+    view: View, folder: ClusterFolder, inventory: Inventory, node: "Node", facts: "Facts"
+) -> None:
+    """Let the cluster's other machines in on a node, where its own firewall keeps them out.
+
+    Where that can't be done it is a note: whether the nodes reach each other all the same, the preflight finds out.
+    """
+    from remote import firewall
+    from remote.errors import NodeFailed
+
+    if facts.firewall is None:
+        return
+    others = [machine.private_ip for machine in inventory.machines if machine.name != node.name]
+    peers = [address for other in others if (address := facts.addresses.get(other))]
+    if len(peers) < len(others):
+        return  # a name that does not resolve there is the preflight's to tell; what is open stays so
+    owner = owner_of(inventory)
+    plan = firewall.open_steps(facts.firewall, owner=owner, peers=peers)
+    if plan.known and not plan.steps:
+        return
+    if plan.known:
+        machine = node.machine
+        # All of it: it may be in the inventory no more when its firewall is to be closed.
+        folder.journal.append(
+            OPENED, node=node.name, host=machine.host, port=machine.port, owner=owner, machine=machine
+        )
+    try:
+        done = firewall.ensure_open(node, facts.firewall, owner=owner, peers=peers)
+    except NodeFailed as error:
+        view.note(str(error))
+        return
+    where = ", ".join(done.where)
+    view.node(node.name, f"firewall: {plural(len(peers), 'peer')} let in ({where})")
+
+
+def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
+    """Take our rules from the machines that have some, all at once; returns those that may still have them.
+
+    The journal says which, also of machines and owners that are in the inventory no more.
+    """
+    opened = _opened(folder)
+    if not opened:
+        return []
+    try:
+        machines = folder.load().machines
+    except InventoryError as error:
+        return [_left(entry, str(error)) for entry in opened.values()]
+    return _restore_all(app, folder, opened, machines, spare_runs=False)
+
+
+def let_go(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory, *, ended: bool) -> None:
+    """Machines are about to leave the inventory: our rules go from them, and the others let them in no more.
+
+    `ended`: those that leave are no more, rules and all. What can't be done now is a note: `down` tries the former
+    again, the next `train` the latter.
+    """
+    from remote.sessions.fanout import fan_out
+
+    stay = {(machine.host, machine.port): machine for machine in inventory.machines}
+    gone = {machine.name for machine in before.machines if (machine.host, machine.port) not in stay}
+    if not gone:
+        return
+    opened = _opened(folder)
+    here = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in stay}
+    leave = {key: entry for key, entry in opened.items() if key not in here}
+    if ended:
+        for entry in leave.values():
+            _journal_closed(folder, entry)
+    else:
+        for left in _restore_all(app, folder, leave, before.machines, spare_runs=True):
+            app.output.say(f"note: {left.id}: {left.reason} `gpuctl down` tries it again.")
+    owner = owner_of(inventory)
+    staying = {
+        machine.name: machine
+        for entry in here.values()
+        if entry["owner"] == owner and (machine := stay[entry["host"], entry["port"]])
+    }
+    for outcome in fan_out(lambda machine: _keep_out(machine, inventory, owner), staying):
+        if outcome.error is not None:
+            app.output.say(
+                f"note: {outcome.node}: its firewall may still let {', '.join(sorted(gone))} in until the next "
+                f"`gpuctl train`: {outcome.error}"
+            )
+        elif outcome.value:
+            app.output.say(f"{outcome.node}: firewall: {', '.join(sorted(gone))} no longer let in")
+
+
+def _opened(folder: ClusterFolder) -> dict[str, Mapping[str, Any]]:
+    """What the journal says is open: an entry for each machine and owner."""
+    opened: dict[str, Mapping[str, Any]] = {}
+    for entry in folder.journal.read():
+        if entry["event"] in (OPENED, CLOSED):
+            key = f"{entry['host']}:{entry['port']} {entry['owner']}"
+            opened[key] = entry
+            if entry["event"] == CLOSED:
+                del opened[key]
+    return opened
+
+
+def _journal_closed(folder: ClusterFolder, entry: Mapping[str, Any]) -> None:
+    folder.journal.append(CLOSED, **{name: entry[name] for name in ("node", "host", "port", "owner")})
+
+
+def _restore_all(
+    app: App,
+    folder: ClusterFolder,
+    opened: Mapping[str, Mapping[str, Any]],
+    known: Sequence[Machine],
+    *,
+    spare_runs: bool,
+) -> list[Leftover]:
+    """Close what is open, all at once; returns what may still be. `known`: machines as they are reached today.
+
+    `spare_runs`: a machine on which a run goes on is left as it is.
+    """
+    from remote.sessions.fanout import fan_out
+
+    reached = {(machine.host, machine.port): machine for machine in known}
+    here = {
+        key: machine
+        for key, entry in opened.items()
+        if (machine := reached.get((entry["host"], entry["port"])) or _machine_of(entry))
+    }
+    left = [
+        _left(entry, "the machine is in the inventory no more.")
+        for key, entry in opened.items()
+        if key not in here
+    ]
+
+    def restore(key: str) -> str:
+        done = _restore(here[key], opened[key]["owner"], spare_runs=spare_runs)
+        _journal_closed(folder, opened[key])
+        return done
+
+    for outcome in fan_out(restore, {key: key for key in here}):
+        if outcome.error is None:
+            app.output.say(f"{opened[outcome.node]['node']}: firewall: {outcome.value}")
+        else:
+            left.append(_left(opened[outcome.node], str(outcome.error)))
+    return left
+
+
+def _machine_of(entry: Mapping[str, Any]) -> Machine | None:
+    """The machine as it was when its firewall was opened; None: an older gpuctl did not write that down."""
+    try:
+        return from_json(Machine, entry.get("machine"), "journal.jsonl")
+    except CorruptFile:
+        return None
+
+
+def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
+    return Leftover(
+        kind="firewall",
+        id=str(entry["node"]),
+        reason=f"it may still let the cluster's machines in ({entry['host']}): {reason}",
+    )
+
+
+def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
+    """Take an owner's rules from one machine, and look whether they are gone; returns what was done."""
+    from remote import firewall
+    from remote.checks import facts
+    from remote.errors import NodeFailed
+
+    with _connected(machine) as node:
+        found = facts.gather(node, (), firewall=True)
+        if spare_runs:
+            _refuse_if_busy(node, found)
+        assert found.firewall is not None, "it was asked for"
+        plan = firewall.close_steps(found.firewall, owner=owner)
+        if plan.steps or not plan.known:
+            left = firewall.close_steps(firewall.apply(node, plan), owner=owner)
+            if left.steps or not left.known:
+                raise NodeFailed(f"{machine.name}: some of its rules are there still: {left.reason}.")
+    return plan.reason
+
+
+def _keep_out(machine: Machine, inventory: Inventory, owner: str) -> bool:
+    """Let none in on a machine but the inventory's others; whether there was something to do."""
+    from remote import firewall
+    from remote.checks import facts
+
+    others = tuple(one.private_ip for one in inventory.machines if one.name != machine.name)
+    with _connected(machine) as node:
+        found = facts.gather(node, others, firewall=True)
+        _refuse_if_busy(node, found)
+        assert found.firewall is not None, "it was asked for"
+        peers = [address for other in others if (address := found.addresses.get(other))]
+        return bool(firewall.ensure_open(node, found.firewall, owner=owner, peers=peers).steps)
+
+
+def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
+    """A run that goes on needs its firewalls as they are. Raises NodeFailed."""
+    from remote.errors import NodeFailed
+
+    if facts.active_runs:
+        raise NodeFailed(f"{node.name}: the run {facts.active_runs[0]} is still active there.")
+
+
+@contextmanager
+def _connected(machine: Machine) -> Iterator["Node"]:
+    """A connection that trusts this machine's pinned key alone, whoever else is in the inventory now."""
+    from remote.sessions.connect import connect
+    from remote.transport import host_keys
+
+    with TemporaryDirectory() as scratch:
+        trusted = ClusterFolder(Path(scratch))
+        trusted.known_hosts_path.write_text(host_keys.render([machine]))
+        node = connect(machine, trusted, timeout_s=RESTORE_TIMEOUT_S)
+    try:
+        yield node
+    finally:
+        node.close()

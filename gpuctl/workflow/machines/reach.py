@@ -1,0 +1,369 @@
+"""From machines that the provider calls running to nodes that a run can start on."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuctl.command_line.options import App
+from gpuctl.text import dollars, plural
+from gpuctl.workflow.machines.setup_state import ready_ids
+from inventories.clocks import awake_s
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder
+from inventories.errors import InventoryError
+from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.machine import Inventory, Machine
+
+if TYPE_CHECKING:
+    from remote.checks.facts import EndTimer, Facts
+    from remote.errors import RemoteError
+    from remote.gpu_driver.decision import Limits
+    from remote.gpu_driver.setup import Seen
+    from remote.sessions.session import Node
+
+BOOT_TIMEOUT_S = 900.0
+"""From the moment that the provider calls a machine running; bare metal takes longest."""
+MOST_SHOWN = 3
+"""Consoles of which lines are shown; many machines mostly fail alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boot:
+    """How rented machines are waited for, and what can be said of those that do not come up."""
+
+    timeout_s: float
+    """For each boot: until SSH answers, cloud-init has ended and the facts are there."""
+    console: Callable[[Machine], str | None]
+    """As `Provider.console`."""
+    hourly_usd: float | None
+    """Price of all machines. None: not known."""
+    made: frozenset[str]
+    """Names of the machines that were made just now, or were never ready: nobody is at work there, so that they may
+    be rebooted.
+    """
+    end_timer: str | None = None
+    """Name of the timer that powers the machines off at the end of their cluster's time. None: no time limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """Machines that can be reached."""
+
+    machines: tuple[Machine, ...]
+    """With their GPUs counted; as they were, where those can't be used."""
+    problems: Mapping[str, str]
+    """Machine → why its GPUs can't be used as the driver plan has it, and the fix: a sentence with its name."""
+    end_timers: "Mapping[str, EndTimer]" = field(default_factory=dict)
+    """Machine → state of the timer that powers it off, where it is known."""
+
+
+def reach(
+    app: App,
+    folder: ClusterFolder,
+    machines: Sequence[Machine],
+    *,
+    boot: Boot | None,
+    driver: DriverPlan = NO_DRIVER,
+    limits: "Limits | None" = None,
+) -> Reached:
+    """Connect to every machine, see to its GPUs' driver, and take its facts.
+
+    `boot`: the machines are rented and may be booting; None: they are somebody's, and up. `driver`: as the plan has
+    it. `limits`: how long that is waited for; None: the usual ones. Raises the one machine's error, or
+    SomeNodesFailed; of rented machines with the ends of their consoles.
+    """
+    from remote.gpu_driver.decision import Limits
+    from remote.sessions.fanout import MAX_AT_ONCE, fan_out, values
+
+    app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
+    work = _Work(app, folder, tuple(m.private_ip for m in machines), driver, limits or Limits())
+    by_name = {machine.name: machine for machine in machines}
+    outcomes = fan_out(
+        work.up if boot is None else partial(work.booted, boot=boot),
+        by_name,
+        # Those that are slow to boot must not keep the others waiting.
+        at_once=MAX_AT_ONCE if boot is None and driver.source == "none" else max(1, len(by_name)),
+    )
+    failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
+    seen = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    problems = {name: one.problem for name, one in seen.items() if one.problem is not None}
+    if failed and boot is not None:
+        raise _failure(app, folder, by_name, failed, problems=problems, boot=boot)
+    if failed:
+        for problem in problems.values():
+            app.output.say(f"note: {problem}")
+    values(outcomes)
+    found = {name: one.facts for name, one in seen.items()}
+    for name, fact in found.items():
+        torch = f"torch {fact.torch}" if fact.torch else "no torch"
+        gpus = plural(len(fact.gpus), "GPU")
+        app.output.say(f"{name}: {fact.os}, {fact.cpus} cores, {gpus}, Python {fact.python_version}, {torch}")
+    _tell_of_gpus(app, {name: fact for name, fact in found.items() if name not in problems}, by_name)
+    return Reached(
+        machines=tuple(
+            replace(
+                machine,
+                gpus=machine.gpus if machine.name in problems else len(found[machine.name].gpus),
+                state="running",
+            )
+            for machine in machines
+        ),
+        problems=problems,
+        end_timers={name: fact.end_timer for name, fact in found.items() if fact.end_timer is not None},
+    )
+
+
+def never_ready(
+    folder: ClusterFolder, machines: Sequence[Machine], *, created: Collection[str]
+) -> frozenset[str]:
+    """The names of machines that no `up` has called ready: just `created`, or of an earlier `up` that was cut off."""
+    ready = ready_ids(folder)
+    return frozenset(
+        machine.name for machine in machines if machine.name in created or machine.id not in ready
+    )
+
+
+def without_gpus(inventory: Inventory, reached: Reached) -> str:
+    """What is told of machines whose GPUs can't be used: a sentence for each."""
+    problems, count = list(reached.problems.values()), len(inventory.machines)
+    if len(problems) == 1:
+        return problems[0]
+    head = f"The GPUs of {len(problems)} of {count} machines can't be used:"
+    return "\n".join([head, *(f"  {problem}" for problem in problems)])
+
+
+def how_to_have_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
+    """What becomes of these machines, and how to go on."""
+    count = len(inventory.machines)
+    if billed:
+        ready = [machine.name for machine in inventory.machines if machine.name not in reached.problems]
+        return _staying(inventory.cluster, count, ready, inventory.hourly_usd)
+    return (
+        f"The cluster {inventory.cluster} has {plural(count, 'machine')}. The same `gpuctl up` tries again; with "
+        "--driver none it takes them as they are."
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done on each machine."""
+
+    app: App
+    folder: ClusterFolder
+    peers: tuple[str, ...]
+    driver: DriverPlan
+    limits: "Limits"
+
+    def up(self, machine: Machine) -> "Seen":
+        """See to a machine that is up already."""
+        from remote.checks import readiness
+        from remote.sessions.connect import connect
+
+        node = connect(machine, self.folder)
+        try:
+            if self.driver.source != "none":
+                # How it ended is its owner's business; until then it may install packages itself.
+                readiness.watch_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
+            found = _facts(node, self.peers)
+        finally:
+            node.close()
+        return self._with_driver(machine, found, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
+
+    def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
+        """See to a machine once it has booted.
+
+        One that nobody can be at work on also boots once more where its GPU driver waits for that, and is given the
+        time to come to its cluster network. Any other is left as it is, unless its driver is to be installed.
+        """
+        from remote.checks import readiness
+        from remote.sessions.connect import connect
+
+        fresh = machine.name in boot.made
+        found = self._booted_facts(machine, boot)
+        free = fresh or self.driver.source == "install"
+        seen = self._with_driver(machine, found, free=free, return_s=boot.timeout_s)
+        seen = replace(seen, facts=replace(seen.facts, end_timer=found.end_timer))
+        if not fresh or seen.facts.active_runs or seen.problem is not None:
+            return seen
+        node = connect(machine, self.folder)
+        try:
+            facts = readiness.wait_for_cluster_network(
+                node, self.peers, seen.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
+            )
+        finally:
+            node.close()
+        return replace(seen, facts=replace(facts, end_timer=found.end_timer))
+
+    def _with_driver(
+        self, machine: Machine, found: "Facts", *, free: bool, return_s: float, judged: bool = True
+    ) -> "Seen":
+        from remote.gpu_driver.setup import see_to_driver
+
+        return see_to_driver(
+            machine,
+            self.folder,
+            self.peers,
+            found,
+            plan=self.driver,
+            free=free,
+            limits=self.limits,
+            return_s=return_s,
+            judged=judged,
+            say=self.app.output.say,
+        )
+
+    def _booted_facts(self, machine: Machine, boot: Boot) -> "Facts":
+        """The facts of a machine once SSH answers and cloud-init has ended."""
+        from remote.checks import readiness
+        from remote.errors import ConnectionLost
+        from remote.sessions.wait_for_boot import connect_booting
+
+        say, limit = self.app.output.say, awake_s() + boot.timeout_s
+
+        def left_s() -> float:
+            return max(1.0, limit - awake_s())
+
+        while True:
+            node = connect_booting(machine, self.folder, deadline_s=left_s(), say=say)
+            try:
+                set_up = readiness.wait_for_cloud_init(node, deadline_s=left_s(), say=say)
+                for complaint in set_up.complaints:
+                    say(f"note: {node.name}: cloud-init complains: {complaint}")
+                return _with_end_timer(node, _facts(node, self.peers, boot.end_timer), boot.end_timer)
+            except ConnectionLost:
+                # Some images boot once more by themselves when they have set themselves up.
+                if awake_s() > limit:
+                    raise
+            finally:
+                node.close()
+
+
+def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
+    """Start the timer that powers the machine off where it does not run. Returns the facts with its state."""
+    from remote.checks import readiness
+
+    if unit is None or facts.end_timer != "inactive":
+        return facts
+    return replace(facts, end_timer="active" if readiness.start_end_timer(node, unit) else "inactive")
+
+
+def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
+    from remote.checks import facts
+    from remote.errors import BadAnswer, DiskFull, HomeNotWritable, NodeFailed, NoPython, ShellFailed
+
+    try:
+        return facts.gather(node, peers, end_timer=end_timer)
+    except (BadAnswer, NodeFailed) as error:
+        if isinstance(error, DiskFull | HomeNotWritable | NoPython | ShellFailed):
+            raise
+        raise type(error)(
+            f"{error} If {node.python} is no Python there, name one with --python PATH."
+        ) from error
+
+
+def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
+    """A note for each machine whose GPUs can't be used as they are, or that has fewer than its shape."""
+    from remote.checks.finding import KERNEL_LOG
+    from remote.checks.readiness import driver_problem
+
+    for name, fact in found.items():
+        wanted = machines[name].gpus or 0
+        if problem := driver_problem(fact.driver):
+            after = f"when the run {fact.active_runs[0]} has ended: " if fact.active_runs else ""
+            app.output.say(f"note: {name}: {problem[0]}; {after}{problem[1]}")
+        elif 0 < len(fact.gpus) < wanted:
+            app.output.say(
+                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {wanted} should be; {KERNEL_LOG} "
+                "shows what the kernel says of the others (lines with NVRM and Xid); replace the machine"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Console:
+    """A machine's console, as far as it could be had."""
+
+    lines: tuple[str, ...] = ()
+    """Those that tell most."""
+    note: str
+    """Where all of it is, or why there is none."""
+
+
+def _failure(
+    app: App,
+    folder: ClusterFolder,
+    machines: Mapping[str, Machine],
+    failed: "Mapping[str, RemoteError]",
+    *,
+    problems: Mapping[str, str],
+    boot: Boot,
+) -> "RemoteError":
+    """The error to raise for machines that did not come up, with the ends of their consoles, which are kept in
+    the cluster's folder. Takes a minute or so at most.
+
+    `machines`: all of the cluster, by name; `failed`: those of them whose error is known; `problems`: what is wrong
+    with the drivers of others.
+    """
+    from provision.parallel import run_all
+    from remote.errors import SomeNodesFailed
+
+    asked = [name for name, error in failed.items() if _may_show_on_console(error)]
+    if asked:
+        app.output.say(f"fetching the console of {', '.join(asked)} …")
+    seen = dict(
+        zip(asked, run_all(lambda name: _look(folder, machines[name], boot.console), asked), strict=True)
+    )
+    parts = []
+    for name, error in failed.items():
+        parts.append(str(error))
+        if name in seen:
+            parts += _told(seen[name], lines=asked.index(name) < MOST_SHOWN)
+    parts += problems.values()
+    ready = [name for name in machines if name not in {**failed, **problems}]
+    end = _staying(folder.name, len(machines), ready, boot.hourly_usd)
+    if len(failed) == 1 and not problems:
+        (only,) = failed.values()
+        error = type(only)("\n".join([*parts, end]))
+        error.__cause__ = only
+        return error
+    head = f"{len(machines) - len(ready)} of {len(machines)} machines are not ready:"
+    return SomeNodesFailed("\n".join([head, *(f"  {part}" for part in parts), end]))
+
+
+def _told(seen: _Console | Exception, *, lines: bool) -> list[str]:
+    """What an error's text says of a console."""
+    if isinstance(seen, Exception):
+        return [f"  Its console could not be read: {seen}"]
+    return [f"  {seen.note}", *(f"    {line}" for line in seen.lines if lines)]
+
+
+def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
+    """What becomes of the machines, and how to go on."""
+    price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
+    who = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"
+    fine = f" Ready: {', '.join(ready)}." if ready else ""
+    return (
+        f"{who} billed, {price}.{fine} `gpuctl up --cluster {cluster}` waits again (--boot-timeout 30m: longer), "
+        f"`gpuctl down --cluster {cluster}` removes {'it' if count == 1 else 'them'}."
+    )
+
+
+def _may_show_on_console(error: "RemoteError") -> bool:
+    from remote.errors import AuthenticationFailed, NotReady, Unreachable
+
+    return isinstance(error, AuthenticationFailed | NotReady | Unreachable)
+
+
+def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Console:
+    from provision.rented.serial_console import telling
+
+    text = console(machine)
+    if text is None:
+        return _Console(note="Its console shows nothing yet.")
+    path = folder.path / f"console-{machine.name}.log"
+    try:
+        write_atomic(path, text.encode())
+        where = f"all of it is in {path}"
+    except InventoryError as error:
+        where = f"it could not be kept: {error}"
+    return _Console(lines=telling(text), note=f"The end of its console; {where}:")

@@ -1,0 +1,153 @@
+"""Pods that KubeRay makes in the place of lost ones: a job takes them in by itself.
+
+It gives new pods the ranks of lost ones, and changes nothing else: only `up` makes machines or ends them. On virtual
+machines all of it is left to `up`, as another one costs money.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import TYPE_CHECKING
+
+from gpuctl.command_line.options import App
+from gpuctl.text import plural
+from gpuctl.workflow.clusters.up import save_inventory
+from gpuctl.workflow.machines.connect import connected
+from gpuctl.workflow.machines.setup import plan_setup, set_up
+from gpuctl.workflow.machines.setup_state import READY, setup_steps, without_setup
+from inventories.clocks import awake_s
+from inventories.disk.store import ClusterFolder
+from inventories.errors import GpuctlError, Locked
+from inventories.machine import Machine
+from provision.errors import Throttled, Unclear
+from provision.provider import Say
+from provision.provider_registry import pods_of
+
+if TYPE_CHECKING:
+    from provision.kubernetes.pods import Pods
+
+LOOK_S = 3.0
+TELL_S = 30.0
+ANSWER_S = 10.0
+LOCK_S = 3600.0
+"""For another command to be done with the cluster, which may be an `up` that runs the setup."""
+WAIT_S = 600.0
+"""Kubernetes gives up a node that is silent after five minutes, and another with GPUs takes as long to join."""
+
+
+class ReplacedPods:
+    """Those of one cluster; where its machines are no pods, nothing is done."""
+
+    def __init__(self, app: App, folder: ClusterFolder) -> None:
+        self._app = app
+        self._folder = folder
+        self._known: Pods | None = None
+        """One for a job: a client asks a program for its token."""
+
+    def take_in(self, say: Say) -> None:
+        """Have the new pods that are ready in the inventory; where the cluster has a setup, they have yet to run it.
+
+        Raises GpuctlError, Locked where another command is at work on the cluster.
+        """
+        pods = self._pods()
+        if pods is None or not pods.in_place(self._folder.load().machines):
+            return
+        with self._folder.lock("train"):
+            inventory = self._folder.load()
+            machines = pods.take_in(inventory.machines)
+            new = [now for was, now in zip(inventory.machines, machines, strict=True) if was.id != now.id]
+            if not new:
+                return
+            save_inventory(self._folder, replace(inventory, machines=machines))
+            self._folder.journal.append(READY, machines=[machine.id for machine in new])
+        for machine in new:
+            say(f"{machine.name} is now the pod {machine.id}, in the place of the lost one")
+
+    def wait_for(self, count: int, lost: Collection[str], is_over: Callable[[], bool]) -> None:
+        """Wait until so many machines are there, or all, taking in new pods; say so where the wait ends without.
+
+        `lost`: names of those that count only once they answer, or have another pod. `is_over`: nobody wants them
+        any more.
+        """
+        say, there = self._app.output.say, list[Machine]()
+        silent = {machine.id for machine in self._folder.load().machines if machine.name in lost}
+        began, tell_at, told = awake_s(), 0.0, set[str]()
+        while not is_over() and self._folder.exists():
+            waits: Sequence[str] = ()
+            try:
+                pods = self._pods()
+                if pods is None:
+                    return
+                self.take_in(say)
+                machines = self._folder.load().machines
+                ready, waits = pods.how_far(machines)
+                answering = _answering(self._folder, [one for one in ready if one.id in silent])
+                there = [one for one in ready if one.id not in silent or one.name in answering]
+                count = min(count, len(machines))
+            except Locked:
+                pass  # by another command, which may be an `up` that takes them in itself
+            except (Unclear, Throttled) as error:
+                waits = (str(error),)
+            except GpuctlError as error:
+                say(f"note: lost pods are not waited for: {error}")
+                return
+            waited_s = awake_s() - began
+            if len(there) >= count or waited_s > WAIT_S:
+                break
+            if waited_s >= tell_at:
+                tell_at = waited_s + TELL_S
+                say(
+                    f"{len(there)} of {plural(count, 'pod')} are there; the others are waited for, "
+                    f"{WAIT_S / 60:.0f} minutes at most ({waited_s:.0f} s)"
+                )
+            for words in waits:
+                if words not in told:
+                    told.add(words)
+                    say(words)
+            Event().wait(LOOK_S)
+        else:
+            return
+        if len(there) < count:
+            say(
+                f"note: {len(there)} of {plural(count, 'pod')} are there, and the others are waited for no longer"
+            )
+        self._set_up(there)
+
+    def tell_of_lost(self, machines: Sequence[Machine]) -> None:
+        """Say which of the machines that a Ray driver had were lost: Ray goes on without them, and names none."""
+        try:
+            pods = self._pods()
+            lost = () if pods is None else pods.gone(machines)
+            known = {machine.id for machine in self._folder.load().machines}
+        except GpuctlError as error:
+            self._app.output.say(f"note: whether all pods are still there is not known: {error}")
+            return
+        for machine in lost:
+            way_on = " `gpuctl up` takes in the one in its place." if machine.id in known else ""
+            self._app.output.say(
+                f"note: {machine.name} was lost: the pod {machine.id} is gone, and Ray went on without it.{way_on}"
+            )
+
+    def _pods(self) -> "Pods | None":
+        if self._known is None:
+            self._known = pods_of(self._folder.load().provider, self._folder)
+        return self._known
+
+    def _set_up(self, machines: Sequence[Machine]) -> None:
+        """Run the cluster's setup on those that have not run it. It may take as long as its lines do."""
+        if not without_setup(self._folder, machines):
+            return
+        with self._folder.lock("train", wait_s=LOCK_S, on_wait=self._app.output.say):
+            setup = plan_setup(self._app, self._folder, setup_steps(self._folder), (), machines)
+            for one in set_up(self._app, self._folder, machines, setup):
+                if one.status != "done":
+                    self._app.output.say(f"note: {one.told()}")
+
+
+def _answering(folder: ClusterFolder, machines: Sequence[Machine]) -> frozenset[str]:
+    """The names of those in which a command runs: a pod stays ready for a while after its node has died."""
+    from remote.sessions.fanout import fan_out
+
+    with connected(folder, machines, at_least=0) as nodes:
+        outcomes = fan_out(lambda node: node.run("true", timeout_s=ANSWER_S).exit_code == 0, nodes)
+    return frozenset(outcome.node for outcome in outcomes if outcome.value)

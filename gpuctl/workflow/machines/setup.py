@@ -1,0 +1,284 @@
+"""`setup` of a spec: its lines run on each machine that has not run them, once, before any run.
+
+The journal has the cluster's lines, and which machines have run them: another `up` without the spec, which adds or
+replaces a machine, runs them there, too. A machine runs them again when they have changed, or have not ended well.
+Each machine's output is in `setup-NAME.log` of the cluster's folder.
+"""
+
+import os
+import shlex
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpuctl.command_line.options import App
+from gpuctl.text import clean, dollars, for_cluster, plural
+from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory, Machine
+from inventories.setup_steps import SetupStep, digest
+
+if TYPE_CHECKING:
+    from remote.fabfile import Fabfile, Step
+
+COMMAND_TIMEOUT_S = 3600.0
+"""For one shell line, or one command of a task."""
+LINES_SHOWN = 5
+LINE_SHOWN = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetUp:
+    """What came of the setup on a machine, as `up --json` shows it."""
+
+    node: str
+    status: Literal["done", "failed", "unknown"]
+    """`unknown`: the connection was lost, or the time was over, while a line ran."""
+    line: str | None
+    """The one that did not end well."""
+    error: str | None
+    log: Path
+    output: tuple[str, ...]
+    """The end of what that line said."""
+
+    def told(self) -> str:
+        """A sentence for people on what went wrong, with the end of the output."""
+        how = "failed" if self.status == "failed" else "has no known end"
+        text = f"{self.node}: setup: `{self.line}` {how}: {self.error}"
+        end = "; its output ends with:" if self.output else "."
+        return "\n".join([f"{text} The log is {self.log}{end}", *(f"  {line}" for line in self.output)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is to be run, and where."""
+
+    steps: tuple[SetupStep, ...]
+    machines: tuple[str, ...]
+    """Names of the machines that have not run them."""
+    tasks: "Mapping[SetupStep, Sequence[Step]]" = field(default_factory=dict)
+    """Of those that name tasks, what they come to."""
+    fabfile: "Fabfile | None" = None
+
+    @property
+    def where(self) -> str:
+        """The machines, in a clause."""
+        return _where(self.machines)
+
+
+NO_SETUP = Setup(steps=(), machines=())
+
+
+def plan_setup(
+    app: App, folder: ClusterFolder, steps: Sequence[SetupStep], new: Sequence[str], kept: Sequence[Machine]
+) -> Setup:
+    """Return what has to be run: on the machines that are `new`, by name, and on the `kept` ones that lack it.
+
+    Raises BadFabfile where tasks are asked for that are not there.
+    """
+    names = (*new, *(machine.name for machine in not_set_up(folder, kept, steps))) if steps else ()
+    setup = Setup(steps=tuple(steps), machines=names)
+    return _with_tasks(app, setup) if names else setup
+
+
+def _with_tasks(app: App, setup: Setup) -> Setup:
+    """The setup with the tasks that it asks for."""
+    asked = [step for step in setup.steps if step.kind == "fab"]
+    if not asked or setup.fabfile is not None:
+        return setup
+    from gpuctl.workflow.machines.fab import load_fabfile
+
+    folder = asked[0].folder
+    fabfile = load_fabfile(app, Path(folder) if folder else Path.cwd())
+    tasks = {step: fabfile.parse(shlex.split(step.text))[0] for step in asked}
+    return replace(setup, tasks=tasks, fabfile=fabfile)
+
+
+def set_up(app: App, folder: ClusterFolder, machines: Sequence[Machine], setup: Setup) -> list[SetUp]:
+    """Run what is to be run on those of the machines that lack it, a line at a time on all of them at once.
+
+    A machine on which one fails runs no more of them.
+    """
+    lacking = not_set_up(folder, machines, setup.steps)
+    if not lacking:
+        return []
+    work = _Work(app, folder, _with_tasks(app, setup), lacking)
+    try:
+        for number, step in enumerate(setup.steps, 1):
+            if work.left:
+                app.output.say(f"setup {number} of {len(setup.steps)} on {_where([*work.left])}: {step}")
+                work.run(step)
+    finally:
+        work.close()
+    if work.left:
+        done = [identity(machine) for machine in work.left.values()]
+        folder.journal.append(SET_UP, machines=done, digest=digest(setup.steps))
+        logs = folder.path / "setup-*.log"
+        app.output.say(f"setup: done on {plural(len(done), 'machine')}; the output is in {logs}")
+    return [work.ended(machine) for machine in lacking]
+
+
+def how_to_go_on(inventory: Inventory, failed: Sequence[SetUp], *, billed: bool) -> str:
+    """Return what becomes of the machines where the setup has not ended well, and how to go on."""
+    count, names = len(inventory.machines), ", ".join(one.node for one in failed)
+    stay = ""
+    if billed:
+        usd = inventory.hourly_usd
+        price = "at an unknown price" if usd is None else f"for {dollars(usd)} an hour"
+        stay = f"{'The machine is' if count == 1 else f'All {count} machines are'} billed, {price}. "
+    again = (
+        f"`gpuctl up` runs the setup on {names} again, from its first line; `gpuctl up -f FILE` as the file has it "
+        "now; `gpuctl down` removes the cluster."
+    )
+    return for_cluster(stay + again, inventory.cluster)
+
+
+class _Log:
+    """A machine's file: each line that is run, and what it says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = os.fdopen(handle, "w", encoding="utf-8", errors="replace", buffering=1)
+        self._lock = threading.Lock()
+        self._end: deque[str] = deque(maxlen=LINES_SHOWN)
+
+    @property
+    def end(self) -> tuple[str, ...]:
+        """The last lines since the last `begin`, without what could steer a terminal."""
+        return tuple(clean(line, LINE_SHOWN) for line in self._end)
+
+    def begin(self, step: SetupStep) -> None:
+        """Begin with another line of the setup."""
+        self.write(f"$ {step.text if step.kind == 'run' else step}")
+        self._end.clear()
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        with self._lock:
+            self._file.write(f"{line}\n")
+            self._end.append(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _Work:
+    """One pass over the machines."""
+
+    def __init__(self, app: App, folder: ClusterFolder, setup: Setup, machines: Sequence[Machine]) -> None:
+        self._app = app
+        self._folder = folder
+        self._setup = setup
+        self._logs = {machine.name: _Log(folder.path / f"setup-{machine.name}.log") for machine in machines}
+        self._failed: dict[str, SetUp] = {}
+        self.left = {machine.name: machine for machine in machines}
+        """The machines on which nothing has failed yet."""
+        if any(step.kind == "fab" for step in setup.steps):
+            for machine in machines:
+                self._refuse_without_ssh(machine)
+
+    def _refuse_without_ssh(self, machine: Machine) -> None:
+        if machine.transport != "ssh":
+            step = next(step for step in self._setup.steps if step.kind == "fab")
+            error = (
+                f"{machine.name} is reached by {machine.transport}, and Fabric needs SSH: write shell lines."
+            )
+            self._fail(machine.name, step, "failed", error)
+
+    def close(self) -> None:
+        """Close the logs."""
+        for log in self._logs.values():
+            log.close()
+
+    def ended(self, machine: Machine) -> SetUp:
+        """Return what came of it on a machine."""
+        log = self._logs[machine.name].path
+        done = SetUp(node=machine.name, status="done", line=None, error=None, log=log, output=())
+        return self._failed.get(machine.name, done)
+
+    def run(self, step: SetupStep) -> None:
+        """Run one step on all machines that are left."""
+        for name in self.left:
+            self._logs[name].begin(step)
+        if step.kind == "run":
+            self._run_line(step)
+        else:
+            self._run_tasks(step)
+
+    def _fail(self, name: str, step: SetupStep, status: Literal["failed", "unknown"], error: str) -> None:
+        del self.left[name]
+        log = self._logs[name]
+        self._failed[name] = SetUp(
+            node=name, status=status, line=str(step), error=error, log=log.path, output=log.end
+        )
+        self._app.output.say(f"{name}: setup: {error}")
+
+    def _run_line(self, step: SetupStep) -> None:
+        from remote.errors import ConnectionLost
+        from remote.sessions.connect import connect
+        from remote.sessions.fanout import fan_out
+
+        def on_machine(machine: Machine) -> int:
+            log = self._logs[machine.name]
+            node = connect(machine, self._folder)
+            try:
+                done = node.run(
+                    step.text,
+                    lambda _, line: log.write(line.decode(errors="replace")),
+                    timeout_s=COMMAND_TIMEOUT_S,
+                )
+            finally:
+                node.close()
+            return done.exit_code
+
+        for outcome in fan_out(on_machine, self.left):
+            if isinstance(outcome.error, ConnectionLost):
+                self._fail(
+                    outcome.node, step, "unknown", f"{outcome.error} It may have ended well, or go on there."
+                )
+            elif outcome.error is not None:
+                self._fail(outcome.node, step, "failed", str(outcome.error))
+            elif outcome.value != 0:
+                code = outcome.value or 0
+                self._fail(
+                    outcome.node,
+                    step,
+                    "failed",
+                    "a signal ended it." if code < 0 else f"it exited with status {code}.",
+                )
+
+    def _run_tasks(self, step: SetupStep) -> None:
+        from gpuctl.workflow.machines.fab import Work
+        from remote.transport.connection_group import PinnedGroup
+
+        assert self._setup.fabfile is not None
+        work = Work(
+            app=self._app,
+            fabfile=self._setup.fabfile,
+            out=self._app.output.stderr,
+            show=lambda machine: lambda _, line: self._logs[machine.name].write(line),
+            timeout_s=COMMAND_TIMEOUT_S,
+        )
+        with work.printing():
+            for task in self._setup.tasks[step]:
+                if not self.left:
+                    return
+                if not task.on_machines:
+                    here = work.here(task)
+                    for name in [*self.left] if here["status"] != "done" else []:
+                        self._fail(name, step, "failed", f"{task.name}, on this computer: {here['error']}")
+                    continue
+                with PinnedGroup([*self.left.values()], self._folder) as group:
+                    documents = group.map(lambda box, task=task: work.on_one(task, box)).values()
+                for one in documents:
+                    if one["status"] != "done":
+                        self._fail(one["node"], step, one["status"], one["error"])
+
+
+def _where(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= LINES_SHOWN else plural(len(names), "machine")

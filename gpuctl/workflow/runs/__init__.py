@@ -1,0 +1,1 @@
+"""Runs: a request, its preparation, launch, logs, end and results."""

@@ -1,0 +1,245 @@
+"""What came of a run: concluded by the command that watched it, or by any later one that asks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuctl.run_results.curves.plot import with_curve
+from gpuctl.run_results.metrics import unused
+from gpuctl.run_results.outputs import files_of, outputs_of, with_local_paths_once
+from gpuctl.run_results.result import summarise
+from gpuctl.run_results.search import with_search
+from gpuctl.run_results.utilisation import use_of_run
+from gpuctl.workflow.runs.hangs.sentences import in_the_past
+from gpuctl.workflow.runs.hangs.watch import HangWatch, ask, kept
+from inventories.clocks import passed_s
+from inventories.disk.store import RunFolder, Store
+from inventories.end_reasons import Cause, Ended, Reason
+from inventories.hang import Hang
+from inventories.machine import Machine
+from inventories.run import Checkpoints, FirstError, NodeRecord, Result, Run, Seconds
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from remote.runs.monitor import RunMonitor
+    from remote.runs.observer import Observer
+
+
+def conclude(
+    run: Run,
+    folder: RunFolder,
+    watch: "RunMonitor",
+    *,
+    launched: float | None = None,
+    began: float | None = None,
+) -> Result:
+    """The result from what has arrived, kept as `result.json`.
+
+    `launched` and `began` are the times of the launch and of the command's begin, as `passed_s`; for a
+    run that another command launched they are None, and the nodes' own times are used. A node that was lost
+    counts as a failure for the command that launched the run; for a later one it is just not known yet.
+    """
+    from remote.runs.run_files import merge_artifacts, read_node_records
+
+    merge_artifacts(folder, run.nodes, watch.incoming)
+    records = {record.node: record for record in read_node_records(folder, run.nodes)}
+    if launched is not None:
+        records = watch.records | records
+    over = len(records) == len(run.nodes)
+    ended_at = _ended_at(run, records.values()) if over else None
+    train_s = collect_s = total_s = None
+    if over and launched is not None and began is not None and watch.ended_s is not None:
+        now = passed_s()
+        train_s, collect_s, total_s = watch.ended_s - launched, now - watch.ended_s, now - began
+    elif over and ended_at is not None:
+        total_s = (ended_at - datetime.fromisoformat(run.started_at)).total_seconds()
+        train_s = max(0.0, total_s - sum(run.seconds.values()))
+    seconds = {
+        **run.seconds,
+        "total": _round(total_s),
+        "train": _round(train_s),
+        "collect": _round(collect_s),
+    }
+    result = _result(run, folder, Seconds(**seconds), ended_at, list(records.values()))
+    if launched is None:
+        result = failed_as_before(folder.load_result(), result)
+    elif watch.interrupts > 1 and not over:
+        # It was told to stop, and nobody waited: how its ranks end now is no failure of theirs.
+        result = replace(result, status="running", exit_code=None, first_error=None, reason=None)
+    if over or launched is not None:
+        folder.save_result(result)
+    return result
+
+
+def failed_as_before(before: Result | None, now: Result) -> Result:
+    """The result now, but a run that failed stays failed, for the cause that was told.
+
+    Another one counts only where the node that was lost is back, and tells it; that it was removed since does not.
+    """
+    if before is None or before.status != "failed" or now.status == "succeeded":
+        return now
+    told, error = before.first_error, now.first_error
+    if now.status == "failed" and (told is None or (error is not None and _tells(error, told.node))):
+        return now
+    return replace(
+        now,
+        status="failed",
+        exit_code=before.exit_code,
+        first_error=told,
+        reason=before.reason,
+        ended_at=before.ended_at,
+        seconds=before.seconds,
+    )
+
+
+def _tells(error: FirstError, node: str | None) -> bool:
+    """Whether a node itself tells an error."""
+    return error.node == node and error.reason is not Reason.MACHINE_REMOVED
+
+
+def _result(
+    run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
+) -> Result:
+    """The result of what is in the run's folder."""
+    from remote.runs.outputs import gather_parts, read_outputs
+    from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
+
+    gather_parts(folder, run.nodes)
+    written = read_outputs(folder, run.nodes)
+    outputs, totals = outputs_of(written)
+    metrics = read_metrics(folder, run)
+    result = summarise(
+        run,
+        read_rank_records(folder, run.nodes),
+        records,
+        {rank: file.lines for rank, file in metrics.items()},
+        {rank: tail(folder, rank) for rank in range(run.world_size)},
+        seconds,
+        ended_at.isoformat(timespec="milliseconds") if ended_at else None,
+        folder.path,
+        use_of_run(run, read_usage(folder, run)),
+    )
+    hang = None if result.status == "succeeded" else kept(folder, running=result.status == "running")
+    hung = hang if hang is not None and hang.verdict == "hung" else None
+    return replace(
+        with_search(_of_hang(result, hung)),
+        train=result.train if run.built_in else with_curve(result.train, folder, outputs),
+        checkpoints=checkpoints_left(run, folder),
+        outputs=outputs,
+        output_totals=totals,
+        outside=with_local_paths_once(run, folder, (path for node in written for path in node.outside)),
+        files=files_of(folder),
+        hang=replace(hung, ranks=()) if hung is not None else None,
+        unused_metrics=None if run.built_in else unused(metrics),
+        endings={record.node: record.ending for record in records if record.ending is not None},
+    )
+
+
+def _of_hang(result: Result, hang: Hang | None) -> Result:
+    """The result of a run that was stopped because a rank had raised an exception and did not end: it failed."""
+    raised = next((rank for rank in hang.culprits if rank.raised), None) if hang is not None else None
+    if raised is None or result.status != "stopped" or result.first_error is not None:
+        return result
+    words = raised.raised or ""
+    error = FirstError(
+        rank=raised.rank,
+        node=raised.node,
+        message=f"{words}; its process did not end by itself",
+        reason=Reason.HUNG,
+        ranks=(raised.rank,),
+        detail=words,
+        cause=Cause.RAISED,
+        place=raised.place,
+    )
+    return replace(result, status="failed", first_error=error, reason=error.reason)
+
+
+def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
+    """Return, by node, the checkpoints that a run left, where these are here as they were at its end."""
+    from remote.files.checkpoints import in_folder
+    from remote.runs.run_files import mirrored_path
+
+    if mirrored_path(folder).exists():
+        return {}
+    found = in_folder(folder.checkpoints_path, run)
+    return {} if found is None or found.lacks else {run.nodes[0].name: found}
+
+
+def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:
+    """When the last node ended, in this computer's time; now, where no node could say."""
+    offsets = {part.name: part.clock_offset_s for part in run.nodes}
+    ends = [record.ended_at - offsets[record.node] for record in records if record.ended_at is not None]
+    return datetime.fromtimestamp(max(ends), UTC) if ends else datetime.now(UTC)
+
+
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def final_result(folder: RunFolder) -> Result | None:
+    """The result once every node has said how the run ended, and all of it is here; else None."""
+    result = folder.load_result()
+    if result is None or not _is_over(folder):
+        return None
+    # The release before told it as if it were still so.
+    hang = None if result.hang is None else in_the_past(result.hang)
+    return with_search(replace(result, hang=hang))
+
+
+def _is_over(folder: RunFolder) -> bool:
+    from remote.runs.run_files import read_node_records
+
+    run = folder.load_run()
+    return len(read_node_records(folder, run.nodes)) == len(run.nodes)
+
+
+def attach(
+    store: Store, folder: RunFolder, observer: "Observer", *, wait: bool, left: "Event | None" = None
+) -> Result:
+    """The result of a run, however far it is: from disk where it is over, else brought from its nodes.
+
+    With `wait`, follows it to its end, or until `left` is set. Nothing is ever stopped, and an interrupt leaves
+    the run alone.
+    """
+    from remote.runs.monitor import RunMonitor
+    from remote.runs.run_files import read_node_records, save_node_record
+
+    known = final_result(folder)
+    if known is not None:
+        return known
+    run = folder.load_run()
+    machines = machines_of(store, run)
+    said = {record.node for record in read_node_records(folder, run.nodes)}
+    unknown = tuple(part for part in run.nodes if part.name not in said)
+    for part in unknown:
+        if part.name not in machines:
+            gone = Ended(reason=Reason.MACHINE_REMOVED)
+            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
+    there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
+    cluster = store.cluster(run.cluster)
+    hangs = HangWatch(folder, observer, partial(ask, run, machines, cluster))
+    on_hang = hangs.reported if wait else lambda *_: None
+    watch = RunMonitor(there, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
+    try:
+        watch.go(wait=wait, left=left)
+    finally:
+        watch.close()
+    return conclude(run, folder, watch)
+
+
+def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
+    """The run's machines that the cluster still has, by name. Another host key or pod means another machine."""
+    cluster = store.cluster(run.cluster)
+    if not cluster.exists():
+        return {}
+    parts = {part.name: part for part in run.nodes}
+    return {
+        machine.name: machine
+        for machine in cluster.load().machines
+        if (part := parts.get(machine.name)) is not None
+        and part.host_key in (None, machine.host_key)
+        and part.machine_id in (None, machine.id)
+    }

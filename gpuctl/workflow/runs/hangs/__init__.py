@@ -1,0 +1,1 @@
+"""Runs that stand still: the watch, the comparison of ranks, the sentence."""

@@ -1,0 +1,58 @@
+"""Groups of ranks that do the same, so that what many ranks do can be read. Pure."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar
+
+from gpuctl.workflow.runs.hangs.compare import Rank
+from remote.checks.finding import number_ranges
+
+MAX_NAMED = 4
+"""Ranks, nodes or groups that a sentence names."""
+
+
+class Numbered(Protocol):
+    """Has the number of a rank."""
+
+    @property
+    def rank(self) -> int:
+        """The number."""
+
+
+OneRank = TypeVar("OneRank", bound=Numbered)
+Deed = TypeVar("Deed", bound=Hashable)
+
+
+def alike(ranks: Sequence[OneRank], does: Callable[[OneRank], Deed]) -> list[tuple[Deed, list[OneRank]]]:
+    """Return the ranks by what each `does`, the smallest group first."""
+    groups: dict[Deed, list[OneRank]] = {}
+    for rank in ranks:
+        groups.setdefault(does(rank), []).append(rank)
+    return sorted(groups.items(), key=lambda group: (len(group[1]), group[1][0].rank))
+
+
+def numbered(ranks: Sequence[Rank]) -> str:
+    """Return `rank 1`, `ranks 0-61,63`."""
+    numbers = number_ranges(rank.rank for rank in ranks)
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
+
+
+def named(ranks: Sequence[Rank]) -> str:
+    """Return `rank 1 on beta`, `ranks 0 on alpha and 2 on beta`, `ranks 0-61,63 on 8 nodes`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} on {where(ranks[0])}"
+    if len(ranks) <= MAX_NAMED:
+        parts = [f"{rank.rank} on {where(rank)}" for rank in ranks]
+        return f"ranks {', '.join(parts[:-1])} and {parts[-1]}"
+    nodes = list(dict.fromkeys(rank.node for rank in ranks))
+    return f"{numbered(ranks)} on {', '.join(nodes) if len(nodes) < MAX_NAMED else f'{len(nodes)} nodes'}"
+
+
+def where(rank: Rank) -> str:
+    """Return `beta`, `beta (stage 2 of 4)`."""
+    return f"{rank.node} ({rank.place})" if rank.place else rank.node
+
+
+def listed(parts: Sequence[str], joint: str) -> str:
+    """Return the parts as one text; of many the first ones and the number of the others."""
+    more = [f"and {len(parts) - MAX_NAMED} more"] if len(parts) > MAX_NAMED else []
+    return joint.join([*parts[:MAX_NAMED], *more])

@@ -1,0 +1,405 @@
+"""What a comparison of the ranks has found, in a sentence, and as the document of `why --json`. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
+from gpuctl.text import clean, duration
+from gpuctl.workflow.runs.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
+from gpuctl.workflow.runs.hangs.groups import MAX_NAMED, alike, listed, named, numbered
+from gpuctl.workflow.runs.hangs.lateness import Late
+from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
+
+SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
+"""What does not end by itself, however long it has lasted."""
+WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
+_NOW: dict[HangVerdict, str] = {
+    "hung": "The run hangs: ",
+    "slow": "The run is slow: ",
+    "fine": "The run goes on. At this moment ",
+    "unknown": "Whether the run hangs is not known: ",
+}
+_THEN: dict[HangVerdict, str] = {
+    "hung": "The run hung",
+    "slow": "The run was slow",
+    "fine": "The run went on",
+    "unknown": "Whether the run hung is not known",
+}
+
+
+def verdict_of(finding: Finding) -> HangVerdict:
+    """Return whether the run hangs."""
+    if finding.kind in SURE:
+        return "hung"
+    if finding.late is not None and not finding.waits_longer:
+        return "slow"
+    if finding.kind in WAITS or (finding.kind is Kind.BY_STACKS and finding.since_s is not None):
+        return "hung" if finding.waits_long else "slow" if finding.waits_longer else "fine"
+    if finding.kind is Kind.WORKS and finding.since_s is not None and not finding.waits_longer:
+        return "fine"
+    return "unknown"
+
+
+def sentence_of(finding: Finding) -> str:
+    """Return who waits for whom, without a capital letter and a full stop."""
+    if finding.late is not None and not finding.waits_longer:
+        return _late(finding.late)
+    return _SENTENCES[finding.kind](finding)
+
+
+def _late(late: Late) -> str:
+    return (
+        f"{named([late.rank])} comes last to {late.last} of {late.counted} collectives ({late.collective}), "
+        f"{duration(late.late_s)} after the first rank; between two of them are {duration(late.interval_s)}. At this "
+        f"moment {_doing(late.rank)}"
+    )
+
+
+def hang_of(
+    run: str, finding: Finding, *, at: datetime, hung: bool = False, errors: tuple[str, ...] = ()
+) -> Hang:
+    """Return the document. `hung`: the node's watch says that the run has made no progress for too long."""
+    verdict = verdict_of(finding)
+    return Hang(
+        run=run,
+        verdict="hung" if hung else verdict,
+        sentence=_whole(finding, "hung" if hung else verdict),
+        culprits=_culprits(finding),
+        waiting=tuple(_waiting(rank, finding) for rank in finding.waiting),
+        ranks=tuple(_stacks(rank) for rank in finding.ranks),
+        errors=errors,
+        at=at.astimezone(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _culprits(finding: Finding) -> tuple[Culprit, ...]:
+    late = finding.late
+    if late is not None and not finding.waits_longer:
+        return (_culprit(late.rank, late.late_s),)
+    return tuple(_culprit(rank, finding.since_s) for rank in finding.culprits)
+
+
+def _whole(finding: Finding, verdict: HangVerdict) -> str:
+    said = clean(sentence_of(finding), 10_000)
+    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{said}."
+
+
+def in_the_past(hang: Hang) -> Hang:
+    """Return what was found of a run that may no longer be so, with when it was; what says so already as it is."""
+    now = _NOW[hang.verdict]
+    if not hang.sentence.startswith(now):
+        return hang
+    when = (
+        ""
+        if hang.at is None
+        else f" ({datetime.fromisoformat(hang.at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    )
+    return replace(hang, sentence=f"{_THEN[hang.verdict]}{when}: {hang.sentence.removeprefix(now)}")
+
+
+def _culprit(rank: Rank, since_s: float | None) -> Culprit:
+    at = rank.at
+    return Culprit(
+        rank=rank.rank,
+        node=rank.node,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        function=at.function if at else None,
+        since_s=None if since_s is None else round(since_s, 1),
+        place=rank.place or None,
+        raised=clean(rank.raised, 2000) or None,
+    )
+
+
+def _waiting(rank: Rank, finding: Finding) -> WaitingRank:
+    at = rank.at
+    entered = (finding.inside or {}).get(rank.rank, finding.collective)
+    return WaitingRank(
+        rank=rank.rank,
+        node=rank.node,
+        collective=entered.name if entered else collective(rank.frames),
+        sequence=entered.sequence if entered else None,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        function=at.function if at else None,
+    )
+
+
+def _stacks(rank: Rank) -> RankStacks:
+    told, last = rank.told, rank.last()
+    return RankStacks(
+        rank=rank.rank,
+        node=rank.node,
+        state=told.state if told else None,
+        begun=rank.begun,
+        cpu=told.cpu if told else None,
+        last_collective=f"{last.name} #{last.sequence}" if last else None,
+        at=_at(rank.at) if rank.at else None,
+        stacks=told.stacks if told else "",
+    )
+
+
+def _others(waiting: Sequence[Rank], finding: Finding) -> str:
+    """`the other 3`, `rank 0`, `ranks 2 and 3`."""
+    if len(waiting) == 1:
+        return f"rank {waiting[0].rank} waits"
+    if len(waiting) + len(finding.culprits) == len(finding.ranks):
+        return f"the other {len(waiting)} wait"
+    return f"{len(waiting)} ranks wait"
+
+
+def _at(frame: Frame | None) -> str:
+    """`load_batch, data.py:41`."""
+    return "a place that is not known" if frame is None else frame.place
+
+
+def _line(ranks: Sequence[Rank]) -> str:
+    """` (train.py:88)`: where the first of these ranks is; empty where it is not known."""
+    at = next((rank.at for rank in ranks if rank.at is not None), None)
+    return "" if at is None else f" ({at.file}:{at.line})"
+
+
+def _number(finding: Finding) -> str:
+    """`all_reduce #2 (train.py:88)`: the collective in which ranks wait."""
+    one = finding.collective
+    if one is not None:
+        group = "" if one.title in ("", "default_pg") else f" of {one.title}"
+        return f"{one.name} #{one.sequence}{group}{_line(finding.waiting)}"
+    name = next((name for rank in finding.waiting if (name := collective(rank.frames))), "a collective")
+    return f"{name}{_line(finding.waiting)}"
+
+
+def _for(finding: Finding) -> str:
+    return "" if finding.since_s is None or finding.since_s < 1 else f", for {duration(finding.since_s)}"
+
+
+def _doing(rank: Rank, *, load: bool = True) -> str:
+    """What a rank does that others wait for: `it is in load_batch, data.py:41`.
+
+    `load`: with the share of a CPU that it uses.
+    """
+    if rank.told is None:
+        return "its node could not be asked"
+    if not rank.begun:
+        return "it has not started yet"
+    if rank.gone:
+        return "its process is gone"
+    if rank.raised:
+        thread = f"; a thread is in {_at(rank.at)}" if rank.at else ""
+        return f"it raised {rank.raised}, and its process has not ended{thread}"
+    if rank.holds_lock:
+        return f"it is in C code that was called from {_at(rank.at)}, and holds Python's lock"
+    inside = next(iter(rank.inside().values()), None)
+    if inside is not None:
+        return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
+    if rank.waits_for_data:
+        return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
+    if not rank.frames and rank.told.state is None:
+        return "where it was is not known"
+    if not rank.frames:
+        channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
+        return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
+    return f"it is in {_at(rank.at)}{_work(rank) if load else ''}"
+
+
+def _work(rank: Rank) -> str:
+    """`, at work (98 % of a CPU)`; empty of one that only waits."""
+    told = rank.told
+    if told is None or not rank.works:
+        return ""
+    does = [f"{told.cpu:.0%} of a CPU".replace("%", " %")] if (told.cpu or 0) >= 0.1 else []
+    moved = told.io_bytes_per_s or 0
+    does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
+    return f", at work ({', '.join(does)})" if does else ", at work"
+
+
+def _busy_worker(rank: Rank) -> str:
+    """Where the first worker is that fetches something; empty where none tells."""
+    told = rank.told
+    assert told is not None
+    stacks = (main_thread(child.stacks) for child in told.children)
+    at = next((in_project(frames, told.code) for frames in stacks if fetches_data(frames)), None)
+    return "" if at is None else f"; a worker is in {_at(at)}"
+
+
+def _all_doing(ranks: Sequence[Rank]) -> str:
+    """What these ranks do; where they are several, each group of ranks that do the same."""
+    if len(ranks) == 1:
+        return _doing(ranks[0])
+    few = len(ranks) <= MAX_NAMED
+    groups = alike(ranks, lambda rank: _doing(rank, load=few))
+    return listed([f"{numbered(group)}: {_of_each(does, group)}" for does, group in groups], "; ")
+
+
+_OF_ONE = {
+    "it is ": "they are ",
+    "it waits ": "they wait ",
+    "it has ": "they have ",
+    "it raised ": "they raised ",
+}
+
+
+def _of_each(does: str, group: Sequence[Rank]) -> str:
+    """`they are in load, data.py:4` of several ranks."""
+    if len(group) == 1:
+        return does
+    for one, many in _OF_ONE.items():
+        if does.startswith(one):
+            return f"{many}{does.removeprefix(one)}".replace(
+                "and holds Python's", "and hold Python's"
+            ).replace("its process has", "their processes have")
+    return does
+
+
+def _wait_for_them(finding: Finding) -> str:
+    if not finding.waiting:
+        return ""
+    return f"; {_others(finding.waiting, finding)} in {_number(finding)}{_for(finding)}"
+
+
+def _never_entered(finding: Finding) -> str:
+    never, waiting = finding.culprits, finding.waiting
+    entered = "never entered" if finding.waits_longer else "has not yet entered"
+    if len(never) > max(len(waiting), MAX_NAMED):
+        waits = "waits" if len(waiting) == 1 else "wait"
+        others = "the others" if len(never) + len(waiting) == len(finding.ranks) else f"{len(never)} ranks"
+        who = (
+            f"{named(waiting)} {waits} in {_number(finding)}, which {others} {entered.replace('has', 'have')}"
+        )
+        return f"{who}; {_all_doing(never)}{_for(finding)}"
+    waits = _others(waiting, finding)
+    return (
+        f"{named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
+    )
+
+
+def _different(finding: Finding) -> str:
+    inside = finding.inside or {}
+    ranks = [rank for rank in finding.ranks if rank.rank in inside]
+    names = {inside[rank.rank].name for rank in ranks}
+
+    def entered(rank: Rank) -> str:
+        one = inside[rank.rank]
+        return one.name + (f" of {one.sizes}" if len(names) == 1 else "") + _line([rank])
+
+    groups = [f"{named(group)} {_are(group)} in {operation}" for operation, group in alike(ranks, entered)]
+    number = finding.collective.sequence if finding.collective else "?"
+    what = "collectives" if len(names) > 1 else "sizes"
+    return f"ranks are in different {what} at number {number}: {listed(groups, ', ')}{_for(finding)}"
+
+
+def _are(ranks: Sequence[Rank]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _all_inside(finding: Finding) -> str:
+    lost = "what they send does not arrive (a link that was dropped, a firewall), or the data is large"
+    if len(finding.waiting) < len(finding.ranks) and any(_is_past(rank, finding) for rank in finding.ranks):
+        who = f"{named(finding.waiting)} {_are(finding.waiting)} in {_number(finding)}"
+        return f"{who}, which the others have left{_for(finding)}; none is missing, so {lost}"
+    return f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so {lost}"
+
+
+def _is_past(rank: Rank, finding: Finding) -> bool:
+    """Whether a rank has left the collective in which others wait."""
+    one = finding.collective
+    last = None if one is None else rank.last(one.group)
+    return one is not None and last is not None and (last.sequence, last.over) > (one.sequence, False)
+
+
+def _not_asked(finding: Finding) -> str:
+    return f"{named(finding.culprits)} could not be asked{_wait_for_them(finding)}"
+
+
+def _stopped(finding: Finding) -> str:
+    who = finding.culprits
+    return (
+        f"{named(who)} {_are(who)} stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
+        f"{_wait_for_them(finding)}"
+    )
+
+
+def _gone(finding: Finding) -> str:
+    return f"the process of {named(finding.culprits)} has ended{_wait_for_them(finding)}"
+
+
+def _dead_worker(finding: Finding) -> str:
+    (rank, *_) = finding.culprits
+    child = rank.dead_child
+    assert child is not None
+    how = "has died" if child.state == "Z" else "is stopped"
+    return (
+        f"a DataLoader worker of {named([rank])} {how} (process {child.pid}); the rank waits for it in "
+        f"{_at(rank.at)}{_wait_for_them(finding)}"
+    )
+
+
+def _point_to_point(finding: Finding) -> str:
+    inside = finding.inside or {}
+    groups = alike(finding.waiting, lambda rank: f"{inside[rank.rank].name}{_line([rank])}")
+    parts = [
+        f"{named(group)} {'waits' if len(group) == 1 else 'wait'} in {operation}"
+        for operation, group in groups
+    ]
+    waits = f"{listed(parts, ', ')}{_for(finding)}"
+    if not finding.culprits:
+        return f"{waits}; no rank is elsewhere"
+    do = "does" if len(finding.culprits) == 1 else "do"
+    return f"{waits}; {named(finding.culprits)} {do} not: {_all_doing(finding.culprits)}"
+
+
+def _idle(finding: Finding) -> str:
+    return f"no rank works, nor waits in an operation that torch tells of; {_all_doing(finding.ranks)}"
+
+
+def _by_stacks(finding: Finding) -> str:
+    if not finding.culprits:
+        return f"all {len(finding.waiting)} ranks are in {_number(finding)}"
+    if all(collective(rank.frames) for rank in finding.culprits):
+        ranks = [*finding.culprits, *finding.waiting]
+        groups = alike(ranks, lambda rank: f"{collective(rank.frames)}{_line([rank])}")
+        parts = [f"{named(group)} {_are(group)} in {operation}" for operation, group in groups]
+        return f"ranks are in different collectives: {listed(parts, ', ')}{_for(finding)}"
+    return (
+        f"{named(finding.culprits)} {_are(finding.culprits)} not in {_number(finding)}, in "
+        f"which {_others(finding.waiting, finding)}; {_all_doing(finding.culprits)}"
+    )
+
+
+def _works(finding: Finding) -> str:
+    return f"no rank waits in a collective; {_all_doing(finding.ranks)}"
+
+
+def _driver(finding: Finding) -> str:
+    (rank, *_) = finding.ranks
+    return (
+        "what the script's Ray workers do is not known here, as Ray starts them; of the script itself, on "
+        f"{rank.node}, {_doing(rank)}. `ray stack`, with py-spy on a node, shows its workers"
+    )
+
+
+def _not_begun(_: Finding) -> str:
+    return "none of its ranks has begun yet"
+
+
+def _unknown(_: Finding) -> str:
+    return "no rank could tell its stacks"
+
+
+_SENTENCES = {
+    Kind.STOPPED: _stopped,
+    Kind.GONE: _gone,
+    Kind.DEAD_WORKER: _dead_worker,
+    Kind.NEVER_ENTERED: _never_entered,
+    Kind.DIFFERENT: _different,
+    Kind.NOT_ASKED: _not_asked,
+    Kind.ALL_INSIDE: _all_inside,
+    Kind.POINT_TO_POINT: _point_to_point,
+    Kind.BY_STACKS: _by_stacks,
+    Kind.DRIVER: _driver,
+    Kind.NOT_BEGUN: _not_begun,
+    Kind.WORKS: _works,
+    Kind.IDLE: _idle,
+    Kind.UNKNOWN: _unknown,
+}

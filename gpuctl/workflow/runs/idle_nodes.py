@@ -1,0 +1,111 @@
+"""Idle nodes for a run that takes a part of the cluster, while other runs are active on the others."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from gpuctl.text import plural
+from gpuctl.workflow.machines.connect import connected
+from gpuctl.workflow.runs.request.request import TrainRequest
+from inventories.disk.store import ClusterFolder, Store
+from inventories.errors import InventoryError
+from inventories.machine import Machine
+
+if TYPE_CHECKING:
+    from remote.errors import PreflightFailed
+    from remote.runs.node_state import Occupancy
+    from remote.sessions.session import Node
+
+
+@contextmanager
+def connected_idle(
+    store: Store,
+    folder: ClusterFolder,
+    candidates: Sequence[Machine],
+    request: TrainRequest,
+    count: int,
+    *,
+    fewer: bool = False,
+    say: Callable[[str], None],
+) -> Iterator[Mapping[str, "Node"]]:
+    """Connect to the machines of a run, by name and in their order: the first `count` candidates that are idle.
+
+    Nodes report their runs only if the run leaves a choice of nodes. `fewer`: use all idle nodes if they are fewer,
+    but not fewer than an elastic job needs. Raises PreflightFailed for too few idle nodes.
+    """
+    from remote.checks.finding import named
+
+    min_count = (request.min_nodes or 1) if fewer else count
+    with ExitStack() as connections:
+        first = connections.enter_context(
+            connected(folder, candidates[:count], at_least=request.min_nodes, say=say)
+        )
+        nodes, states = first, _occupancies(first) if min_count < len(candidates) else {}
+        if any(state.runs or state.depends_on_others for state in states.values()):
+            others = connections.enter_context(connected(folder, candidates[count:], at_least=0, say=say))
+            nodes = {**first, **others}
+            busy = _busy(store, {**states, **_occupancies(others)})
+            idle = [
+                machine.name for machine in candidates if machine.name in nodes and machine.name not in busy
+            ]
+            if len(idle) < min_count:
+                raise refusal(busy, idle, min_count)
+            chosen = {name: nodes[name] for name in idle[:count]}
+            if busy.keys() & first.keys():
+                active = [
+                    f"the run {run} is active on {named(names)}" for run, names in _nodes_of(busy).items()
+                ]
+                say(f"{'; '.join(active)}. This run takes {named(list(chosen))}")
+            for name in nodes.keys() - chosen.keys():
+                nodes[name].close()
+            nodes = chosen
+        yield dict(sorted(nodes.items(), key=lambda item: item[1].machine.rank))
+
+
+def busy_runs(store: Store, nodes: Mapping[str, "Node"]) -> Mapping[str, str]:
+    """Ask nodes for active runs. Returns each busy node with its run."""
+    return _busy(store, _occupancies(nodes))
+
+
+def _occupancies(nodes: Mapping[str, "Node"]) -> "Mapping[str, Occupancy]":
+    """Ask each node which runs it is busy with."""
+    from remote.runs.node_state import occupancy
+    from remote.sessions.fanout import fan_out, values
+
+    return values(fan_out(occupancy, nodes))
+
+
+def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
+    """Return each busy node with its run."""
+    from remote.launchers import launcher_of
+    from remote.runs.node_state import busy_nodes
+
+    def spreads(run_id: str) -> bool:
+        try:
+            run = store.run(run_id).load_run()
+        except InventoryError:
+            return True  # started from another computer
+        return len(run.nodes) == 1 and launcher_of(run.mode).drives(built_in=run.built_in, search=True)
+
+    return busy_nodes(states, spreads)
+
+
+def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "PreflightFailed":
+    """Return the error for too few idle nodes."""
+    from remote.checks.finding import cannot_start, named, sentence
+    from remote.checks.preflight import still_active
+
+    lines = [f"{sentence(still_active(named(nodes), run))}" for run, nodes in _nodes_of(busy).items()]
+    if idle:
+        are = "is" if len(idle) == 1 else "are"
+        lines.append(f"{named(idle)} {are} idle: --nnodes {len(idle)} starts a run there.")
+    needs = f"it needs {plural(min_count, 'node')}, and {len(idle) or 'none'} {'are' if len(idle) > 1 else 'is'} idle"
+    return cannot_start(lines, busy, reason=f"{needs}.")
+
+
+def _nodes_of(busy: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the nodes of each run."""
+    nodes: dict[str, list[str]] = {}
+    for name, run in busy.items():
+        nodes.setdefault(run, []).append(name)
+    return nodes

@@ -1,0 +1,256 @@
+"""Plan a run on nodes that are ready, start it, and follow it to its end."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpuctl.errors import Failed
+from gpuctl.interrupts import on_interrupt
+from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outside_paths
+from gpuctl.text import plural
+from gpuctl.view import Outcome
+from gpuctl.workflow.runs.collect import conclude
+from gpuctl.workflow.runs.hangs.watch import HangWatch, ask
+from gpuctl.workflow.runs.request.request import Project, TrainRequest
+from gpuctl.workflow.runs.strategy.fitting import ranks_on
+from inventories.clocks import passed_s
+from inventories.disk.store import ClusterFolder, RunFolder
+from inventories.errors import InventoryError
+from inventories.machine import Inventory, Machine
+from inventories.run import Commit, Result, Run, RunNode
+from remote.launchers import launcher_of
+from remote.runs.observer import Observer
+from remote.shared.constants import NODE_FOLDER, RUNS
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.launchers.rank_command import Script
+    from remote.runs.monitor import RunMonitor
+    from remote.sessions.session import Node
+
+
+class Stage(Observer, Protocol):
+    """Observer of a run and of its phases."""
+
+    def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
+        """Begin a phase; the previous one ended with `previous`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A planned run, and the commands that start it on its nodes."""
+
+    run: Run
+    folder: RunFolder
+    cluster: ClusterFolder
+    nodes: "Mapping[str, Node]"
+    """Connections to the nodes of the run, which stay open."""
+    commands: Mapping[str, dict[str, Any]]
+    """Node → what its supervisor is given: argv, environment, folder."""
+    began: float
+    """Monotonic time since which the run's total is counted."""
+
+    def watch(self, view: Observer, *, mirror: bool = False, end_hung: bool = False) -> "RunMonitor":
+        """Return what starts the run and follows it.
+
+        `mirror`: the newest checkpoints are brought here on the way. `end_hung`: the run is stopped if it hangs.
+        """
+        from remote.runs.monitor import RunMonitor
+
+        machines = {name: node.machine for name, node in self.nodes.items()}
+        hangs = HangWatch(self.folder, view, partial(ask, self.run, machines, self.cluster))
+        watch = RunMonitor(
+            self.run,
+            self.folder,
+            machines,
+            self.cluster,
+            view,
+            gang=True,
+            mirror=mirror,
+            nodes=self.nodes,
+            on_hang=hangs.reported,
+        )
+        hangs.give_up = watch.stop_hung if end_hung else None
+        return watch
+
+
+def with_project(
+    launches: Mapping[str, dict[str, Any]],
+    roots: Mapping[str, str],
+    project: Project,
+    home_folders: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """Return the launches with the places whose new files each node lists after the run.
+
+    `roots`: the path of the project's copy by node. `home_folders`: further folders in the home folder. The paths
+    outside the project are those in the script's sources.
+    """
+    args, sources = project.script.args, project.sources
+    names = names_in(sources, args)
+    texts = [*args, *sources, *config_texts(project.tree, names)]
+    code = {
+        "folder": project.folder,
+        "home_folders": list(home_folders),
+        "paths": outside_paths(texts),
+        "names": name_patterns(names),
+    }
+    return {
+        name: {
+            **launch,
+            "code": {"root": roots[name], "ray_node": name if project.mode == "ray" else "", **code},
+        }
+        for name, launch in launches.items()
+    }
+
+
+def plan_run(
+    run_id: str,
+    inventory: Inventory,
+    request: TrainRequest,
+    script: "Script",
+    machines: Sequence[Machine],
+    facts: "Mapping[str, Facts]",
+    started_at: datetime,
+    seconds: Mapping[str, float],
+    *,
+    root: Path | None = None,
+    names_ranks: bool = True,
+    uneven_files: str = "",
+    commit: Commit | None = None,
+) -> Run:
+    """Return the run's record: which ranks on which node, and where they meet. `root`: the folder that is sent.
+
+    A script that drives Ray is one process on the first node; what it starts on the others is its own affair.
+    """
+    parts: list[RunNode] = []
+    first_rank = 0
+    mode, options, drives = request.mode, request.options(root), request.drives
+    hourly_usd = _price(inventory, len(machines))
+    if drives:
+        machines, request = machines[:1], replace(request, nproc_per_node=1)
+    for rank, machine in enumerate(machines):
+        fact = facts[machine.name]
+        nproc = ranks_on(request, fact)
+        parts.append(
+            RunNode(
+                name=machine.name,
+                rank=rank,
+                nproc=nproc,
+                first_rank=first_rank,
+                # A home may be shared by all nodes.
+                run_dir=f"{fact.home}/{NODE_FOLDER}/{RUNS}/{run_id}/{machine.name}",
+                host_key=machine.host_key,
+                machine_id=machine.id if machine.transport == "pod" else None,
+                clock_offset_s=round(fact.clock_offset_s, 3),
+            )
+        )
+        first_rank += nproc
+    port = facts[machines[0].name].free_port or 0  # the preflight refuses a node that has none
+    return Run(
+        run=run_id,
+        cluster=inventory.cluster,
+        mode=mode,
+        script=script.title,
+        args=script.args,
+        nodes=tuple(parts),
+        master_addr=machines[0].private_ip,
+        master_port=port,
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        seconds=rounded(seconds),
+        hourly_usd=hourly_usd,
+        shape=_shape(inventory, machines),
+        options=options,
+        names_ranks=names_ranks,
+        uneven_files=uneven_files,
+        commit=commit,
+    )
+
+
+def _shape(inventory: Inventory, machines: Sequence[Machine]) -> str | None:
+    """Return the shape of the machines that take part. None: it is not known, or they have several."""
+    shapes = {machine.shape or inventory.shape for machine in machines}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _price(inventory: Inventory, machines: int) -> float | None:
+    """USD an hour of the machines that take part: their share of the cluster's price."""
+    if inventory.hourly_usd is None:
+        return None
+    return inventory.hourly_usd * machines / len(inventory.machines)
+
+
+def rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the phases' times as a run's record has them."""
+    return {name: round(value, 3) for name, value in seconds.items()}
+
+
+@contextmanager
+def removed_unless_launched(folder: RunFolder) -> Iterator[None]:
+    """Remove a run's folder where the body fails before its record is written: nothing was launched."""
+    try:
+        yield
+    except BaseException:
+        if not folder.run_path.exists():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _outcome(watch: "RunMonitor") -> Outcome:
+    """Return how the ranks of a run that is over ended, for the line of its phase."""
+    records = watch.records.values()
+    if any(record.failure or (record.exit_code != 0 and not record.stop_ordered) for record in records):
+        return "failed"
+    return "stopped" if any(record.stop_ordered for record in records) else "done"
+
+
+def see_through(
+    view: Stage,
+    launch: Launch,
+    watch: "RunMonitor",
+    *,
+    detach: bool = False,
+    on_started: Callable[[], None] = lambda: None,
+) -> tuple[Result, bool]:
+    """Start the ranks and see the run to its end, or leave it alone once they have started (`detach`).
+
+    `watch`: of this launch. Returns the result, and whether a person interrupted the run.
+    """
+    run, folder = launch.run, launch.folder
+    ranks = plural(run.world_size, "rank")
+
+    def started() -> None:
+        on_started()
+        if not detach:
+            view.phase("train", f"{run.script}: {launcher_of(run.mode).starts} {ranks}")
+
+    def begun() -> None:
+        if not detach:
+            view.phase("train", f"{run.script}: {ranks} running")
+
+    with on_interrupt(watch.interrupt):
+        # From here on nothing is broken off half-way.
+        folder.save_run(run)
+        view.phase("launch", f"run {run.run}: starting {ranks} on {plural(len(run.nodes), 'node')}")
+        mark = passed_s()
+        try:
+            watch.go(launches=launch.commands, wait=not detach, on_started=started, on_begun=begun)
+            launched = max(watch.started_s.values(), default=mark)
+            run = replace(run, seconds={**run.seconds, "launch": round(launched - mark, 3)})
+            folder.save_run(run)
+            if not detach:
+                view.phase("collect", "bringing the results back", previous=_outcome(watch))
+            result = conclude(run, folder, watch, launched=launched, began=launch.began)
+        except (OSError, InventoryError) as error:
+            why = str(error).removesuffix(".")
+            raise Failed(
+                f"Run {run.run} can no longer be watched from here: {why}. If it has not ended, it continues. Mend "
+                f"that, then gpuctl logs -f {run.run} follows it and gpuctl stop {run.run} ends it."
+            ) from error
+        finally:
+            watch.close()
+    return result, watch.interrupts > 0

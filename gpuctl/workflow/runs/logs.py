@@ -1,0 +1,136 @@
+"""`logs`: what the ranks wrote, brought up to date from the nodes."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, TypeAlias
+
+from gpuctl.command_line.options import App
+from gpuctl.errors import Usage
+from gpuctl.json_documents import LogLine
+from gpuctl.output import Output
+from gpuctl.workflow.runs.collect import attach, final_result
+from inventories.disk.store import RunFolder
+from inventories.run import Result, Run
+from remote.shared.constants import RANK_LOG
+
+Emit: TypeAlias = Callable[[LogLine], None]
+"""Gets a line. Called from several threads, never from two at once."""
+
+
+def ranks_of(run: Run, rank: int | None) -> Collection[int]:
+    """This rank of a run; with None all. Raises Usage where there is no such rank."""
+    if rank is None:
+        return range(run.world_size)
+    if not 0 <= rank < run.world_size:
+        raise Usage(f"Run {run.run} has no rank {rank}: it has ranks 0 to {run.world_size - 1}.")
+    return (rank,)
+
+
+def text_of(folder: RunFolder, rank: int) -> str:
+    """A rank's log as far as it is here."""
+    path = folder.path / RANK_LOG.format(rank)
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def read_logs(
+    app: App,
+    folder: RunFolder,
+    emit: Emit,
+    *,
+    follow: bool,
+    ranks: Collection[int],
+    left: Event | None = None,
+) -> Result:
+    """Give the lines of these ranks, as far as there are any; the run's result.
+
+    `follow`: until the run is over, or `left` is set.
+    """
+    reader = Reader(ranks, emit, app.output)
+    with reader.going_on_from(folder, over=final_result(folder) is not None):
+        return attach(app.store, folder, reader, wait=follow, left=left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A line of a file here whose end had not arrived."""
+
+    path: Path
+    offset: int
+    """Of its first byte."""
+
+    def now(self) -> bytes:
+        """The line as far as it is here, with its end if that has arrived."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.readline()
+
+    def whole(self, rest: str) -> str:
+        """The line whose rest has just been told; from the file, as a character of it may have come in two parts."""
+        text = self.now()
+        redrawn = b"\r" in text and not text.endswith(b"\n")
+        return rest if redrawn else text.decode(errors="replace")
+
+
+class Reader:
+    """Gives log lines as they arrive."""
+
+    def __init__(self, ranks: Collection[int], emit: Emit, output: Output) -> None:
+        """`ranks`: only their lines. `output`: gets notes."""
+        self._ranks = ranks
+        self._emit = emit
+        self._output = output
+        self._lock = Lock()
+        self._begun: dict[int, _Begun] = {}
+        """The last line of a rank, where it has no end yet."""
+
+    @contextmanager
+    def going_on_from(self, folder: RunFolder, *, over: bool) -> Iterator[None]:
+        """Give what had arrived before, rank by rank, then what arrives; a line that comes in parts only once.
+
+        With `over` nothing arrives.
+        """
+        try:
+            for number in self._ranks:
+                self._give(number, folder.path / RANK_LOG.format(number))
+                if over:
+                    self._give_begun(number)
+            yield
+        finally:
+            for number in sorted(self._begun):
+                self._give_begun(number)
+
+    def _give(self, rank: int, path: Path) -> None:
+        """Give a log's lines that have an end, and keep in mind where another begins."""
+        data = path.read_bytes() if path.exists() else b""
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self.log(rank, "", line.decode(errors="replace"))
+        if rest:
+            self._begun[rank] = _Begun(path=path, offset=len(data) - len(rest))
+
+    def _give_begun(self, rank: int) -> None:
+        if begun := self._begun.pop(rank, None):
+            self.log(rank, "", begun.now().decode(errors="replace"))
+
+    def log(self, rank: int | None, node: str, line: str) -> None:  # noqa: ARG002 - an observer's method
+        """One line of a rank's log; the launcher's own lines are left out."""
+        if rank is None or rank not in self._ranks:
+            return
+        if begun := self._begun.pop(rank, None):
+            line = begun.whole(line)
+        with self._lock:
+            self._emit(LogLine(rank=rank, text=line.removesuffix("\n")))
+
+    def node(self, name: str, text: str) -> None:
+        """What a node is doing."""
+        self._output.detail(f"{name}: {text}")
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """Metrics are not logs."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+        self._output.say(text)

@@ -1,0 +1,186 @@
+"""Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuctl.text import for_cluster, plural
+from gpuctl.view import View
+from gpuctl.workflow.machines.host_firewalls import may_stand_between, open_firewall
+from gpuctl.workflow.runs.outputs.earlier import aside_lines
+from gpuctl.workflow.runs.request.build import Build, install_project
+from gpuctl.workflow.runs.request.request import Project
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory, Machine
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.checks.finding import Finding
+    from remote.checks.gpu_use import Expected
+    from remote.files.earlier import Aside, EarlierFiles
+    from remote.files.sync import Synced
+    from remote.files.tree import Tree
+    from remote.sessions.session import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The nodes of a run, ready for its launch."""
+
+    facts: Mapping[str, "Facts"]
+    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
+    code: Mapping[str, str]
+    """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
+    roots: Mapping[str, str]
+    """The folder on each node that was sent, which holds it. Empty likewise."""
+    earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
+    """What earlier runs left in that folder on each node. Empty: it was not looked at."""
+    expected: "Expected | None" = None
+    """GPUs that there should be. None: not known."""
+
+
+def prepare(
+    view: View,
+    folder: ClusterFolder,
+    inventory: Inventory,
+    nodes: "Mapping[str, Node]",
+    project: Project,
+    *,
+    beside: "Mapping[str, Node] | None" = None,
+    env_names: Collection[str] = (),
+    aside: "Aside | None" = None,
+) -> Prepared:
+    """Facts, then firewall, environment and code, on all nodes at once.
+
+    `beside`: nodes that are at work, and that these are to join. They let them in, and what is installed there is
+    installed here; nothing else of theirs is touched.
+
+    Where a run goes on already, only facts are taken: the preflight refuses, and what that run uses is left alone.
+    Where a disk is full, no code is sent: the preflight refuses, and tells all else that is wrong with it.
+
+    Unless the project is to use CPUs alone, PreflightFailed is raised, before anything is done, where a machine has
+    GPUs and none can be used. `env_names`: names of the variables that a person sets. `aside`: where what earlier
+    runs wrote into the project's folder goes, if it would be lost.
+    """
+    from remote.checks import facts, finding, gpu_use, preflight
+    from remote.files.sync import folder_in
+    from remote.python_env import compared
+    from remote.sessions.fanout import fan_out, values
+
+    # All of the cluster's, also those that take no part this time: firewalls are opened once.
+    peers = tuple(machine.private_ip for machine in inventory.machines)
+    for note in project.tree.notes:
+        view.note(for_cluster(note, inventory.cluster))
+    guarded = may_stand_between(inventory.machines)
+    everyone = {**nodes, **(beside or {})}
+    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
+    if project.on_cpu:
+        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    expected = expected_gpus(inventory, on_cpu=project.on_cpu)
+    own = {name: found[name] for name in nodes}
+    if any(fact.active_runs for fact in own.values()):
+        return Prepared(facts=own, code={}, roots={}, expected=expected)
+    gpu_use.check(own, expected, env_names=env_names)
+    # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
+    build = Build.of(everyone, found, project.install, same_machine=inventory.provider == "local")
+    room = build is not None or all(preflight.has_room(found[name]) for name in nodes)
+
+    def one(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":
+        fact = found[node.name]
+        open_firewall(view, folder, inventory, node, fact)
+        if build is not None:
+            fact = build.on(view, node, fact)
+        if not room:
+            return fact, None, ()
+        synced = send_code(view, node, project.tree, project.destination, project.folder, aside)
+        fact, findings = install_project(view, node, fact, project.install, synced.root)
+        return fact, synced, findings
+
+    done = values(fan_out(one, nodes))
+    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
+    ready = {name: fact for name, (fact, _, _) in done.items()}
+    of_projects = [one for _, _, findings in done.values() for one in findings]
+    for one_finding in finding.alike_together([*of_projects, *compared.findings(ready)]):
+        view.note(finding.sentence(one_finding))
+    sent = {name: synced for name, (_, synced, _) in done.items() if synced is not None}
+    prepared = Prepared(
+        facts=ready,
+        code={name: folder_in(synced.root, project.folder) for name, synced in sent.items()},
+        roots={name: synced.root for name, synced in sent.items()},
+        earlier={name: synced.earlier for name, synced in sent.items() if synced.earlier is not None},
+        expected=expected,
+    )
+    home = folder.path.parents[1]
+    for line in aside_lines(inventory.cluster, home, aside, prepared.roots, prepared.earlier):
+        view.note(line)
+    return prepared
+
+
+def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
+    """How many GPUs each machine should have, by its shape, or by what `up` found. `on_cpu`: nobody wants any."""
+    from provision.pricing.catalog import SHAPES
+    from remote.checks.gpu_use import Expected
+
+    gpus = {}
+    for machine in () if on_cpu else inventory.machines:
+        shape = SHAPES.get(machine.shape or inventory.shape or "")
+        gpus[machine.name] = max(machine.gpus or 0, shape.gpus if shape else 0)
+    return Expected(gpus=gpus, local=inventory.provider == "local")
+
+
+def send_code(
+    view: View,
+    node: "Node",
+    tree: "Tree",
+    destination: str,
+    folder: str = ".",
+    aside: "Aside | None" = None,
+) -> "Synced":
+    """Bring the code on a node up to date, with `folder` in it. `aside`: see `sync`."""
+    from remote.files.sync import sync
+    from remote.files.tree import human_bytes
+
+    done = sync(
+        node,
+        tree,
+        destination,
+        working_folder=folder,
+        aside=aside,
+        say=lambda text: view.node(node.name, text),
+    )
+    text = (
+        f"{plural(done.files, 'file')} sent, {human_bytes(done.sent_bytes)}"
+        if done.files
+        else "code is up to date"
+    )
+    view.node(node.name, text + (f", {done.removed} removed" if done.removed else ""))
+    return done
+
+
+def check_nodes(
+    view: View,
+    nodes: "Mapping[str, Node]",
+    prepared: Prepared,
+    master: Machine,
+    *,
+    mode: str,
+    skip: bool = False,
+    env_names: Collection[str] = (),
+) -> None:
+    """The preflight. Raises PreflightFailed.
+
+    `skip`: only where nothing could be started at all. `env_names`: names of the variables that a person sets.
+    """
+    from remote.checks import preflight
+    from remote.checks.probe import probe
+
+    facts, port = prepared.facts, prepared.facts[master.name].free_port
+    busy = any(fact.active_runs for fact in facts.values())
+    if skip and port is not None and prepared.code:
+        view.note("the preflight is skipped, as you said")
+        return
+    probes = None if busy or skip else probe(nodes, master=master.name, rendezvous_port=port)
+    expected = prepared.expected
+    preflight.check(
+        facts, probes, master=master, note=view.note, mode=mode, env_names=env_names, expected=expected
+    )

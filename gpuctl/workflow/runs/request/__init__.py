@@ -1,0 +1,1 @@
+"""A run's request: the script, its arguments and the environment that it needs."""

@@ -1,0 +1,154 @@
+"""The environment of a run, made on its nodes: the packages, and the project itself over them."""
+
+from _thread import LockType
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+
+from gpuctl.text import duration
+from gpuctl.view import View
+
+if TYPE_CHECKING:
+    from gpuctl.workflow.runs.request.what_to_install import ToInstall
+    from remote.checks.facts import Facts
+    from remote.checks.finding import Finding
+    from remote.python_env.requirements import Wanted
+    from remote.sessions.session import Node
+
+
+LARGE_BYTES = 1000 * 1000 * 1000
+"""Downloads that are told of before they begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """The environment of a run, the same on all of its nodes."""
+
+    wanted: "Wanted"
+    backend: str | None
+    """Which build of torch suits all nodes. None: what is wanted names its own."""
+    looks: Mapping[str, Mapping[str, Any]]
+    """What each node has of it."""
+    constraints: tuple[str, ...]
+    """Packages of a node that has it already: one that came later gets the same versions."""
+    indexes: Mapping[str, str] = field(repr=False)
+    """As `carried` has them."""
+    same_machine: bool = False
+    """Whether the nodes are hosts on this machine, which share what they download."""
+    _to_note: LockType = field(default_factory=Lock, repr=False)
+    """Taken by the first node whose download is noted."""
+    _turn: LockType = field(default_factory=Lock, repr=False)
+    """Held while a local host builds: the next one links to the files that this one has downloaded."""
+
+    @classmethod
+    def of(
+        cls,
+        nodes: "Mapping[str, Node]",
+        facts: "Mapping[str, Facts]",
+        install: "ToInstall",
+        *,
+        same_machine: bool = False,
+    ) -> Self | None:
+        """Decide on the build, and look what of it is there. None: no packages are asked for.
+
+        Raises PreflightFailed where no build can be chosen.
+        """
+        from remote.python_env.backend import backend_of
+        from remote.python_env.building import look, packages_of
+        from remote.sessions.fanout import fan_out, values
+
+        wanted = install.wanted
+        if wanted is None:
+            return None
+        gpus = {name: fact.gpus for name, fact in facts.items()}
+        backend = None if wanted.names_its_build else backend_of(gpus)
+        looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
+        return cls(
+            wanted=wanted,
+            backend=backend,
+            looks=looks,
+            constraints=packages_of(looks.values()),
+            indexes=install.indexes,
+            same_machine=same_machine,
+        )
+
+    def note_size(self, view: View, facts: "Facts", size: int) -> None:
+        """Note a download of gigabytes, once for all nodes."""
+        from remote.files.tree import human_bytes
+
+        if size < LARGE_BYTES or not self._to_note.acquire(blocking=False):
+            return
+        where = "once for all local hosts" if self.same_machine else "on each node that does not have them"
+        torch = f"with torch {facts.torch}" if facts.torch else "without torch"
+        view.note(
+            f"{human_bytes(size)} of packages are downloaded {where}, for the environment of {self.wanted.source}. "
+            f"Ranks use it in place of {facts.python}, {torch}. Later runs use it as it is."
+        )
+
+    def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
+        """The node's facts with the environment's interpreter, built there if need be."""
+        from remote.checks.facts import with_environment
+        from remote.errors import PreflightFailed
+        from remote.files.tree import human_bytes
+        from remote.python_env.building import ensure, which_build
+
+        with self._turn if self.same_machine else nullcontext():
+            built = ensure(
+                node,
+                self.wanted,
+                facts_of_env=self.looks[node.name],
+                backend=self.backend,
+                constraints=self.constraints,
+                indexes=self.indexes,
+                on_download=partial(self.note_size, view, facts),
+                say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
+            )
+        if built.torch is None:
+            there = self.looks[node.name].get("interpreters")
+            image = f", or use what the image has: --python {there[0]['python']}" if there else ""
+            raise PreflightFailed(
+                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
+                f"({'list pytorch there' if self.wanted.kind == 'conda' else 'uv add torch'}){image}"
+            )
+        if built.torch_index is not None and built.built:
+            view.note(which_build(node.name, built, self.backend))
+        done = (
+            f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
+        )
+        view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
+        return with_environment(
+            facts,
+            python=built.python,
+            python_version=built.python_version,
+            torch=built.torch,
+            packages=built.packages,
+        )
+
+
+def install_project(
+    view: View, node: "Node", facts: "Facts", install: "ToInstall", root: str
+) -> "tuple[Facts, Sequence[Finding]]":
+    """Have the run's project on a node, where it is to be; the facts, with the interpreter that finds it.
+
+    `root`: where on the node what was sent lies. What can't be installed is told, and keeps no run from starting.
+    """
+    from remote.errors import NodeFailed
+    from remote.python_env import project as projects
+
+    project = install.project
+    if project is None:
+        return facts, ()
+    say = partial(view.node, node.name)
+    try:
+        done = projects.install(
+            node, project, root, facts, install.dependencies, indexes=install.indexes, say=say
+        )
+    except NodeFailed as error:
+        return facts, [projects.not_installed(project, node.name, str(error), by_path=False)]
+    if done.problem is None:
+        how = f"installed in {duration(done.seconds)}, editable" if done.made else "ready"
+        say(f"project {project.name}: {how}")
+    return done.facts, projects.findings(project, node.name, done)

@@ -1,0 +1,80 @@
+"""The file of --deepspeed-config: it is read here, and reaches the ranks among the built-in job's options.
+
+Options are in the records of a run and in lists of processes. So what a file holds beside training, which may be a
+token, is refused before it is among them.
+"""
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from gpuctl.errors import Usage
+from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.request import TrainRequest, value_of
+
+DEEPSPEED_CONFIG = "--deepspeed-config"
+KEYS_CODE = "import sys; from train.strategies.deepspeed_keys import main; sys.exit(main())"
+MOST_BYTES = 64 * 1024
+"""Of a configuration; Linux takes twice that in one word of a command line."""
+
+
+def with_config(request: TrainRequest) -> TrainRequest:
+    """Return the request with what the file of --deepspeed-config holds in place of its name. Raises Usage.
+
+    So it reaches the ranks wherever they are, and a run that is resumed has it after the file was changed.
+    """
+    name = value_of(request.words, DEEPSPEED_CONFIG) if request.built_in else None
+    if name is None:
+        return request
+    config = _config(name, request.folder)
+    words = [
+        config if before == DEEPSPEED_CONFIG else word
+        for before, word in zip(("", *request.words), request.words, strict=False)
+        if not word.startswith(f"{DEEPSPEED_CONFIG}=")
+    ]
+    if DEEPSPEED_CONFIG not in words:
+        words.append(f"{DEEPSPEED_CONFIG}={config}")
+    return replace(request, words=tuple(words))
+
+
+def _config(name: str, folder: Path) -> str:
+    """Return the configuration in one line, once the job knows all of its keys. Raises Usage."""
+    inline = name.lstrip().startswith("{")
+    shown = DEEPSPEED_CONFIG if inline else f"{DEEPSPEED_CONFIG} {name}"
+    try:
+        found = json.loads(name if inline else _text(folder / name, shown))
+    except OSError as error:
+        raise Usage(f"{shown} can't be read: {error.strerror}.") from None
+    except RecursionError:
+        raise Usage(f"{shown} is no configuration: its JSON is too deep.") from None
+    except ValueError as error:
+        raise Usage(f"{shown} is no JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise Usage(f"{shown} is no JSON object: give one, as DeepSpeed's documentation has it.")
+    config = json.dumps(found, separators=(",", ":"))
+    if len(config) > MOST_BYTES:
+        raise _too_large(shown)
+    done = ask_built_in(KEYS_CODE, (), config)
+    if sentence := refusal_of(done):
+        raise Usage(sentence)
+    if done.returncode:
+        raise Usage(f"{shown} can't be checked: the job's code ended with status {done.returncode}.")
+    return config
+
+
+def _text(path: Path, shown: str) -> str:
+    """Return what a file holds. Raises Usage for what may have no end, and for one that is too large."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise Usage(f"{shown} is no regular file: give a JSON file.")
+    with path.open("rb") as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise _too_large(shown)
+    return found.decode()
+
+
+def _too_large(shown: str) -> Usage:
+    return Usage(
+        f"{shown} is larger than {MOST_BYTES // 1024} KiB, which no configuration needs to be: is it the right file?"
+    )

@@ -1,0 +1,432 @@
+"""The request of `gpuctl train`, and its project: machines, script, files to send, packages to install."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpuctl.command_line.options import App
+from gpuctl.errors import Usage
+from gpuctl.scripts.sources import sources_of_script
+from gpuctl.text import plural
+from gpuctl.workflow.machines.host_firewalls import owner_of
+from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.what_to_install import ToInstall, what_to_install
+from inventories.hang import OnHang
+from inventories.machine import Inventory, Machine
+from inventories.run import Commit, Misplaced, RunOptions
+from remote.launchers import DEFAULT, launcher_of
+from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
+
+if TYPE_CHECKING:
+    from remote.files.tree import Tree
+    from remote.launchers.rank_command import Script
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NONE_VISIBLE = ("", "-1")
+"""Its values that hide all GPUs."""
+STRATEGY, AUTO = "--strategy", "auto"
+"""The built-in job's option, and the value for which gpuctl puts another one before the ranks get it."""
+ENGINE = "--engine"
+DATA_OPTIONS = ("--data-dir", "--data")
+"""Names of the built-in job's option for where its data is on the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """The settings of `gpuctl train` that a user typed, or that a file has."""
+
+    launcher: str | None = None
+    """None: not said; that of the run that it resumes, else torchrun."""
+    nnodes: int | None = None
+    """None: all machines."""
+    min_nodes: int | None = None
+    """The fewest machines of an elastic job, `nnodes` being the most. None: exactly `nnodes` take part."""
+    nproc_per_node: int | Literal["auto"] | None = None
+    """auto, or None for not said: one a GPU, or one where there is none."""
+    detach: bool = False
+    device: Literal["auto", "cpu"] | None = None
+    """cpu: GPUs are not to be used. None: not said."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    pip: tuple[str, ...] = ()
+    """Requirements for the ranks' environment."""
+    requirements: Path | None = None
+    wheels: Path | None = None
+    """Folder of wheels to install from, instead of an index."""
+    install_project: bool = True
+    """True: where the script's project has a build system, it is installed, too."""
+    skip_preflight: bool = False
+    module: str | None = None
+    words: tuple[str, ...] = ()
+    """The script and its arguments, or the built-in job's options."""
+    project: Path | None = None
+    """The folder in whose copy the script runs. None: the current one."""
+    root: Path | None = None
+    """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
+    include: tuple[Path, ...] = ()
+    """Files and folders in `root` that are sent though git ignores them."""
+    bring: tuple[str, ...] = ()
+    """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
+    fresh: bool = False
+    """True: what earlier runs wrote into its copies is put aside first."""
+    share_outputs: bool = False
+    """True: what earlier runs wrote into the copy of rank 0's node is put on all nodes first."""
+    allow_large: bool = False
+    """True: it is sent however large it is."""
+    resume: bool = False
+    """Resume the latest run with checkpoints of its own, of the script that is named, or that ran last."""
+    resume_from: str | None = None
+    """Resume this run."""
+    max_restarts: int = 0
+    hang_after: float | Literal["off"] | None = None
+    """Seconds without progress after which the run counts as hung. None: by its own past."""
+    on_hang: OnHang | None = None
+    """None: not said; it is only told of, or what the run that it resumes was given is done."""
+    stop_grace_s: float | None = None
+    """Seconds that ranks get to save before SIGKILL. None: not said."""
+    search: Mapping[str, Any] | None = None
+    """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
+    added_args: int = 0
+    """The number of the last words that were added to those of the run that it resumes."""
+    misplaced: Misplaced | None = None
+    """Options of gpuctl that stood after the script on the command line. None: none did."""
+
+    @property
+    def built_in(self) -> bool:
+        """True: no script was named."""
+        return self.module is None and (not self.words or self.words[0].startswith("-"))
+
+    @property
+    def mode(self) -> str:
+        """The launcher's name."""
+        return self.launcher or DEFAULT
+
+    @property
+    def drives(self) -> bool:
+        """True: the run is one process, which has the launcher start others."""
+        return launcher_of(self.mode).drives(built_in=self.built_in, search=self.search is not None)
+
+    @property
+    def on_cpu(self) -> bool:
+        """True: GPUs are not to be used."""
+        of_job = value_of(self.words, "--device") if self.built_in else None
+        return "cpu" in (self.device, of_job) or self.env.get(VISIBLE) in NONE_VISIBLE
+
+    @property
+    def engine(self) -> str | None:
+        """The engine of the built-in job's steps. None: not set."""
+        return value_of(self.words, ENGINE) if self.built_in else None
+
+    @property
+    def job_words(self) -> tuple[str, ...]:
+        """The built-in job's options, with the device that was chosen for it."""
+        if value_of(self.words, "--device") is not None:
+            return self.words
+        device = "cpu" if self.on_cpu else self.device
+        return self.words if device is None else ("--device", device, *self.words)
+
+    @property
+    def rank_env(self) -> Mapping[str, str]:
+        """The variables that the ranks are given."""
+        hidden = {VISIBLE: ""} if self.on_cpu and not self.built_in else {}
+        return {**self.env, **hidden, **self._hang_env}
+
+    @property
+    def _hang_env(self) -> Mapping[str, str]:
+        """The variable with the time after which the run counts as hung. Empty: its own steps decide."""
+        if self.hang_after is None:
+            return {}
+        return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
+
+    @property
+    def ends_hung(self) -> bool:
+        """True: it is stopped if it hangs."""
+        return self.on_hang in ("stop", "restart")
+
+    @property
+    def elastic(self) -> bool:
+        """True: it takes as many machines as there are, within limits."""
+        return self.min_nodes is not None
+
+    @property
+    def continues(self) -> bool:
+        """True: other runs may follow its first, which gpuctl has to stay for."""
+        return self.max_restarts > 0 or self.elastic
+
+    @property
+    def max_nodes(self) -> int:
+        """As many machines as may take part later on; 0: as many as do now."""
+        return (self.nnodes or 0) if self.elastic else 0
+
+    @property
+    def nnodes_text(self) -> str:
+        """The value of --nnodes as it is typed: `4`, `1:4`. Empty: not typed."""
+        lowest = "" if self.min_nodes is None else f"{self.min_nodes}:"
+        return f"{lowest}{self.nnodes}" if self.nnodes is not None else ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder in whose copy the script runs."""
+        return (self.project or Path.cwd()).resolve()
+
+    def options(self, root: Path | None = None) -> RunOptions:
+        """Return the options for the run's record. `root`: the folder that is sent. None: the built-in job's own."""
+        return RunOptions(
+            project=None if self.built_in else str(self.folder),
+            root=None if self.built_in or root is None else str(root),
+            include=tuple(str(self.folder / path) for path in self.include),
+            bring=self.bring,
+            nnodes=self.nnodes,
+            min_nodes=self.min_nodes,
+            nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
+            device="cpu" if self.device == "cpu" and not self.built_in else None,
+            env=tuple(sorted(self.env)),
+            python=self.python,
+            pip=self.pip,
+            requirements=str(self.requirements.absolute()) if self.requirements else None,
+            wheels=str(self.wheels.absolute()) if self.wheels else None,
+            install_project=self.install_project,
+            hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
+            on_hang=self.on_hang,
+            stop_grace_s=self.stop_grace_s,
+            added_args=self.added_args,
+            misplaced=self.misplaced,
+        )
+
+
+def candidates_of(
+    inventory: Inventory,
+    request: TrainRequest,
+    usable: Collection[str] | None = None,
+    preferred: Collection[str] = (),
+) -> Sequence[Machine]:
+    """Return the machines that can take part, the preferred first, each with the interpreter of the request.
+
+    `usable`: their names. None: all can.
+    """
+    machines = [machine for machine in inventory.machines if usable is None or machine.name in usable]
+    machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
+    return [replace(m, python=request.python) for m in machines] if request.python else machines
+
+
+def machines_of(
+    inventory: Inventory,
+    request: TrainRequest,
+    usable: Collection[str] | None = None,
+    preferred: Collection[str] = (),
+) -> Sequence[Machine]:
+    """Return the machines that take part, by rank: the first `nnodes` candidates.
+
+    `usable`: names of those that can, of which fewer than `nnodes` will do. None: all must.
+    """
+    candidates = candidates_of(inventory, request, usable, preferred)
+    min_count = request.min_nodes or 1
+    count = len(candidates) if request.nnodes is None else request.nnodes
+    if request.elastic or usable is not None:
+        count = min(count, len(candidates))
+    if not min_count <= count <= len(candidates):
+        raise Usage(
+            f"--nnodes {request.nnodes_text or count} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, min_count)}"
+        )
+    return sorted(candidates[:count], key=lambda machine: machine.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """The script of a request, the files to send, and the packages and variables that the nodes need."""
+
+    script: "Script"
+    tree: "Tree"
+    """The files to send."""
+    destination: str
+    """The folder on a node that takes them."""
+    folder: str
+    """The one in it in which the script runs: `.`, `sub/folder`."""
+    install: ToInstall
+    mode: str
+    """The launcher's name."""
+    max_nodes: int
+    """As many machines as may take part later on; 0: as many as do now."""
+    on_cpu: bool
+    """True: GPUs are not to be used."""
+    rank_env: Mapping[str, str]
+    """The variables that the ranks are given."""
+    commit: Commit | None
+    """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
+
+    @cached_property
+    def sources(self) -> Sequence[str]:
+        """The sources of the user's script and of its imports. Empty: no source is among the files to send."""
+        if self.script.kind == "built-in":
+            return ()
+        return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
+
+
+def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
+    """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
+    from remote.files.git import commit_of
+
+    script, tree, destination, folder = _what_to_run(app, request, inventory)
+    commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
+    install = what_to_install(
+        request,
+        tree,
+        machines,
+        app.output.say,
+        same_machine=inventory.provider == "local",
+        commit=commit,
+    )
+    of_git = install.project.version_variables if install.project and install.project.version else {}
+    return Project(
+        script=script,
+        tree=tree,
+        destination=destination,
+        folder=folder,
+        install=install,
+        mode=request.mode,
+        max_nodes=request.max_nodes,
+        on_cpu=request.on_cpu,
+        # A script may ask for the version, too. Its own builds of other projects must not get that version.
+        rank_env={**of_git, **request.rank_env},
+        commit=commit,
+    )
+
+
+def check_files(app: App, request: TrainRequest, inventory: Inventory) -> None:
+    """Raise what reading a script of the user's and its files raises."""
+    if not request.built_in:
+        _what_to_run(app, request, inventory)
+
+
+def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str, str]":
+    """Return the script, the files to send, the folder on the nodes that takes them, and the one in it to run in."""
+    from remote.files.sync import code_folder
+    from remote.files.tree import read_tree, root_of
+    from remote.launchers.rank_command import (
+        BUILT_IN_FOLDER,
+        BUILT_IN_TRIAL,
+        Script,
+        built_in,
+        built_in_tree,
+        user_function,
+        user_script,
+    )
+
+    if request.built_in:
+        if request.include or request.root is not None:
+            raise Usage(
+                "--root and --include are for a script of yours; the built-in job brings its own code."
+            )
+        words = request.job_words
+        check_built_in(words)
+        if note := home_note(words, inventory.provider):
+            app.output.say(note)
+        script = built_in(words)
+        if request.search is not None:
+            script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
+        return script, built_in_tree(), BUILT_IN_FOLDER, "."
+    if request.project is not None and not request.project.is_dir():
+        raise Usage(
+            f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
+            "gpuctl train --resume SCRIPT"
+        )
+    folder = request.folder
+    root = root_of(folder) if request.root is None else request.root.resolve()
+    if not folder.is_relative_to(root):
+        raise Usage(f"{root}, the folder to send, does not hold {folder}, the folder of the script.")
+    tree = read_tree(
+        root, include=[folder / path for path in request.include], allow_large=request.allow_large
+    )
+    if request.search is None:
+        script = user_script(request.words, request.module, tree, folder)
+    else:
+        script = replace(user_function(request.words[0], tree, folder), search=request.search)
+    return script, tree, code_folder(root, owner_of(inventory)), folder.relative_to(root).as_posix()
+
+
+def check_built_in(words: Sequence[str]) -> None:
+    """Raise Usage for options that the built-in job would refuse, before anything is launched."""
+    if value_of(words, STRATEGY) == AUTO:
+        raise Usage("--strategy auto is for gpuctl train: name a strategy that gpuctl advise shows.")
+    done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
+    if sentence := refusal_of(done):
+        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
+        raise Usage(sentence + ours)
+
+
+def check_together(request: TrainRequest) -> None:
+    """Raise Usage for options that contradict each other."""
+    of_job = value_of(request.words, "--device") if request.built_in else None
+    if request.device is not None and of_job not in (None, request.device):
+        raise Usage(
+            f"--device {request.device} and --device {of_job} after -- contradict each other: leave one out."
+        )
+    if request.python and (request.pip or request.requirements or request.wheels):
+        raise Usage(
+            "--python uses an interpreter as it is, and installs nothing: leave it out, or leave out --pip, "
+            "--requirements and --wheels."
+        )
+
+
+def check_detach(request: TrainRequest) -> None:
+    """Raise Usage where gpuctl has to stay with a job that is to be left alone."""
+    if request.continues and request.detach:
+        option = "--max-restarts" if request.max_restarts else f"--nnodes {request.nnodes_text}"
+        raise Usage(
+            f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
+            "multiplexer (tmux) keeps gpuctl going."
+        )
+
+
+def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
+    names = tuple(pattern.removeprefix("./") for pattern in patterns)
+    if "none" in names and len(set(names)) > 1:
+        raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
+    for pattern in names:
+        if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
+            raise Usage(
+                f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
+                "in it such as 'runs/*'."
+            )
+    return names
+
+
+def home_note(words: Sequence[str], provider: str) -> str | None:
+    """Return a note on a --data-dir in this computer's home: the shell may have replaced its `~`. None: no note."""
+    option = next((name for name in DATA_OPTIONS if value_of(words, name) is not None), DATA_OPTIONS[0])
+    folder = value_of(words, option)
+    if folder is None or not Path(folder).is_relative_to(Path.home()):
+        return None
+    if provider == "local" and Path(folder).exists():
+        return None
+    in_home = Path(folder).relative_to(Path.home())
+    return (
+        f"note: {option} {folder} is in the home of this computer. For a folder in the nodes' homes, put it in "
+        f"quotes, which keep the shell from replacing it: {option} '~/{in_home}'"
+    )
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """Return the last value of the built-in job's option, `--option VALUE` or `--option=VALUE`. None: not typed."""
+    last = None
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name == option:
+            last = value if equals else following
+    return last
+
+
+def built_in_help() -> int:
+    """Print the built-in job's own options, on this computer: its parser needs no torch."""
+    from remote.launchers.rank_command import built_in_tree
+
+    return subprocess.run(
+        [sys.executable, "-m", "train", "--help"], cwd=built_in_tree().root, check=False
+    ).returncode

@@ -1,0 +1,75 @@
+"""Asks the built-in job's own arithmetic, in a process of its own, what a job would need on some machines."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuctl.errors import Failed, Usage
+from gpuctl.scaling.network_links import nominal_gb_s
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.runs.strategy.billing import min_billed_s, setup_s
+from provision.pricing.shape import Shape
+
+CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the job's arithmetic says."""
+
+    rows: Sequence[dict[str, Any]]
+    """As `train.advice.rows.Row` has them: what fits by dollars, then what doesn't."""
+    notes: Sequence[str]
+    """What was assumed."""
+    vocabulary: int | None
+    """Tokens that there are. None: it is a network for images."""
+
+
+def machines_of_shape(
+    shape: Shape, count: int, usd_per_hour: float | None, *, ranks: int | None = None
+) -> dict[str, Any]:
+    """Return what is told of so many machines of a shape. `ranks`: on each; None: one for each GPU."""
+    return {
+        "shape": shape.name,
+        "count": count,
+        "gpus": shape.gpus if ranks is None else ranks,
+        "gpu": shape.gpu,
+        "gpu_memory_gb": shape.gpu_memory_gb,
+        "between_gb_s": nominal_gb_s(shape.name, rdma=shape.compute_cluster and shape.bare_metal),
+        "hourly_usd": None if usd_per_hour is None else usd_per_hour * count,
+        "setup_s": setup_s(shape),
+        "min_billed_s": min_billed_s(shape),
+    }
+
+
+def ask(
+    words: Sequence[str],
+    machines: Sequence[dict[str, Any]],
+    *,
+    batch_tokens: float | None = None,
+    tokens: float | None = None,
+    runs: Sequence[dict[str, Any]] = (),
+    spelled_out: bool = False,
+) -> Answer:
+    """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused.
+
+    `runs`: earlier ones, the latest last, whose steps count where they were the same. `spelled_out`: the options of
+    the answer have a precision and epochs, also if `words` name none.
+    """
+    question = {
+        "machines": machines,
+        "batch_tokens": batch_tokens,
+        "tokens": tokens,
+        "runs": runs,
+        "spelled_out": spelled_out,
+    }
+    done = ask_built_in(CODE, words, json.dumps(question))
+    if sentence := refusal_of(done):
+        raise Usage(sentence)
+    if done.returncode:
+        raise Failed(f"The built-in job could not be asked: {done.stderr.strip()[-500:]}")
+    try:
+        return Answer(**answer_in(done.stdout, dict))
+    except ValueError as error:
+        raise Failed(f"The built-in job could not be asked: {error}.") from error

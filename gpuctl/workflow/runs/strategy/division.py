@@ -1,0 +1,92 @@
+"""How the built-in job would divide its network among the ranks: told by a dry run, by the job's own functions."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpuctl.errors import Usage
+from gpuctl.text import plural
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.request import STRATEGY, TrainRequest, value_of
+
+CODE = "import sys; from train.advice.division import main; sys.exit(main())"
+MOST_S = 120.0
+"""That torch may look at a network for."""
+WHOLE = (None, "ddp", "dp", "zero1")
+"""Strategies with the whole network on every rank."""
+DIVIDING = ("--tp", "--pp", "--activation-checkpointing")
+"""Options that there is something to tell of with any strategy."""
+
+Division = Mapping[str, Any]
+"""What `train.advice.division` prints."""
+
+
+def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
+    """Ask how the network is divided among ranks, so many on each node. Raises Usage where it can't be.
+
+    None: it is whole on every rank, or a script's own. Then no process is started: a dry run is to be fast.
+    """
+    words = request.job_words if request.built_in else ()
+    names = {word.partition("=")[0] for word in words}
+    whole = value_of(words, STRATEGY) in WHOLE and request.engine in (None, "torch")
+    if whole and not names & set(DIVIDING):
+        return None
+    try:
+        done = ask_built_in(CODE, words, json.dumps({"ranks": ranks}), MOST_S)
+    except subprocess.TimeoutExpired:
+        return {"reason": f"torch looked at the network for longer than {MOST_S:.0f} s"}
+    if sentence := refusal_of(done):
+        raise Usage(sentence)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return {"reason": f"torch can't look at the network ({said[-1]})"}
+    try:
+        return answer_in(done.stdout, dict)
+    except ValueError as error:
+        return {"reason": f"torch looked at the network, and {error}"}
+
+
+def lines(division: Division) -> Iterator[str]:
+    """Return the lines for people. Parts whose names differ in numbers alone are one: `block*`."""
+    if division["reason"] is not None:
+        yield f"how the network is divided can't be told here: {division['reason']}"
+        return
+    for note in division["notes"]:
+        yield f"note: {note}"
+    yield f"network of {division['weights']:,} weights, divided as {division['strategy']}"
+    if (zero := division["zero"]) is not None:
+        ranks = division["shard"] * division["replicate"]
+        yield f"  divided among {ranks} ranks by ZeRO: {', '.join(zero)}" if zero else "  whole on every rank"
+    if division["shard"] > 1:
+        whole = f", whole on each of {division['replicate']} groups" if division["replicate"] > 1 else ""
+        yield f"  sharded over {division['shard']} ranks{whole}"
+    for pattern, parts in _alike(division["parts"]):
+        yield f"  wrapped by themselves: {pattern} ({len(parts)}, of {_range(parts)} weights)"
+    if division["whole"]:
+        yield f"  wrapped with the whole network: {division['whole']:,} weights"
+    for pattern, layers in _alike(division["split"]):
+        yield f"  split by {layers[0]['by']} among {division['tp']} ranks: {pattern} ({len(layers)})"
+    stages = division["stages"]
+    for number, stage in enumerate(stages, 1):
+        layers, ranks = stage["layers"], stage["ranks"]
+        first_to_last = layers[0] if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+        of = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        size = f"{plural(len(layers), 'layer')}, {stage['weights']:,} weights"
+        yield f"  stage {number} of {len(stages)} ({of}): {first_to_last} ({size})"
+    for pattern, blocks in _alike([{"name": name} for name in division["recomputed"]]):
+        yield f"  computed again in the backward pass: {pattern} ({len(blocks)})"
+
+
+def _alike(named: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for one in named:
+        groups.setdefault(re.sub(r"\d+", "*", one["name"]), []).append(one)
+    for pattern, group in groups.items():
+        yield group[0]["name"] if len(group) == 1 else pattern, group
+
+
+def _range(parts: Sequence[Mapping[str, Any]]) -> str:
+    least, most = (end(part["weights"] for part in parts) for end in (min, max))
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

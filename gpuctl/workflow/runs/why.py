@@ -1,0 +1,43 @@
+"""`why`: what the ranks of a run are doing, asked of its nodes and compared."""
+
+from dataclasses import replace
+
+from gpuctl.command_line.options import App
+from gpuctl.view import open_view
+from gpuctl.workflow.runs.collect import final_result, machines_of
+from gpuctl.workflow.runs.hangs.ray_requests import sentence_on, unserved_request
+from gpuctl.workflow.runs.hangs.watch import ask, keep, kept
+from gpuctl.workflow.runs.runs import latest
+from inventories.hang import Hang
+from inventories.run import Result
+
+
+def why(app: App, named: str | None) -> Hang:
+    """Return why a run makes no progress; of one that is over, what was found out while it was going on."""
+    folder = latest(app, named)
+    over = final_result(folder)
+    if over is not None:
+        return kept(folder) or _of_the_past(over)
+    from remote.launchers import drives_itself
+    from remote.runs.run_files import tail
+
+    run = folder.load_run()
+    with open_view(app.output, logs=False) as view:
+        view.phase("why", f"asking the ranks of run {folder.id}")
+        hang = ask(run, machines_of(app.store, run), app.store.cluster(run.cluster)).hang
+    if drives_itself(run.mode, built_in=run.built_in) and hang.ranks:
+        driver = hang.ranks[0]
+        if request := unserved_request(tail(folder, driver.rank)):
+            hang = replace(hang, verdict="hung", sentence=f"{sentence_on(request, driver.node, driver.at)}.")
+    keep(folder, hang)
+    return hang
+
+
+def _of_the_past(result: Result) -> Hang:
+    error = result.first_error
+    why_ended = f": {error.message.removesuffix('.')}" if error else ""
+    return Hang(
+        run=result.run,
+        verdict="unknown",
+        sentence=f"The run is over, it {result.status}{why_ended}. Its ranks can no longer be asked.",
+    )

@@ -1,1 +1,0 @@
-"""A run, from the request to its result."""

@@ -1,1 +1,0 @@
-"""What keeps things in order: doctor, clean."""

@@ -1,0 +1,307 @@
+"""What `clean` removes, decided from facts: tables of cases, no disk and no node."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuctl.command_line.options import Options
+from gpuctl.output import Output
+from gpuctl.workflow.clusters.clean.clean import Seen, once_a_home
+from gpuctl.workflow.clusters.clean.table import clean_table
+from gpuctl.workflow.clusters.clean.what_to_clean import (
+    Choice,
+    Known,
+    LocalRun,
+    Policy,
+    choose_here,
+    choose_on_node,
+    downloads_of,
+    is_all_here,
+    known_of,
+    latest_checkpoints,
+    what_is_lost,
+)
+from gpuctl.workflow.clusters.leftovers import by_kind, sentence
+from remote.files.leftovers import Item, Leftovers, RunFile
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+OLD, OLDER, NEW = "20261001-120000-aaaa", "20260901-120000-bbbb", "20261122-110000-cccc"
+USUAL, ALL = Policy(), Policy(everything=True)
+
+
+def run(run_id: str, **facts: Any) -> LocalRun:
+    return replace(LocalRun(id=run_id, cluster="c", script="my.py", bytes=10, nodes=("n0",)), **facts)
+
+
+def item(kind: Any, name: str = "x", **facts: Any) -> Item:
+    return replace(Item(kind=kind, name=name, bytes=10), **facts)
+
+
+def left(*items: Item, home: str | None = None) -> Leftovers:
+    return Leftovers(items=items, home=home, free_bytes=0, uv_cache=None)
+
+
+def known(*runs: LocalRun, ours: bool = True, **facts: Any) -> Known:
+    return replace(known_of("c", runs, facts.pop("latest", {}), ours=ours), **facts)
+
+
+def here(
+    *runs: LocalRun,
+    policy: Policy = USUAL,
+    silent: dict[str, set[str]] | None = None,
+    kept: dict[str, str] | None = None,
+    on_nodes: tuple[str, ...] = (),
+) -> dict[str, str]:
+    """Id → `goes`, or why it stays."""
+    latest = latest_checkpoints(runs, on_nodes)
+    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, kept=kept or {})
+    return {one.name: "goes" if one.removes else one.why for one in choices}
+
+
+def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
+    """`goes`, or why it stays, an item."""
+    choices = choose_on_node("n0", left(*items), about, policy)
+    return ["goes" if one.removes else one.why for one in choices]
+
+
+@pytest.mark.parametrize(
+    ("policy", "gone"),
+    [
+        (USUAL, {OLDER, OLD}),
+        (Policy(older_than_s=60 * 86_400), {OLDER}),
+        (Policy(older_than_s=60), {OLDER, OLD, NEW}),
+        (Policy(keep_runs=0), {OLDER, OLD, NEW}),
+        (Policy(keep_runs=1), {OLDER, OLD}),
+        (Policy(keep_runs=2), {OLDER}),
+        (Policy(keep_runs=1, older_than_s=60 * 86_400), {OLDER}),
+        (ALL, {OLDER, OLD}),
+    ],
+)
+def test_choose_here_removes_runs_by_age_and_keep_runs(policy: Policy, gone: set[str]) -> None:
+    fates = here(run(OLDER), run(OLD), run(NEW), policy=policy)
+    assert {name for name, fate in fates.items() if fate == "goes"} == gone
+
+
+def test_choose_here_counts_keep_runs_per_cluster() -> None:
+    runs = (run(OLDER), run(OLD, cluster="d"), run(NEW))
+    assert here(*runs, policy=Policy(keep_runs=1)) == {OLDER: "goes", OLD: "not old", NEW: "not old"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"over": False}, "not known to be over"),
+        ({"cluster": None}, "its record can't be read"),
+        ({"link": True}, "it is a link"),
+        ({"checkpoints": 5}, "the latest checkpoints of my.py"),
+    ],
+)
+def test_choose_here_keeps_protected_runs_at_any_age(facts: dict[str, Any], why: str) -> None:
+    for policy in (USUAL, ALL, Policy(keep_runs=0)):
+        assert here(run(OLD, **facts), policy=policy) == {OLD: why}
+
+
+def test_choose_here_keeps_run_while_a_node_may_hold_its_files() -> None:
+    assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, was not looked at"}
+    assert here(run(OLD), silent={"c": {"n1"}, "d": {"n0"}}) == {OLD: "goes"}
+    assert here(run(OLD), kept={OLD: "in use"}) == {OLD: "in use"}
+
+
+def test_latest_checkpoints_keeps_newest_run_per_script_and_cluster() -> None:
+    runs = (run(OLDER, checkpoints=5), run(OLD), run(NEW))
+    assert latest_checkpoints(runs, ()) == {OLDER: "the latest checkpoints of my.py"}
+    assert list(latest_checkpoints(runs, {OLD})) == [OLD]
+    others = (run(OLDER, checkpoints=5, script="a/b.py"), run(OLD, checkpoints=5), run(NEW, cluster="d"))
+    assert set(latest_checkpoints(others, {NEW})) == {OLDER, OLD, NEW}
+
+
+def test_choose_on_node_keeps_last_used_environment_code_and_uv() -> None:
+    for kind in ("environment", "code", "uv"):
+        items = (item(kind, "a", used=1), item(kind, "b", used=3), item(kind, "c", used=2))
+        assert on_node(*items, about=known()) == ["goes", "used last", "goes"]
+        assert on_node(*items, about=known(), policy=ALL) == ["goes"] * 3
+    assert on_node(item("environment", used=0), about=known()) == ["goes"], "it was never finished"
+
+
+def test_choose_on_node_keeps_code_of_clusters_latest_run() -> None:
+    items = (item("code", "a", used=1), item("code", "b", used=3))
+    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("b", "a"))) == ["used last", "goes"]
+    assert on_node(*items, about=known_of("c", (), {}, ours=True, code=("elsewhere",))) == [
+        "goes",
+        "used last",
+    ]
+
+
+def test_choose_on_node_keeps_items_in_use() -> None:
+    for kind in ("environment", "code", "written", "uv", "run", "program"):
+        assert on_node(item(kind, NEW, in_use=True), about=known(run(NEW)), policy=ALL) == ["in use"]
+        busy = frozenset({("code" if kind == "written" else kind, NEW)})
+        assert on_node(item(kind, NEW), about=known(run(NEW), busy=busy), policy=ALL) == ["in use"]
+
+
+def test_choose_on_node_removes_wheels_and_programs() -> None:
+    assert on_node(item("wheels"), item("program"), item("removed"), about=known()) == ["goes"] * 3
+
+
+def test_choose_on_node_removes_written_files_only_with_all() -> None:
+    assert on_node(item("written"), about=known()) == ["written by a run; removed with --all"]
+    assert on_node(item("written"), about=known(), policy=ALL) == ["goes"]
+    assert on_node(item("written", "p-1.aside-20261121-060000"), about=known()) == [
+        "written by a run; removed with --all"
+    ]
+    of_bench = "p-0123abcd.aside-bench-20261121-060000"
+    assert on_node(item("written", of_bench), about=known()) == ["goes"]
+    for own in ("p.aside-bench-20261121-060000", f"{of_bench}-4567cdef", f"{of_bench}-4567cdef.aside-1"):
+        assert on_node(item("written", own), about=known()) == ["written by a run; removed with --all"]
+
+
+def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
+    theirs = known(ours=False, code=frozenset({"mine"}))
+    assert on_node(item("run", OLD), item("code"), item("written"), about=theirs, policy=ALL) == [
+        "not of this computer",
+        "not of this cluster",
+        "not of this cluster",
+    ]
+    assert on_node(item("code", "mine"), item("written", "mine"), about=theirs, policy=ALL) == ["goes"] * 2
+    assert on_node(item("run", OLD), about=known(run(OLD, cluster="d"))) == ["of the cluster d"]
+
+
+ONLY_THERE = "not all here; removed with --all"
+HERE_ALREADY = RunFile(node="n0", path="artifacts/a.pt", bytes=7)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "policy", "fate"),
+    [
+        (NEW, {"files": ()}, USUAL, "goes"),
+        (NEW, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
+        (NEW, {"files": (replace(HERE_ALREADY, bytes=8),)}, USUAL, ONLY_THERE),
+        (NEW, {"files": (replace(HERE_ALREADY, path="own.bin"),)}, USUAL, ONLY_THERE),
+        (NEW, {"files": None}, USUAL, ONLY_THERE),
+        (NEW, {"files": None}, ALL, "goes"),
+        (OLD, {"files": None}, USUAL, ONLY_THERE),
+        (OLD, {"files": (HERE_ALREADY,)}, USUAL, "goes"),
+        (OLD, {"files": None}, Policy(keep_runs=0), ONLY_THERE),
+        (OLD, {"files": None, "over": False}, ALL, "not known to be over"),
+        ("20260101-000000-dddd", {}, USUAL, ONLY_THERE),
+        ("20261122-000000-dddd", {}, USUAL, ONLY_THERE),
+        ("not-a-run", {}, USUAL, ONLY_THERE),
+    ],
+)
+def test_choose_on_node_keeps_runs_not_fully_copied_here(
+    name: str, facts: dict[str, Any], policy: Policy, fate: str
+) -> None:
+    files = {"artifacts/a.pt": 7, "run.json": 3}
+    about = known(run(OLD, files=files), run(NEW, files=files))
+    assert on_node(item("run", name, **facts), about=about, policy=policy) == [fate]
+
+
+def test_what_is_lost_names_results_that_exist_nowhere_else() -> None:
+    about = known(run(OLD, files={"artifacts/a.pt": 7}))
+
+    def lost(*items: Item) -> str:
+        return what_is_lost(choose_on_node("n0", left(*items), about, ALL))
+
+    assert lost(item("run", OLD, files=(HERE_ALREADY,)), item("wheels"), item("code")) == ""
+    for only in (item("run", OLD), item("run", NEW, files=()), item("written")):
+        assert lost(item("wheels"), only) == ", with results of runs that are nowhere else"
+
+
+def test_clean_table_accepts_node_named_here() -> None:
+    nodes = choose_on_node("here", left(item("wheels")), known(), USUAL)
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(clean_table([*nodes, choice(None, "wheels", 1, removes=True)]))
+    assert [line.split()[:3] for line in out.getvalue().splitlines()[1:3]] == [["here", "wheels", "1"]] * 2
+    assert [one.where for one in nodes] == ["here"], "of this computer it is None"
+
+
+def test_seen_counts_unreadable_clusters_as_not_checked() -> None:
+    seen = Seen(hosts={}, found={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
+    assert seen.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
+    assert seen.not_asked() == [
+        {"cluster": "c", "node": None, "reason": "torn file"},
+        {"cluster": "d", "node": "n1", "reason": "no route"},
+    ]
+
+
+def test_choose_on_node_keeps_unfinished_run_and_last_checkpoints() -> None:
+    about = known(run(OLD, over=False), latest={NEW: "the latest checkpoints of my.py"})
+    assert on_node(item("run", OLD, files=()), item("run", NEW, files=()), about=about, policy=ALL) == [
+        "not known to be over",
+        "the latest checkpoints of my.py",
+    ]
+
+
+def test_is_all_here_separates_same_named_files_by_node() -> None:
+    second = item("run", files=(RunFile(node="n1", path="artifacts/sub/a.pt", bytes=9),))
+    assert is_all_here(second, run(NEW, files={"artifacts/n1/sub/a.pt": 9}))
+    assert not is_all_here(second, run(NEW, files={"artifacts/n0/sub/a.pt": 9}))
+    assert not is_all_here(second, run(NEW))
+
+
+def test_once_a_home_groups_nodes_with_shared_home() -> None:
+    one, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
+    unknown = left()
+    found = {
+        ("c", "n0"): one,
+        ("c", "n1"): two,
+        ("c", "n2"): three,
+        ("c", "n3"): unknown,
+        ("c", "n4"): unknown,
+    }
+    assert once_a_home(found) == [
+        (("c", "n0"), one, [two]),
+        (("c", "n2"), three, []),
+        (("c", "n3"), unknown, []),
+        (("c", "n4"), unknown, []),
+    ]
+
+
+def choice(where: str | None, kind: str, size: int, *, removes: bool, why: str = "", **facts: Any) -> Choice:
+    known_facts = {"cluster": "c", "name": "x", "bytes": size}
+    return Choice(**{"where": where, "kind": kind, "removes": removes, "why": why, **known_facts, **facts})
+
+
+CHOICES = (
+    choice(None, "run", 2_000_000, removes=True, why="old"),
+    choice(None, "run", 1_000_000, removes=False, why="not old"),
+    choice("gpu-0", "environment", 5_100_000_000, removes=False, why="used last", whole=False),
+    choice("gpu-0", "environment", 2_600_000_000, removes=True, why="not used last"),
+    choice("gpu-0", "written", 4_096, removes=False, why="written by a run; removed with --all"),
+)
+
+
+def test_clean_table_shows_counts_sizes_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    Output(Options(), stdout=out).table(clean_table(CHOICES))
+    assert out.getvalue() == (
+        "where  what           there      size  goes   frees  stays\n"
+        "here   runs               2    3.0 MB     1  2.0 MB  1 not old\n"
+        "gpu-0  environments       2  > 7.7 GB     1  2.6 GB  1 used last\n"
+        "gpu-0  files of runs      1    4.1 kB     0       -  1 written by a run; removed\n"
+        "                                                     with --all\n"
+        "\n"
+        "> 7.7 GB in all, 2.6 GB to remove\n"
+    )
+
+
+def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
+    there = [one for one in CHOICES if one.where is not None]
+    assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
+    assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
+    assert by_kind(there, "gpu-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "sizes"),
+    [("/g/clusters/c/local/c-0/home/.cache/uv", [7]), ("/home/me/.cache/uv", []), (None, [])],
+)
+def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
+    found = replace(left(), uv_cache=cache, uv_cache_bytes=7)
+    rows = downloads_of("c-0", "c", found, Path("/g"))
+    assert [(row.bytes, row.removes) for row in rows] == [(size, False) for size in sizes]

@@ -1,0 +1,209 @@
+"""`gpuctl advise`, and the strategy that gpuctl chooses for machines that are there."""
+
+import io
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import a_result, a_run
+
+from gpuctl.command_line import cli
+from gpuctl.command_line.options import App, Options
+from gpuctl.errors import Usage
+from gpuctl.output import Output
+from gpuctl.workflow.jobs.check import compared, verdict
+from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
+from gpuctl.workflow.runs.strategy.auto import with_strategy
+from inventories.disk.store import Store
+from inventories.machine import Machine
+from inventories.run import RunNode, StepMs, TrainSummary
+
+Advise = Callable[..., tuple[int, str, str]]
+KEYS = {
+    "shape", "count", "strategy", "fits", "memory_gb", "step_s", "usd_per_epoch", "tokens_per_s", "mfu", "usd_total",
+    "reason",
+}  # fmt: skip
+MODEL = ("--model", "gpt-124m")
+
+
+@pytest.fixture
+def advise(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Advise:
+    """`gpuctl advise`, in this process: status, stdout, stderr."""
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path / "home"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = cli.main(["advise", "--no-check", *words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_document_has_the_keys_of_the_contract_and_null_for_what_is_not_known(advise: Advise) -> None:
+    status, out, _ = advise("--shape", "VM.GPU.A10.2,VM.GPU2.1", "--count", "2", "--json", "--", *MODEL)
+    rows = json.loads(out)["rows"]
+    assert status == 0
+    assert all(set(row) >= KEYS for row in rows)
+    assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
+    priced = [row["usd_per_epoch"] for row in rows if row["usd_per_epoch"] is not None]
+    assert priced == pytest.approx(sorted(priced), rel=0.03)
+    assert rows[0]["usd_total"] > rows[0]["usd_per_epoch"] * 10, "ten epochs, boot and set-up"
+    unknown = next(row for row in rows if row["shape"] == "VM.GPU2.1")
+    assert (unknown["fits"], unknown["step_s"], unknown["usd_per_epoch"]) == (True, None, None)
+
+
+def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advise, tmp_path: Path) -> None:
+    asked = ("--shape", "VM.GPU.A10.2", "--count", "1", "--json", "--", *MODEL, "--strategy", "ddp")
+    [before] = json.loads(advise(*asked)[1])["rows"]
+    words = tuple(shlex.split(before["command"].partition(" -- ")[2].partition(" && ")[0]))
+    store = Store(tmp_path / "home")
+    folder = store.new_run(datetime.now(UTC))
+    node = RunNode(name="work-0", rank=0, nproc=2, first_rank=0, run_dir="/nowhere")
+    folder.save_run(a_run(run=folder.id, nodes=(node,), script="built-in", args=words, shape="VM.GPU.A10.2"))
+    folder.save_result(
+        a_result(run=folder.id, status="succeeded", train=TrainSummary(step_ms=StepMs(p50=2000.0)))
+    )
+    [found] = json.loads(advise(*asked)[1])["rows"]
+    assert (found["step_s"], found["reason"]) == ([1.8, 2.2], f"measured in {folder.id}")
+    assert f"1 x VM.GPU.A10.2, ddp, bf16: measured in {folder.id}" in advise(*asked[:4], *asked[5:])[1]
+
+
+def test_model_that_fits_nowhere_ends_with_status_1_and_says_why(advise: Advise) -> None:
+    status, out, _ = advise("--shape", "VM.GPU.A10.1", "--count", "1", "--", "--model", "gpt-7b")
+    assert status == 1
+    assert out.startswith("It fits on none of these machines.")
+    assert "1 x VM.GPU.A10.1, ddp, bf16: With one sequence at a time a rank needs 123.0 GB" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--",), "Name the model after --: gpuctl advise -- --model gpt-124m"),
+        (("--", "--model", "gpt-125m"), "Did you mean gpt-124m"),
+        (("--", "--model", "gpt-10m", "--engine", "deepspeed"), "leave out --engine deepspeed"),
+        (("--tokens", "1B", "--", "--model", "resnet18"), "--tokens are for text"),
+        (("--", *MODEL, "--seq-len", "4096"), "give at most 1024"),
+        (("--count", "0", "--", *MODEL), "'0' is no number of machines"),
+        (("--batch-tokens", "many", "--", *MODEL), "'many' is no number of tokens"),
+        (("--shape", "A11", "--", *MODEL), "A11"),
+        (
+            ("--shape", "A10", "--provider", "aws", "--shape", "VM.GPU.A10.1", "--", "--modle", "x"),
+            "Name the model",
+        ),
+        (("--provider", "aws", "--shape", "VM.GPU.A10.1", "--", *MODEL), "AWS has none of these shapes"),
+        (("--model", "gpt-124m"), "go after --"),
+    ],
+)
+def test_what_can_not_be_answered_is_refused_with_a_sentence(
+    advise: Advise, words: tuple[str, ...], sentence: str
+) -> None:
+    status, _, err = advise(*words)
+    assert status == 2
+    assert sentence in err
+
+
+def machine(rank: int, shape: str | None) -> Machine:
+    return Machine(
+        name=f"node-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=None,
+        id=f"i-{rank}", shape=shape,
+    )  # fmt: skip
+
+
+def chosen(words: tuple[str, ...], *shapes: str | None, **asked: Any) -> tuple[TrainRequest, str]:
+    said = io.StringIO()
+    app = App(output=Output(Options(), stderr=said))
+    machines = [machine(rank, shape) for rank, shape in enumerate(shapes)]
+    return with_strategy(app, TrainRequest(words=words, **asked), machines), said.getvalue()
+
+
+def test_auto_becomes_plain_options_for_the_machines_that_are_there() -> None:
+    words = (*MODEL, "--strategy", "auto", "--global-batch-size", "64")
+    request, said = chosen(words, "VM.GPU.A10.2", "VM.GPU.A10.2")
+    assert "auto" not in request.words
+    assert {"--strategy", "--global-batch-size"} <= set(request.words)
+    check_built_in(request.words)
+    assert said.startswith("--strategy auto: ")
+    assert "of 24 GB by arithmetic, on 2 machines of VM.GPU.A10.2" in said
+
+
+@pytest.mark.slow
+def test_auto_takes_networks_for_images_too() -> None:
+    request, said = chosen(("--model", "cnn", "--strategy", "auto"), "VM.GPU.A10.2")
+    assert request.words[:4] == ("--model", "cnn", "--strategy", "ddp")
+    assert said.startswith("--strategy auto: ddp, with 64 images at a time: ")
+
+
+@pytest.mark.slow
+def test_images_have_their_own_table_and_no_count_of_tokens(advise: Advise) -> None:
+    status, out, err = advise(
+        "--shape", "VM.GPU.A10.2", "--count", "1", "--", "--model", "cnn", "--epochs", "2"
+    )
+    assert status == 0
+    assert "images/s" in out
+    assert "at once: images of a rank" in out
+    assert "note: an epoch is 1,438 images of --dataset digits" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes", "asked", "why"),
+    [
+        (MODEL, (None,), {}, "the machines' GPUs are not known by their shape"),
+        (MODEL, ("VM.GPU.A10.1", "VM.GPU.A10.2"), {}, "the machines' GPUs are not known by their shape"),
+        (MODEL, ("VM.GPU.A10.1",), {"device": "cpu"}, "no GPUs are used"),
+        (
+            ("--model", "resnet18", "--compression", "half", "--bucket-mb", "0.5", "--compile"),
+            ("VM.GPU.A10.1",),
+            {},
+            "there is no advice: --compile divides",
+        ),
+    ],
+)
+def test_auto_is_ddp_where_there_is_no_advice_and_says_so(
+    words: tuple[str, ...], shapes: tuple[str | None, ...], asked: dict[str, Any], why: str
+) -> None:
+    request, said = chosen((*words, "--strategy=auto"), *shapes, **asked)
+    assert request.words == (*words, "--strategy=ddp")
+    assert said.startswith(f"--strategy auto: ddp, as {why}")
+
+
+def test_auto_refuses_machines_on_which_the_model_fits_in_no_way() -> None:
+    with pytest.raises(Usage, match=r"fits on 1 machine of VM\.GPU\.A10\.1 in no way\. The nearest is ddp"):
+        chosen(("--model", "gpt-7b", "--strategy", "auto"), "VM.GPU.A10.1")
+
+
+def test_other_strategies_and_scripts_are_left_alone() -> None:
+    for words in ((*MODEL, "--strategy", "fsdp"), ("train.py", "--strategy", "auto")):
+        request, said = chosen(words, "VM.GPU.A10.1")
+        assert (request.words, said) == (words, "")
+
+
+def test_auto_never_reaches_the_ranks() -> None:
+    with pytest.raises(Usage, match="--strategy auto is for gpuctl train"):
+        check_built_in(("--strategy", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "begin"),
+    [
+        ((10.9, 10.0), "memory checked on a few blocks: 10.90 GB by arithmetic, 10.00 GB by torch's tracker"),
+        ((11.1, 10.0), "warning: the memory is uncertain"),
+        ((8.9, 10.0), "warning: the memory is uncertain"),
+    ],
+)
+def test_difference_to_torchs_count_above_a_tenth_is_told(counts: tuple[float, float], begin: str) -> None:
+    assert verdict(*counts).startswith(begin)
+
+
+def test_row_that_torch_can_not_count_is_told_to_be_unchecked() -> None:
+    row = {"count": 1, "gpus": 2, "micro_batch": 1, "words": [*MODEL, "--strategy", "pp"]}
+    assert compared(row, 257) == "memory not checked: a pipeline's stages can't be built on one computer"
+
+
+def test_arithmetic_needs_no_torch() -> None:
+    code = "import sys; import train.advice.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

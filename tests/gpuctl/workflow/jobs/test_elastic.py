@@ -1,0 +1,123 @@
+"""Which machines may join a run that goes on, and which of its checkpoints it may be ended at."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpuctl.workflow.jobs.elastic import ElasticScaler, NewCheckpoint
+from gpuctl.workflow.runs.request.request import TrainRequest
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory, Machine
+
+
+def machine(number: int, host: str = "127.0.0.1") -> Machine:
+    return Machine(
+        name=f"gpu-{number}", rank=number, state="running", host=host, port=2200 + number, user="me",
+        private_ip=host, gpus=0, id=f"gpu-{number}",
+    )  # fmt: skip
+
+
+def inventory(*machines: Machine) -> Inventory:
+    return Inventory(
+        cluster="default", provider="local", created_at="2026-11-22T05:46:25+00:00", machines=machines
+    )
+
+
+FOUR = inventory(*(machine(number) for number in (3, 2, 1, 0)))
+
+
+def scaler_for(home: Path, *, most: int, python: str | None = None) -> ElasticScaler:
+    request = TrainRequest(min_nodes=1, nnodes=most, python=python)
+    return ElasticScaler(ClusterFolder(home / "default"), request)
+
+
+def names(
+    scaler: ElasticScaler,
+    of: Inventory = FOUR,
+    at_work: tuple[int, ...] = (0,),
+    barred: frozenset[str] = frozenset(),
+) -> list[str]:
+    return [one.name for one in scaler._candidates(of, [machine(number) for number in at_work], barred)]
+
+
+def test_scaler_offers_idle_machines_by_rank_up_to_maximum(tmp_path: Path) -> None:
+    assert names(scaler_for(tmp_path, most=9)) == [
+        "gpu-1",
+        "gpu-2",
+        "gpu-3",
+    ]
+    scaler = scaler_for(tmp_path, most=3)
+    assert names(scaler) == ["gpu-1", "gpu-2"]
+    assert names(scaler, at_work=(0, 3)) == ["gpu-1"]
+    assert names(scaler, at_work=(0, 2, 3)) == []
+    assert names(scaler, at_work=(0, 1, 2, 3)) == []
+
+
+def test_scaler_skips_failed_machine_until_its_address_changes(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2)
+    scaler._leave_out(machine(1))
+    assert names(scaler) == ["gpu-2"]
+    replaced = inventory(machine(0), machine(1, host="127.0.0.9"), machine(2))
+    assert names(scaler, replaced) == ["gpu-1"]
+    assert names(scaler, replaced, barred=frozenset({"gpu-1"})) == ["gpu-2"]
+
+
+def test_scaler_backs_off_retries_of_failed_machine(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2)
+    waits = []
+    for _ in range(6):
+        scaler._leave_out(machine(1))
+        [(_, until)] = scaler._tries.values()
+        waits.append(until)
+    apart = [later - sooner for sooner, later in itertools.pairwise(waits)]
+    assert apart == pytest.approx([60, 120, 240, 420, 0], abs=5)
+
+
+def test_scaler_candidates_use_requested_python(tmp_path: Path) -> None:
+    scaler = scaler_for(tmp_path, most=2, python="/opt/python3")
+    [one] = scaler._candidates(FOUR, [machine(0)])
+    assert one.python == "/opt/python3"
+
+
+OLD, NEW, NEWER = ("a.pt", 1), ("b.pt", 2), ("b.pt", 3)
+
+
+@pytest.mark.parametrize(
+    ("first", "settle_s", "looks", "whole"),
+    [
+        (OLD, 0, [OLD, OLD, NEW], [False, False, True]),
+        (None, 0, [None, NEW], [False, True]),
+        (OLD, 0, [None, OLD], [False, False]),
+        (OLD, 30, [NEW, NEW], [False, True]),
+        (OLD, 30, [NEW, NEWER, NEWER], [False, False, True]),
+        (None, 30, [NEW, NEWER, NEW, NEWER], [False, False, False, True]),
+    ],
+)
+def test_new_checkpoint_is_whole_once_it_has_settled(
+    first: tuple[str, int] | None,
+    settle_s: float,
+    looks: list[tuple[str, int] | None],
+    whole: list[bool],
+) -> None:
+    """A look every 10 s."""
+    checkpoint = NewCheckpoint(first, settle_s=settle_s)
+    assert [checkpoint.is_whole(newest, 10.0 * at) for at, newest in enumerate(looks)] == whole
+
+
+def test_scaler_waits_for_as_many_machines_as_the_strategy_needs(tmp_path: Path) -> None:
+    request = TrainRequest(words=("--pp", "2"), min_nodes=1, nnodes=9, nproc_per_node=1)
+    scaler = ElasticScaler(ClusterFolder(tmp_path / "default"), request)
+    scaler._facts = cast("Any", {f"gpu-{number}": None for number in range(4)})
+    said: list[str] = []
+    active = cast("Any", SimpleNamespace(say=said.append))
+    at_work = [machine(0), machine(3)]
+    for _ in range(2):
+        assert scaler._usable(active, at_work, [machine(1)]) == []
+    assert said == [
+        "gpu-1 can't be used until more machines are added: 3 ranks can't be divided by pp 2: start a multiple of 2, "
+        "or change --pp and --tp."
+    ]
+    assert scaler._usable(active, at_work, [machine(2), machine(1)]) == [machine(2), machine(1)]

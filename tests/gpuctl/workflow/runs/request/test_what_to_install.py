@@ -1,0 +1,109 @@
+"""What is installed for a run's ranks: which packages, which project, and what becomes of that one's requirements."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuctl.workflow.runs.request.request import TrainRequest
+from gpuctl.workflow.runs.request.what_to_install import ToInstall, what_to_install
+from inventories.machine import Machine
+from remote.files.tree import tree_of
+from remote.launchers.rank_command import built_in_tree
+
+PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "mine"\ndependencies = ["torch"]\n'
+MACHINE = Machine(
+    name="n-0", rank=0, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=0, id="i"
+)
+LOCAL = {**vars(MACHINE), "python": "/own/python"}
+
+
+@pytest.fixture(autouse=True)
+def no_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def decided(folder: Path, said: list[str], *, local: bool = False, **options: Any) -> ToInstall:
+    request = TrainRequest(words=("s.py",), project=folder, **options)
+    machines = [Machine(**LOCAL)] if local else [MACHINE]
+    return what_to_install(request, tree_of(folder, "**/*"), machines, said.append, same_machine=local)
+
+
+def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    said: list[str] = []
+    on_nodes = decided(tmp_path, said)
+    assert (on_nodes.wanted and on_nodes.wanted.kind, on_nodes.dependencies) == ("project", "tell")
+    on_hosts = decided(tmp_path, said, local=True)
+    assert (on_hosts.wanted, on_hosts.dependencies) == (None, "install")
+    assert said == [], "what the project lists is installed over the hosts' own Python"
+    with_python = decided(tmp_path, said, local=True, python="/own/python")
+    assert (with_python.wanted, with_python.dependencies) == (None, "tell")
+    assert with_python.project is not None
+    (tmp_path / "requirements.txt").write_text("torch\n-e .[more]\n")
+    by_folder = decided(tmp_path, said)
+    assert by_folder.project is not None
+    assert (by_folder.project.extras, by_folder.dependencies) == (("more",), "install")
+    on_hosts = decided(tmp_path, said, local=True)
+    assert on_hosts.project is not None
+    assert (on_hosts.wanted, on_hosts.project.extras, on_hosts.dependencies) == (None, ("more",), "install")
+    assert said == [
+        "/own/python, which local hosts use, may lack packages that requirements.txt lists. Install them: "
+        "/own/python -m pip install torch"
+    ]
+
+
+def test_local_hosts_get_no_environment_for_projects_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    for options in ({"pip": (".[more]",)}, {"requirements": tmp_path / "r.txt"}):
+        (tmp_path / "r.txt").write_text("-e .[more]\n")
+        found = decided(tmp_path, [], local=True, **options)
+        assert found.project is not None
+        assert (found.wanted, found.project.extras, found.dependencies) == (None, ("more",), "install")
+        on_nodes = decided(tmp_path, [], **options)
+        assert (on_nodes.wanted and on_nodes.wanted.always) == ("torch",)
+    said: list[str] = []
+    monkeypatch.setitem(LOCAL, "python", sys.executable)
+    (tmp_path / "requirements.txt").write_text("torch>=2\nno-such-thing==1\n-e .\n")
+    decided(tmp_path, said, local=True)
+    assert said == [
+        f"{sys.executable}, which local hosts use, lacks packages that requirements.txt lists. Install them: "
+        f"{sys.executable} -m pip install no-such-thing==1"
+    ]
+
+
+def test_project_is_left_out_where_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "requirements.txt").write_text("torch\n-e .\n")
+    without = decided(tmp_path, [], install_project=False)
+    assert (without.project, without.dependencies) == (None, "tell")
+
+
+def test_dry_run_tells_of_the_project_and_of_the_names_of_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:secret@index.corp/simple")
+    found = decided(tmp_path, [], local=True)
+    assert "secret" not in repr(found)
+    assert list(found.lines()) == [
+        "the project mine is installed, editable, with what it needs and is not there; that Python stays as it is",
+        "what installs there is given this computer's UV_DEFAULT_INDEX",
+    ]
+
+
+def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
+    def wanted(*words: str) -> tuple[str, ...]:
+        install = what_to_install(
+            TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
+        )
+        assert install.wanted is not None
+        return install.wanted.always
+
+    assert wanted("--epochs", "1") == ("torch",)
+    assert wanted("--engine", "torch") == ("torch",)
+    assert wanted("--engine=deepspeed") == ("torch", "deepspeed>=0.19")

@@ -1,0 +1,97 @@
+"""What came of a run: a failure once the lost node is back, and the checkpoints that came here."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuctl.workflow.runs.collect import checkpoints_left, failed_as_before, machines_of
+from inventories.disk.store import Store
+from inventories.end_reasons import Reason
+from inventories.machine import Inventory, Machine
+from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
+from remote.runs.run_files import mirrored_path
+
+LOST = Result(
+    run="20261121-054625-3fa9",
+    cluster="default",
+    mode="torchrun",
+    script="my.py",
+    status="failed",
+    exit_code=None,
+    nnodes=2,
+    nproc_per_node=1,
+    world_size=2,
+    started_at="2026-11-21T05:46:25+00:00",
+    ended_at="2026-11-21T05:46:41+00:00",
+    seconds=Seconds(),
+    train=TrainSummary(),
+    ranks=(),
+    first_error=FirstError(rank=None, node="gpu-1", message="lost", reason=Reason.NODE_LOST),
+    cost_usd=0.0,
+    dir="/home/me/.gpuctl/runs/20261121-054625-3fa9",
+    reason=Reason.NODE_LOST,
+)
+STOPPED = replace(LOST, status="stopped", first_error=None, reason=Reason.STOPPED)
+
+
+def test_failed_as_before_keeps_failure_of_lost_node() -> None:
+    assert failed_as_before(LOST, STOPPED) == LOST
+
+
+def test_a_symptom_does_not_take_the_place_of_the_cause() -> None:
+    closed = FirstError(rank=0, node="gpu-0", message="Connection closed by peer", reason=Reason.EXIT_CODE)
+    assert failed_as_before(LOST, replace(LOST, first_error=closed, exit_code=1)) == LOST
+    killed = FirstError(rank=1, node="gpu-1", message="out of memory", reason=Reason.OUT_OF_MEMORY)
+    told = replace(LOST, first_error=killed, reason=Reason.OUT_OF_MEMORY)
+    assert failed_as_before(LOST, told) == told, "the lost node is back, and tells"
+    removed = FirstError(rank=None, node="gpu-1", message="removed", reason=Reason.MACHINE_REMOVED)
+    assert failed_as_before(LOST, replace(LOST, first_error=removed, reason=Reason.MACHINE_REMOVED)) == LOST
+
+
+def test_failed_as_before_keeps_stopped_and_succeeded_results() -> None:
+    assert failed_as_before(None, STOPPED) == STOPPED
+    assert failed_as_before(STOPPED, STOPPED) == STOPPED
+    well = replace(STOPPED, status="succeeded", exit_code=0, reason=None)
+    assert failed_as_before(LOST, well) == well
+
+
+def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
+    folder = Store(tmp_path).new_run(datetime(2026, 11, 21, tzinfo=UTC))
+    node = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/home/me/run")
+    run = Run(
+        run=folder.id, cluster="default", mode="torchrun", script="my.py", args=(), nodes=(node,),
+        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
+    )  # fmt: skip
+    assert checkpoints_left(run, folder) == {}
+    folder.checkpoints_path.mkdir()
+    (folder.checkpoints_path / "a.pt").write_text("12345")
+    [(name, left)] = checkpoints_left(run, folder).items()
+    assert (name, left.files, left.bytes, left.newest) == ("gpu-0", 1, 5, "a.pt")
+    mirrored_path(folder).touch()  # they were brought while it went on: it may have left newer ones
+    assert checkpoints_left(run, folder) == {}
+
+
+def test_another_pod_of_that_name_is_not_the_runs_machine(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    pod = Machine(
+        name="c-0",
+        rank=0,
+        host="pod-b",
+        user="ray",
+        transport="pod",
+        id="space/pod-b",
+        state="running",
+        private_ip="10.0.0.2",
+        gpus=0,
+    )
+    inventory = Inventory(
+        cluster="c", provider="kubernetes", created_at="2026-11-21T05:46:25+00:00", machines=(pod,)
+    )
+    store.cluster("c").save(inventory)
+    part = RunNode(name="c-0", rank=0, nproc=1, first_rank=0, run_dir="/r", machine_id="space/pod-b")
+    run = Run(
+        run="20261121-054625-000000", cluster="c", mode="torchrun", script="my.py", args=(), nodes=(part,),
+        master_addr="127.0.0.1", master_port=20001, started_at="2026-11-21T05:46:25+00:00",
+    )  # fmt: skip
+    assert machines_of(store, run) == {"c-0": pod}
+    assert machines_of(store, replace(run, nodes=(replace(part, machine_id="space/pod-a"),))) == {}

@@ -1,0 +1,109 @@
+"""A run that was started, and can't be watched to its end."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from node_facts import facts
+from node_here import NodeHere
+from support import a_run
+
+from gpuctl.errors import Failed
+from gpuctl.workflow.jobs.train_plan import _quoted
+from gpuctl.workflow.runs.launch import Launch, plan_run, see_through
+from gpuctl.workflow.runs.request.request import TrainRequest
+from inventories.disk.store import Store
+from inventories.machine import Inventory, Machine
+from remote.launchers.rank_command import built_in
+
+RUN = a_run()
+
+
+class Begun(NodeHere):
+    """A node that has started its rank, and says so."""
+
+    @contextmanager
+    def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        """What it says, whatever it is asked."""
+        rank = {"rank": 0, "local_rank": 0, "pid": 7, "started_at": 1790000000.5}
+        said = [
+            ({"t": "started"}, b""),
+            ({"t": "record", "path": "ranks/rank-0.json"}, json.dumps(rank).encode()),
+        ]
+        yield SimpleNamespace(frames=lambda: iter(said))
+
+
+class Quiet:
+    """Is told how the run goes, and keeps it to itself."""
+
+    def node(self, name: str, text: str) -> None:
+        """What a node is doing."""
+
+    def metric(self, rank: int, line: Mapping[str, Any]) -> None:
+        """A metrics line."""
+
+    def log(self, rank: int | None, node: str, line: str) -> None:
+        """A line of a log."""
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+
+    def phase(self, name: str, text: str, *, previous: str = "done") -> None:
+        """A phase."""
+
+
+def test_see_through_reports_running_job_if_record_cannot_be_saved(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    folder = store.new_run(datetime(2026, 11, 21, tzinfo=UTC))
+    run = replace(RUN, run=folder.id)
+    (folder.path / "ranks" / "rank-0.json").mkdir(parents=True)  # the record's place is taken
+    launch = Launch(
+        run=run,
+        folder=folder,
+        cluster=store.cluster("default"),
+        nodes={"gpu-0": Begun(tmp_path)},
+        commands={"gpu-0": {}},
+        began=0.0,
+    )
+    with pytest.raises(
+        Failed, match=r"rank-0\.json'.*If it has not ended, it continues\. .*gpuctl logs -f 20261121-"
+    ):
+        see_through(Quiet(), launch, launch.watch(Quiet()))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "shapes", "recorded"),
+    [
+        ("VM.GPU.A10.2", (None, None), "VM.GPU.A10.2"),
+        (None, ("g5.xlarge", "g5.xlarge"), "g5.xlarge"),
+        ("VM.GPU.A10.2", (None, "VM.GPU.A10.1"), None),
+        (None, (None, None), None),
+    ],
+)
+def test_record_of_a_run_has_the_one_shape_of_its_machines(
+    cluster: str | None, shapes: tuple[str | None, ...], recorded: str | None
+) -> None:
+    machines = tuple(
+        Machine(
+            name=f"n-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=1,
+            id=f"i-{rank}", shape=shape,
+        )
+        for rank, shape in enumerate(shapes)
+    )  # fmt: skip
+    inventory = Inventory(
+        cluster="c", provider="oci", shape=cluster, created_at="2026-11-21T05:46:25+00:00", machines=machines
+    )
+    known = {machine.name: facts() for machine in machines}
+    began = datetime(2026, 11, 21, tzinfo=UTC)
+    run = plan_run("r", inventory, TrainRequest(), built_in(()), machines, known, began, {})
+    assert run.shape == recorded
+
+
+def test_values_of_a_plan_can_be_pasted_into_zsh() -> None:
+    assert [_quoted(value) for value in ("=lo", "lo", "=a b", "")] == ["'=lo'", "lo", "'=a b'", "''"]
