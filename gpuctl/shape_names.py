@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gpuctl.errors import Usage
 from gpuctl.text import plural
 from inventories.did_you_mean import nearest
+from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES, provider_by_name
-from provision.pricing.shape import Shape
 
 MOST_PROPOSED = 6
 

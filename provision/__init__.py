@@ -1,4 +1,4 @@
-"""Spec → plan → machines, and back to nothing: `local`, `hosts`, clouds, by name (`provision.provider_registry`).
+"""Spec → plan → machines, and back to nothing: `local`, `hosts`, clouds, by name (`provision.clouds`).
 
 This package may use cloud SDKs; it knows nothing of SSH clients or torch.
 """

@@ -12,9 +12,11 @@ from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
 from inventories.user_programs import without_secrets
 from provision.errors import RefusedPlan
-from provision.provider import Leftover, Plan, Say, quiet
-from provision.records import Finding, PlannedRequest, PlannedResource
+from provision.findings import Finding
+from provision.provider import Leftover, Plan
+from provision.records import PlannedRequest, PlannedResource
 from provision.unsupported_options import refuse_unsupported
+from provision.waiting import Say, quiet
 
 CONNECT_TIMEOUT_S = 2.0
 MOST_AT_ONCE = 32

@@ -1,27 +1,18 @@
 """The protocol of a provider: the only thing that the rest of gpuctl knows about a cloud."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from inventories.disk.store import Journal
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
+from provision.findings import Finding
 from provision.pricing.plan_price import FREE, PlanPrice
-from provision.records import EndGuard, Finding, PlannedEnd, PlannedRequest, PlannedResource, Terms
-
-if TYPE_CHECKING:
-    from provision.kubernetes.pods import Pods
+from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms
+from provision.waiting import Say, quiet
 
 DAY_S = 86_400.0
-
-Say = Callable[[str], None]
-"""Takes one line of progress for people."""
-
-
-def quiet(line: str) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +168,3 @@ class EndingProvider(Protocol):
         Empty: the cluster has no time limit, or no machines. Read-only. The state of what runs on the machines
         themselves is not known here (`armed` is None).
         """
-
-
-@runtime_checkable
-class PodProvider(Protocol):
-    """A provider whose machines are pods."""
-
-    def pods(self) -> "Pods | None":
-        """The machines as pods. None: nothing was asked of Kubernetes yet."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from inventories.disk import codec
@@ -279,15 +280,10 @@ class Resource:
     """Whether it is on its way out, or never came up: nothing can use it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that `doctor` looked at."""
-
-    what: str
-    """What was checked, in a few words."""
-    ok: bool | None
-    """None: it could not be found out."""
-    detail: str
-    """What was found."""
-    fix: str = ""
-    """What to do, whole sentences; empty where nothing is to be done."""
+def read_time(text: str | None) -> datetime | None:
+    """Return an ISO 8601 time, in UTC if it names no other zone. None: the text is no time, as people edit tags."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -20,10 +20,9 @@ from clouds import Kind
 
 from inventories.disk.store import ClusterFolder
 from provision.errors import ProvisionError
-from provision.provider_registry import connect
 from provision.records import Target
 from provision.rented import tags
-from provision.rented.interface import Cloud
+from provision.rented.interface import Cloud, connect
 from provision.rented.provider import CloudProvider
 from provision.rented.state import CloudState
 from tests.fakes.client import GONE, FakeCloud, start_fake

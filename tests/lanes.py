@@ -187,7 +187,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_new_cloud.py": (
         "provision/rented/",
-        "provision/provider_registry.py",
+        "provision/clouds.py",
         "tests/fakes/toy_cloud",
     ),
     "integration/test_open_runs.py": (*_RUN, "gpuctl/commands/down.py"),

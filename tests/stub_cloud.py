@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 
 from clocks import StepClock
 
-from provision.clock import Clock
 from provision.errors import Blocked, Capacity, Gone, Quota, TokenSpent
+from provision.findings import Finding
 from provision.records import (
     CloudCluster,
-    Finding,
     Infrastructure,
     Instance,
     InstanceState,
@@ -34,6 +33,7 @@ from provision.records import (
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.planning.preview import Previewer
+from provision.waiting import Clock
 
 T = TypeVar("T")
 

@@ -94,7 +94,7 @@ def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tre
 @_offer
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers of this build."""
-    from provision.provider_registry import about, names
+    from provision.clouds import about, names
 
     for name in names():
         yield name, about(name)
@@ -103,7 +103,7 @@ def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
 @_offer
 def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
     """The providers that rent machines."""
-    from provision.provider_registry import RENTED, about
+    from provision.clouds import RENTED, about
 
     for name in RENTED:
         yield name, about(name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from provision.pricing.shape import Shape
+    from provision.clouds import Shape
 
 CREATE, TRAIN, REMOVE = "Create machines", "Train on the machines", "Remove all of the cluster"
 RUNS, MACHINES, SHELL = "List the runs", "Show the machines", "Open a shell on a node"

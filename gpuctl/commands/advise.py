@@ -6,7 +6,7 @@ import click
 
 from gpuctl.command_line import completions
 from gpuctl.command_line.options import TAIL, App, ScriptCommand, no_cluster_options
-from provision.provider_registry import CLOUDS
+from provision.clouds import CLOUDS
 
 if TYPE_CHECKING:
     from gpuctl.library.advice import AdviseOptions

@@ -8,11 +8,11 @@ import click
 
 from gpuctl.command_line import completions
 from gpuctl.command_line.options import App, no_cluster_options
-from provision.provider_registry import CLOUDS
+from provision.clouds import CLOUDS
 
 if TYPE_CHECKING:
+    from provision.clouds import Shape
     from provision.pricing.prices import Price, Prices
-    from provision.pricing.shape import Shape
 
 SORTS = ("price", "price-per-gpu", "name")
 NOT_WHOLE = "The clouds have more shapes than are listed here: `gpuctl up --shape NAME` takes those, too."
@@ -97,8 +97,7 @@ def command(
 
 def of_prices(app: App, region: str | None) -> str | None:
     """The region of the prices; for one of a cloud whose prices are the same everywhere, none."""
-    from provision.provider_registry import describe, descriptions
-    from provision.regions import likely_cloud_of
+    from provision.clouds import describe, descriptions, likely_cloud_of
 
     owner = None if region is None else likely_cloud_of(region)
     if owner is None or describe(owner).price_region is not None:
@@ -192,7 +191,7 @@ def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
 
 def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[str, Any]:
     """One shape of the document."""
-    from provision.regions import price_region
+    from provision.clouds import price_region
 
     usd = None if price is None else price.usd_per_hour
     return {
@@ -238,8 +237,8 @@ def tell_unknown(
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from gpuctl.text import plural
-    from provision import provider_registry
-    from provision.regions import price_region, refresh_command
+    from provision import clouds
+    from provision.clouds import price_region, refresh_command
 
     unknown = [shape for shape, price in wanted if price is None]
     for provider in dict.fromkeys(shape.provider for shape in unknown):
@@ -248,7 +247,7 @@ def tell_unknown(
         place = price_region(provider, region)
         where = f" in {place}" if place else ""
         # A release has the prices of most shapes there.
-        shipped = place == provider_registry.describe(provider).price_region
+        shipped = place == clouds.describe(provider).price_region
         of = f" of {', '.join(names)}" if shipped else ""
         if place and not prices.asked(provider, region):
             app.output.say(

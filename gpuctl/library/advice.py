@@ -8,7 +8,7 @@ from typing import TypedDict
 from gpuctl.errors import Usage
 from gpuctl.library.options import refuse_unknown, several
 from gpuctl.workflow.jobs.advise import AdviseRequest
-from provision.provider_registry import CLOUDS
+from provision.clouds import CLOUDS
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 MOST_COUNT = 1024

@@ -25,12 +25,13 @@ from provision.aws.credentials import (
     within_limit,
 )
 from provision.aws.errors import EXPIRED, HINTS, translate
-from provision.clock import Clock
 from provision.errors import BadCredentials, CloudError, Gone, NoAnswer, Unclear
 from provision.reachable import no_answer, resolve
-from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S, PollWaits, Retry
+from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, PollWaits, Retry
 
 Answer = dict[str, Any]
+Item = Mapping[str, Any]
+"""An entry of a list, as AWS describes it."""
 
 READ_TIMEOUT_S = 60
 READS = ("describe_", "get_", "list_")

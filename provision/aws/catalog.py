@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from inventories.gpu_driver import LAST_FOR_KEPLER, LAST_FOR_VOLTA
-from provision.pricing.shape import Shape
+from provision.clouds import Shape
 
 PRICED_AT = "2026-07"
 """When the prices of instance types were looked up."""

@@ -2,7 +2,6 @@
 
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from os import environ
 from pathlib import Path
@@ -23,8 +22,9 @@ from provision.errors import (
     Throttled,
     Unclear,
 )
+from provision.findings import Finding, run_checks
 from provision.parallel import run_all
-from provision.records import CloudCluster, Finding, Infrastructure, NewMachine, Offer
+from provision.records import CloudCluster, Infrastructure, NewMachine, Offer
 from provision.rented import tags
 
 MOST_AHEAD_S = 60.0
@@ -50,14 +50,7 @@ def check(
         checks["VPCs"] = lambda: _vpcs(api)
     if offered:
         checks[f"quota for {count} {cluster.shape}"] = lambda: _quota(api, cluster, count)
-    outcomes = run_all(lambda one: one(), list(checks.values()))
-    found = [
-        replace(outcome, what=what)
-        if isinstance(outcome, Finding)
-        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
-        for what, outcome in zip(checks, outcomes, strict=True)
-    ]
-    return (*first, identity, finding, *found)
+    return (*first, identity, finding, *run_checks(checks))
 
 
 def sdk() -> Finding:

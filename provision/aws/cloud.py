@@ -13,10 +13,9 @@ from provision.aws.errors import of_state_reason
 from provision.aws.infrastructure import network
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.aws.resources import deletion, listing
-from provision.clock import Clock
+from provision.findings import Finding
 from provision.records import (
     CloudCluster,
-    Finding,
     Infrastructure,
     Instance,
     NewMachine,
@@ -27,6 +26,7 @@ from provision.records import (
     Zone,
 )
 from provision.rented.interface import Cloud, Ensure
+from provision.waiting import Clock
 
 CONSISTENCY_S = 60.0
 

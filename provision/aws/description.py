@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
 from provision.aws.catalog import ADDRESS_HOURLY_USD, GP3_USD_PER_GB_MONTH, PRICE_REGION, SHAPES
-from provision.pricing.price_list import Answer, Say
+from provision.clouds import CloudDescription, PublicPrices
 from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
-from provision.rented.description import CloudDescription
+from provision.waiting import Say
 
 
-def _read_prices(region: str, say: Say) -> Answer:
+def _read_prices(region: str, say: Say) -> PublicPrices:
     from provision.aws.price_list import read
 
     return read(region, say)

@@ -10,7 +10,7 @@ https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EB
 from provision.aws.api import Api
 from provision.aws.errors import SCALING_ROLE, key_hint
 from provision.errors import CloudError
-from provision.records import Finding
+from provision.findings import Finding
 
 AWS_MANAGED = "alias/aws/ebs"
 

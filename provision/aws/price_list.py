@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urljoin
 
 from inventories.did_you_mean import did_you_mean
+from provision.clouds import PublicPrices
 from provision.errors import CloudError
-from provision.pricing.price_list import Answer, NotUsable, Say, document, lines, price_of, used
+from provision.pricing.price_list import NotUsable, document, lines, price_of, used
+from provision.waiting import Say
 
 URL_VARIABLE = "GPUCTL_AWS_PRICE_URL"
 """Names another address for the index of regions; the files are where that index says."""
@@ -39,7 +41,7 @@ HEADER_WITHIN = 20
 """Lines of the file; a few about the file itself come first."""
 
 
-def read(region: str, say: Say) -> Answer:
+def read(region: str, say: Say) -> PublicPrices:
     """AWS's list of a region. Raises CloudError.
 
     All types, also those that the catalog does not have. `say` is told of the progress.
@@ -55,7 +57,7 @@ def read(region: str, say: Say) -> Answer:
     found = used("AWS", url, lambda: prices(lines("AWS", url, say), region, disks.add))
     # As with machines: two prices are none.
     disk = disks.pop() if len(disks) == 1 else None
-    return Answer(url=url, usd_per_hour=found, disk_usd_per_gb_month=disk)
+    return PublicPrices(url=url, usd_per_hour=found, disk_usd_per_gb_month=disk)
 
 
 def regions_of(index: object) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from provision.aws.api import Api
-from provision.clock import Clock
 from provision.errors import CloudError
 from provision.rented.serial_console import briefly, end_of
+from provision.waiting import Clock
 
 
 def read(api: Api, clock: Clock, instance_id: str) -> str | None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.clock import Clock
 from provision.eks import ends, names, requests
 from provision.eks.infrastructure import control_plane as planes
 from provision.eks.infrastructure import network
@@ -18,7 +17,7 @@ from provision.records import Infrastructure, Resource
 from provision.rented.managed_kubernetes.service import Work
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.wait import once_unblocked
+from provision.waiting import Clock, once_unblocked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """What `doctor` looks at for EKS. Nothing is changed: IAM is asked what may be done."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from inventories.errors import InvalidInput
 from provision.aws import checks, disk_key, quotas
@@ -11,8 +10,8 @@ from provision.eks.infrastructure.control_plane import principal_of
 from provision.eks.lists import whole
 from provision.eks.resources import listing
 from provision.errors import CloudError, Denied, ProvisionError, Throttled, Unclear
-from provision.parallel import run_all
-from provision.records import CloudCluster, Finding
+from provision.findings import Finding, run_checks
+from provision.records import CloudCluster
 
 NEEDED = (
     "autoscaling:DescribeAutoScalingGroups",
@@ -95,14 +94,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         "key of disks": lambda: disk_key.finding(api, scaling=True),
         f"shape and quota for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
-    outcomes = run_all(lambda one: one(), list(todo.values()))
-    found = [
-        replace(outcome, what=what)
-        if isinstance(outcome, Finding)
-        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
-        for what, outcome in zip(todo, outcomes, strict=True)
-    ]
-    return (checks.sdk(), *found)
+    return (checks.sdk(), *run_checks(todo))
 
 
 def _reading(api: Api) -> Finding:

@@ -6,11 +6,11 @@ The account is AWS's, and so are the network and whatever else clusters of virtu
 from provision.aws import instances as machines
 from provision.aws.cloud import AwsCloud, configured, sdk
 from provision.aws.infrastructure.find_or_create import ResourceMaker
-from provision.clock import Clock
 from provision.eks import names
 from provision.eks.resources import deletion, listing
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
+from provision.waiting import Clock
 
 __all__ = ["EksCloud", "configured", "connect", "sdk"]
 

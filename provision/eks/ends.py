@@ -14,8 +14,8 @@ from provision.eks.infrastructure.auto_scaling import (
 )
 from provision.errors import CloudError
 from provision.parallel import run_all, values
-from provision.provider import Say
 from provision.records import CloudCluster, EndGuard
+from provision.waiting import Say
 
 
 def guards(api: Api, cluster: CloudCluster) -> tuple[EndGuard, ...]:

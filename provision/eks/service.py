@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from provision.clock import Clock
 from provision.eks import build, checks, ends, names, offers, tokens
 from provision.eks.cloud import EksCloud
 from provision.eks.facts import FACTS
 from provision.eks.infrastructure.control_plane import describe, public_cidrs
-from provision.records import CloudCluster, EndGuard, Finding, Offer, Target
+from provision.findings import Finding
+from provision.records import CloudCluster, EndGuard, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.service import Work
+from provision.waiting import Clock
 
 WORKS = ("ACTIVE", "UPDATING")
 """States of a control plane whose API server answers."""

@@ -19,9 +19,8 @@ from kubernetes import config
 from inventories.did_you_mean import did_you_mean
 from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_context, kubeconfig_files
 from inventories.kube_plugin import PluginFailed
-from provision.clock import Clock, SystemClock
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
-from provision.retry import Retry
+from provision.waiting import Clock, Retry, SystemClock
 
 FIELD_MANAGER = "gpuctl"
 PAGE = 500

@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.clock import Clock
 from provision.errors import Gone
 from provision.kubernetes import kuberay
 from provision.kubernetes.api import CRD, NAMESPACE, RAY_CLUSTER, Api, Kind
 from provision.kubernetes.objects import GPU
-from provision.provider import Say
-from provision.wait import wait_until
+from provision.waiting import Clock, Say, wait_until
 
 PLUGIN_NAMESPACE = "kube-system"
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"

@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from inventories.machine import Machine, MachineState
-from provision.clock import Clock
 from provision.errors import CreateFailed, Denied, LeftBehind, NoCapacity, ProvisionError
 from provision.kubernetes import objects, waiting
 from provision.kubernetes.api import EVENT, NAMESPACE, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, Api
 from provision.kubernetes.capacity import OVER
 from provision.kubernetes.record import KubernetesCluster
 from provision.kubernetes.waiting import DEADLINES_S, Waiting
-from provision.progress import Progress
-from provision.provider import Leftover, Say
-from provision.retry import PollWaits
+from provision.provider import Leftover
+from provision.waiting import Clock, PollWaits, Progress, Say
 
 GONE_DEADLINE_S = 300.0
 MOST_EVENTS = 5

@@ -11,8 +11,8 @@ from inventories.errors import InvalidInput
 from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.clock import Clock, SystemClock
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
+from provision.findings import Finding
 from provision.kubernetes import checks, objects
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.capacity import NodeRoom, cpus_each, efa_each, gpus_each, with_room
@@ -22,9 +22,10 @@ from provision.kubernetes.record import KubernetesCluster, load, save
 from provision.owner import owner
 from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
-from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
-from provision.records import Finding, PlannedRequest, PlannedResource, ResourceAction
+from provision.provider import Leftover, Plan, PlannedMachine
+from provision.records import PlannedRequest, PlannedResource, ResourceAction
 from provision.unsupported_options import refuse_unsupported
+from provision.waiting import Clock, Say, SystemClock, quiet
 
 CPU_NOTE = (
     "no node of the cluster has a GPU that Kubernetes knows (nvidia.com/gpu): the machines train on CPUs"

@@ -20,13 +20,15 @@ from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerF
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
 from provision.errors import CreateFailed, RefusedPlan
+from provision.findings import Finding
 from provision.local import processes, start, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local.state import HostFolder, HostRecord
-from provision.provider import Leftover, Plan, PlannedMachine, Say, quiet
-from provision.records import Finding, PlannedRequest, PlannedResource
+from provision.provider import Leftover, Plan, PlannedMachine
+from provision.records import PlannedRequest, PlannedResource
 from provision.ssh_keys import ensure_key, make_key
 from provision.unsupported_options import refuse_unsupported
+from provision.waiting import Say, quiet
 
 MOST_HOSTS = 64
 """Hosts share this machine; more than this is a mistyped number."""

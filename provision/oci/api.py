@@ -14,13 +14,12 @@ import oci
 from oci.base_client import OCIHTTPAdapter
 
 from inventories.errors import InvalidInput
-from provision.clock import Clock
 from provision.errors import Blocked, CloudError, Gone, Unclear
 from provision.oci.credentials import Credentials
 from provision.oci.errors import translate
 from provision.parallel import MOST_AT_ONCE
 from provision.reachable import resolve
-from provision.retry import CONNECT_TIMEOUT_S, FIRST_READ_S, PollWaits, Retry
+from provision.waiting import CONNECT_TIMEOUT_S, FIRST_READ_S, Clock, PollWaits, Retry
 
 Json = dict[str, Any]
 T = TypeVar("T")

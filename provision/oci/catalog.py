@@ -3,7 +3,7 @@
 import re
 
 from inventories.gpu_driver import LAST_FOR_VOLTA
-from provision.pricing.shape import Shape
+from provision.clouds import Shape
 
 PRICED_AT = "2026-07"
 """When the prices of shapes were looked up."""

@@ -15,6 +15,7 @@ import oci
 
 from inventories.errors import InvalidInput
 from provision.errors import BadCredentials, CloudError, Denied, ProvisionError
+from provision.findings import Finding
 from provision.oci import offers, rights
 from provision.oci.api import Api
 from provision.oci.description import has_autoscaling, may_join_pool
@@ -22,7 +23,7 @@ from provision.oci.errors import STOPPED_COUNT, policy_for, statement
 from provision.oci.quotas import available, machine_limit, units
 from provision.oci.resources.resource_types import KINDS
 from provision.parallel import run_all
-from provision.records import CloudCluster, Finding, Offer
+from provision.records import CloudCluster, Offer
 
 MOST_SKEW_S = 300.0
 """Requests that are signed with a time further off are refused."""

@@ -4,8 +4,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from provision.clock import Clock
 from provision.errors import Denied, TermsRefused
+from provision.findings import Finding
 from provision.oci import (
     checks,
     credentials,
@@ -21,10 +21,8 @@ from provision.oci.api import Api
 from provision.oci.images import marketplace
 from provision.oci.infrastructure import network
 from provision.oci.resources import deletion, listing
-from provision.provider import Say
 from provision.records import (
     CloudCluster,
-    Finding,
     Infrastructure,
     Instance,
     NewMachine,
@@ -36,6 +34,7 @@ from provision.records import (
     Zone,
 )
 from provision.rented.interface import Ensure
+from provision.waiting import Clock, Say
 
 CONSISTENCY_S = 20.0
 

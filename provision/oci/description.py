@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from provision.clouds import CloudDescription, PublicPrices
 from provision.oci.catalog import (
     PERFORMANCE_USD_PER_GB_MONTH,
     SHAPES,
@@ -11,13 +12,12 @@ from provision.oci.catalog import (
     bill_continues_when_stopped,
     may_have_rdma,
 )
-from provision.pricing.price_list import Answer, Say
 from provision.pricing.spending import reap_command
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
-from provision.rented.description import CloudDescription
+from provision.waiting import Say
 
 
-def _read_prices(region: str, say: Say) -> Answer:
+def _read_prices(region: str, say: Say) -> PublicPrices:
     from provision.oci.price_list import read
 
     return read(region, say)

@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from provision.errors import BadCredentials, Blocked, CloudError, Denied, Gone
 from provision.oci.api import APPEAR_TIMEOUT_S, Api, Json
 from provision.oci.resources.resource_types import GOING, GONE, KINDS, is_live, list_kind, tags_of
-from provision.progress import Progress
-from provision.provider import Say, quiet
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import PollWaits, Progress, Say, quiet
 
 SCALING_TIMEOUT_S = 900.0
 """Longest wait for a pool that is scaling."""

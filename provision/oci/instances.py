@@ -14,7 +14,7 @@ from provision.oci.resources.resource_types import GOING, GONE, tags_of
 from provision.parallel import first_error, run_all, together, values
 from provision.records import Instance, InstanceState, Zone
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import PollWaits
 
 TERMINATE_PATIENCE_S = 300.0
 """A machine that is just being made may refuse to be ended for a while."""

@@ -3,8 +3,10 @@
 import os
 from typing import Any
 
+from provision.clouds import PublicPrices
 from provision.oci.catalog import SHAPES
-from provision.pricing.price_list import Answer, NotUsable, Say, document, price_of, used
+from provision.pricing.price_list import NotUsable, document, price_of, used
+from provision.waiting import Say
 
 URL_VARIABLE = "GPUCTL_OCI_PRICE_URL"
 """Names another address for it."""
@@ -34,10 +36,10 @@ PARTS = {
 licences are called almost the same."""
 
 
-def read(_region: str, _say: Say) -> Answer:
+def read(_region: str, _say: Say) -> PublicPrices:
     """OCI's list, for the shapes of the catalog. Raises CloudError."""
     url = os.environ.get(URL_VARIABLE) or URL
-    return Answer(url=url, usd_per_hour=used("OCI", url, lambda: prices(document("OCI", url))))
+    return PublicPrices(url=url, usd_per_hour=used("OCI", url, lambda: prices(document("OCI", url))))
 
 
 def prices(answer: object) -> dict[str, float]:

@@ -16,10 +16,10 @@ from provision.oci.description import acts_at, pool_refusal
 from provision.oci.infrastructure.find_or_create import ExistingResources
 from provision.oci.instance_pool import InstancePool, live_pools
 from provision.oci.resources.resource_types import KINDS, list_kind, tags_of
-from provision.provider import Say
 from provision.records import CloudCluster, Infrastructure, Instance, Offer, ScheduledEnd, Zone
 from provision.rented import tags
 from provision.rented.interface import Ensure
+from provision.waiting import Say
 
 SHORTEST = timedelta(minutes=2)
 """Shortest time to the end for which a schedule is made: one that has passed never acts."""

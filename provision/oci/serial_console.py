@@ -6,7 +6,7 @@ import secrets
 from provision.errors import CloudError
 from provision.oci.api import Api, Json
 from provision.rented.serial_console import MOST_BYTES, briefly, end_of
-from provision.retry import PollWaits
+from provision.waiting import PollWaits
 
 CAPTURE_TIMEOUT_S = 60.0
 

@@ -1,16 +1,15 @@
 """What `doctor` looks at for OKE. Nothing is changed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from inventories.errors import InvalidInput
 from provision.errors import Denied, ProvisionError, Throttled, Unclear
+from provision.findings import Finding, run_checks
 from provision.oci import checks, rights
 from provision.oci.api import Api
 from provision.oci.resources.resource_types import KUBERNETES_KINDS, list_kind
 from provision.oke import offers
-from provision.parallel import run_all
-from provision.records import CloudCluster, Finding
+from provision.records import CloudCluster
 
 
 def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
@@ -20,14 +19,7 @@ def check(api: Api, cluster: CloudCluster, count: int) -> tuple[Finding, ...]:
         "permissions to create": lambda: _creating(api),
         f"shape and limits for {count} {cluster.shape}": lambda: _shape(api, cluster, count),
     }
-    outcomes = run_all(lambda one: one(), list(todo.values()))
-    found = [
-        replace(outcome, what=what)
-        if isinstance(outcome, Finding)
-        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
-        for what, outcome in zip(todo, outcomes, strict=True)
-    ]
-    return (checks.sdk(), *found)
+    return (checks.sdk(), *run_checks(todo))
 
 
 def _reading(api: Api) -> Finding:

@@ -5,7 +5,6 @@ The account is OCI's, and so are the network and whatever else clusters of virtu
 
 from dataclasses import replace
 
-from provision.clock import Clock
 from provision.oci.api import Api
 from provision.oci.cloud import OciCloud, configured, sdk
 from provision.oci.cloud import connect as connect_oci
@@ -14,6 +13,7 @@ from provision.oci.resources.resource_types import KUBERNETES_KINDS, is_live, li
 from provision.oke import names
 from provision.records import Instance, Resource, Target
 from provision.rented import tags
+from provision.waiting import Clock
 
 __all__ = ["OkeCloud", "configured", "connect", "sdk"]
 

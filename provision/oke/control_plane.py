@@ -6,18 +6,15 @@ from typing import Any
 
 import yaml
 
-from provision.clock import Clock
 from provision.errors import CloudError, CreateFailed, Gone, Unclear
 from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import is_live, list_kind, tags_of
 from provision.oke import requests
-from provision.provider import Say
 from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
-from provision.retry import PollWaits
-from provision.wait import once_unblocked, wait_until
+from provision.waiting import Clock, PollWaits, Say, once_unblocked, wait_until
 
 ACTIVE_WITHIN_S = 1800.0
 LISTED_WITHIN_S = 60.0

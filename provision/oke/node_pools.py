@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from provision.clock import Clock
 from provision.errors import Blocked, CloudError, CreateFailed, Gone
 from provision.oci.api import Api, Json
 from provision.oci.errors import from_message
@@ -18,13 +17,12 @@ from provision.oci.resources.resource_types import (
 )
 from provision.oke import names, requests, work_requests
 from provision.oke.control_plane import TAKEN_WITHIN_S, until_listed
-from provision.provider import Say
 from provision.records import CloudCluster, Resource
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.zones import remembered
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
-from provision.wait import once_unblocked, wait_until
+from provision.waiting import Clock, Say, once_unblocked, wait_until
 
 POOL = "node-pool"
 POOL_WITHIN_S = 2400.0

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from inventories.disk.store import ClusterFolder
-from provision.clock import Clock
 from provision.oke import service
 from provision.oke.cloud import sdk
 from provision.oke.facts import FACTS
 from provision.records import Target
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 from provision.rented.managed_kubernetes.service import KubernetesService
+from provision.waiting import Clock
 
 
 def provider(

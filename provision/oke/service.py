@@ -3,18 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from provision.clock import Clock
 from provision.errors import Capacity, CreateFailed, Quota
+from provision.findings import Finding
 from provision.oci.infrastructure import network, security_group
 from provision.oke import checks, control_plane, names, node_pools, offers, requests, tokens
 from provision.oke.cloud import OkeCloud
 from provision.oke.cloud import connect as connect_cloud
 from provision.oke.facts import FACTS
-from provision.records import CloudCluster, EndGuard, Finding, Offer, Target
+from provision.records import CloudCluster, EndGuard, Offer, Target
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.service import Work
 from provision.rented.managed_kubernetes.zones import end_machines, in_first_zone
 from provision.rented.teardown import BLOCKED_TIMEOUT_S
+from provision.waiting import Clock
 
 COMMAND = "oke-token"
 """The command of gpuctl that prints a credential."""

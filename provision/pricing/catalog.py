@@ -7,8 +7,7 @@ name alone whose it would be. Prices that were asked for since are in `provision
 import re
 
 from inventories.did_you_mean import nearest
-from provision.pricing.shape import Shape
-from provision.provider_registry import descriptions
+from provision.clouds import Shape, descriptions
 
 SHAPES: dict[str, Shape] = {shape.name: shape for cloud in descriptions() for shape in cloud.shapes}
 """By name."""

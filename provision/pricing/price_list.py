@@ -9,12 +9,12 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from inventories.clocks import awake_s
 from provision.errors import CloudError
+from provision.waiting import Say
 
 SILENCE_S = 30.0
 """How long a server may say nothing."""
@@ -27,23 +27,9 @@ LONGEST_LINE = 1 << 16
 MEGABYTE = 1_000_000
 TOLD_EVERY = 100 * MEGABYTE
 
-Say = Callable[[str], None]
-
 
 class NotUsable(ValueError):
     """A list that is not what we know such a list to be; the message is a clause."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a vendor's list says."""
-
-    url: str
-    """Where it was read."""
-    usd_per_hour: dict[str, float]
-    """By the shape's name."""
-    disk_usd_per_gb_month: float | None = None
-    """Of boot volumes; None: the list was not asked, or does not tell."""
 
 
 def price_of(value: object) -> float | None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from inventories.disk import codec, files
 from inventories.errors import CorruptFile
+from provision.clouds import describe, price_region
 from provision.errors import CloudError
 from provision.pricing.catalog import SHAPES, provider_by_name
-from provision.provider_registry import describe
-from provision.regions import price_region
 
 Say = Callable[[str], None]
 

@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from inventories.errors import InvalidInput
 from inventories.money import dollars
 from inventories.spec import LEAST_TTL_S
+from provision.clouds import refresh_command
 from provision.errors import RefusedPlan
-from provision.records import Target
-from provision.regions import refresh_command
-from provision.rented.tags import read_time
+from provision.records import Target, read_time
 
 _UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60))
 

@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 
-from provision.provider_registry import describe
-from provision.records import CloudCluster, EndGuard, GuardName, PlannedEnd, ScheduledEnd
-from provision.rented.tags import read_time
+from provision.clouds import describe
+from provision.records import CloudCluster, EndGuard, GuardName, PlannedEnd, ScheduledEnd, read_time
 
 SCHEDULE: GuardName = "cloud schedule"
 POWER_OFF: GuardName = "machine power-off"

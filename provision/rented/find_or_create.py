@@ -10,10 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inventories.disk.store import Journal
-from provision.clock import Clock
 from provision.errors import CloudError, TokenSpent, Unclear
-from provision.provider import Say, quiet
-from provision.retry import PollWaits
+from provision.waiting import Clock, PollWaits, Say, quiet
 
 TOKEN_LIFE_S = 20 * 3600.0
 """OCI forgets a token after 24 hours."""

@@ -4,12 +4,16 @@ A cloud's own package translates these few questions into its SDK's calls, and t
 `provision.errors`. Whatever decides about machines (how many, where, what is undone) is written once, in this folder.
 """
 
+import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
+from provision.clouds import describe, installed
+from provision.errors import UnknownProvider
+from provision.findings import Finding
 from provision.records import (
     CloudCluster,
-    Finding,
     Infrastructure,
     Instance,
     NewMachine,
@@ -20,6 +24,7 @@ from provision.records import (
     Target,
     Zone,
 )
+from provision.waiting import Clock, SystemClock
 
 
 class Ensure(Protocol):
@@ -182,3 +187,42 @@ class SchedulesEnd(Protocol):
 
         Raises CloudError.
         """
+
+
+def connect(target: Target, clock: Clock | None = None) -> Cloud:
+    """Return the account and region of `target`.
+
+    Raises:
+        BadCredentials: the account is not usable with the credentials here.
+        UnknownProvider: the cloud's SDK is missing.
+    """
+    cloud: Cloud = _control(target.provider).connect(target, clock=clock or SystemClock())
+    return cloud
+
+
+def configured(cloud: str) -> bool:
+    """Return whether the cloud is set up on this computer, rightly or not. Asks no account."""
+    is_configured: bool = _control(cloud).configured()
+    return is_configured
+
+
+def sdk(cloud: str) -> Finding:
+    """Return a finding with the version of the cloud's SDK. Asks no account."""
+    finding: Finding = _control(cloud).sdk()
+    return finding
+
+
+def outline(cluster: CloudCluster, machines: Sequence[NewMachine]) -> tuple[Offer, Preview]:
+    """Return the offer and the preview of these machines for an unknown account."""
+    outlined: tuple[Offer, Preview] = _control(cluster.target.provider).outline(cluster, machines)
+    return outlined
+
+
+def _control(cloud: str) -> ModuleType:
+    description = describe(cloud)
+    if not installed(cloud):
+        raise UnknownProvider(
+            f"Provider {cloud} needs the Python package '{description.sdk}'. Install it beside gpuctl: "
+            f"`pip install {description.sdk}`."
+        )
+    return importlib.import_module(description.control)

@@ -1,7 +1,7 @@
 """An instance of a cloud as a machine of the inventory."""
 
 from inventories.machine import Machine, MachineState
-from provision.provider_registry import describe
+from provision.clouds import describe
 from provision.records import CloudCluster, Instance, InstanceState
 from provision.rented.state import CloudState
 from provision.rented.tags import LAUNCH

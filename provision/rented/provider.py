@@ -13,15 +13,14 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
 from inventories.spec import Spec
-from provision.clock import Clock, SystemClock
+from provision.clouds import describe
 from provision.errors import BadCredentials, CloudError, OtherAccount
+from provision.findings import Finding
 from provision.parallel import together
-from provision.provider import Leftover, Plan, Say, quiet
-from provision.provider_registry import connect, describe, sdk
+from provision.provider import Leftover, Plan
 from provision.records import (
     CloudCluster,
     EndGuard,
-    Finding,
     Infrastructure,
     Instance,
     Offer,
@@ -32,7 +31,7 @@ from provision.records import (
 from provision.rented import teardown
 from provision.rented.ends import ends_bill, guards, is_late, not_scheduled
 from provision.rented.find_or_create import JournaledEnsure, all_gone, recent_makings
-from provision.rented.interface import Cloud, Ensure, SchedulesEnd
+from provision.rented.interface import Cloud, Ensure, SchedulesEnd, connect, sdk
 from provision.rented.launch.launch_in_zones import ensure_running
 from provision.rented.launch.single_launch import LaunchContext
 from provision.rented.machines import STATES, machine_of
@@ -43,6 +42,7 @@ from provision.rented.state import CloudState
 from provision.rented.tags import LAUNCH
 from provision.ssh_keys import ensure_key
 from provision.unsupported_options import refuse_unsupported
+from provision.waiting import Clock, Say, SystemClock, quiet
 
 HONOURED = frozenset(
     {

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from provision.clock import Clock
-from provision.retry import Retry
+from provision.waiting import Clock, Retry
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from inventories.disk import codec, files, lock
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile
-from provision.provider_registry import base_of
+from provision.clouds import base_of
 from provision.records import CloudCluster, Target, Zone
 
 NETWORK_LOCK_WAIT_S = 2700.0

@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
-from provision.clock import Clock, SystemClock
 from provision.errors import CloudError
 from provision.pricing.spending import cost_so_far
-from provision.provider import Leftover, Say
-from provision.records import Instance, Resource
+from provision.provider import Leftover
+from provision.records import Instance, Resource, read_time
 from provision.rented import tags
 from provision.rented.interface import Cloud
 from provision.rented.teardown import remove
+from provision.waiting import Clock, Say, SystemClock
 
 Price = Callable[[str], float | None]
 """What a machine of a shape costs, USD an hour. None: not known."""
@@ -44,7 +44,7 @@ class FoundCluster:
 
     def expired(self, now: datetime) -> bool:
         """Whether the time that it was given is over."""
-        end = tags.read_time(self.expires_at)
+        end = read_time(self.expires_at)
         return end is not None and end <= now
 
     def cost_usd(self, now: datetime) -> float | None:
@@ -123,7 +123,7 @@ def _cluster(
 def _expires_at(every: Sequence[Mapping[str, str]]) -> str | None:
     """The latest end that the tags tell; None where one of them can't be read: somebody meant something."""
     told = {of[tags.EXPIRES] for of in every if tags.EXPIRES in of}
-    ends = {text: end for text in told if (end := tags.read_time(text)) is not None}
+    ends = {text: end for text in told if (end := read_time(text)) is not None}
     return max(ends, key=lambda text: ends[text]) if ends and len(ends) == len(told) else None
 
 

@@ -5,9 +5,8 @@ tag `gpuctl` alone may be somebody else's word for something.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
-from provision.provider_registry import KUBERNETES
+from provision.clouds import KUBERNETES
 
 CLUSTER = "gpuctl"
 """The cluster's name; NETWORK on what all clusters of a region share."""
@@ -77,15 +76,6 @@ def is_of(tags: Mapping[str, str], provider: str) -> bool:
 def is_shared(tags: Mapping[str, str]) -> bool:
     """Whether it belongs to the network that clusters share."""
     return tags.get(CLUSTER) == NETWORK
-
-
-def read_time(text: str | None) -> datetime | None:
-    """An ISO 8601 time, in UTC where it names no other zone. None: there is none, or it can't be read."""
-    try:
-        found = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None  # anybody can edit a tag
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -8,15 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from provision.clock import Clock
 from provision.errors import BadCredentials, Blocked, CloudError, LeftBehind, Throttled, Unclear
 from provision.parallel import run_all
-from provision.progress import Progress
-from provision.provider import Leftover, Say
+from provision.provider import Leftover
 from provision.records import Instance, Resource
 from provision.rented import tags
 from provision.rented.interface import Cloud, SchedulesEnd
-from provision.retry import PollWaits, Reminders
+from provision.waiting import Clock, PollWaits, Progress, Reminders, Say
 
 ENDED_TIMEOUT_S = 1800.0
 """Bare-metal machines take long to end."""
@@ -178,7 +176,7 @@ class _Teardown:
             if isinstance(self._cloud, SchedulesEnd):
                 self._cloud.end_pools(self._cluster_ids)
             self._cloud.terminate(ids)
-            reminders.asked(ids)
+            reminders.sent(ids)
             return {}
         except BadCredentials:
             raise

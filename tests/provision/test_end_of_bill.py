@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from provision.provider_registry import describe
+from provision.clouds import describe
 from provision.records import CloudCluster, Offer, Target
 
 AT = "2026-11-27T17:30:00+00:00"

@@ -24,13 +24,12 @@ from cryptography.hazmat.primitives.serialization import (
 from inventories.errors import InvalidInput
 from provision.aws import credentials as aws_credentials
 from provision.aws.api import Api as AwsApi
-from provision.clock import SystemClock
 from provision.errors import BadCredentials, NoAnswer
 from provision.oci.api import Api as OciApi
 from provision.oci.credentials import Credentials, find
 from provision.reachable import resolve
 from provision.records import Target
-from provision.retry import FIRST_ANSWER_S, UNCLEAR_FOR_S, Retry
+from provision.waiting import FIRST_ANSWER_S, UNCLEAR_FOR_S, Retry, SystemClock
 
 
 def credentials(folder: Path) -> Credentials:

@@ -9,9 +9,10 @@ import pytest
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
+from provision.clouds import CLOUDS, PROVIDERS
 from provision.errors import ProvisionError, UnknownShape
 from provision.pricing.catalog import SHAPES
-from provision.provider_registry import CLOUDS, PROVIDERS, infer, load
+from provision.registry import infer, load
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_shapes_have_1_2_4_or_8_gpus():
 def test_providers_module_imports_no_provider_or_sdk(script):
     program = script("""
 import json
-import provision.provider_registry
+import provision.clouds, provision.registry
 heavy = ["asyncssh", "psutil", "cryptography", "boto3", "oci"]
 heavy += ["provision.local.provider", "provision.hosts", "provision.pricing.catalog", "provision.rented.provider"]
 print(json.dumps([name for name in heavy if name in sys.modules]))

@@ -7,7 +7,7 @@ import pytest
 from clocks import StepClock
 
 from provision.errors import Denied, Throttled, Unclear
-from provision.retry import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Reminders, Retry
+from provision.waiting import THROTTLED_FOR_S, UNCLEAR_FOR_S, PollWaits, Reminders, Retry
 
 
 def failing(times: int, error: Exception) -> tuple[Callable[[], str], list[int]]:
@@ -76,7 +76,7 @@ def test_reminders_come_due_at_growing_intervals() -> None:
     assert reminders.due(["b", "a"]) == ["a", "b"]
     while clock.time <= 1000:
         if reminders.due(["a"]):
-            reminders.asked(["a"])
+            reminders.sent(["a"])
             asked_at.append(clock.time)
         clock.sleep(10)
     assert asked_at == [0, 30, 90, 210, 450, 930]

@@ -8,7 +8,8 @@ import pytest
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
-from provision.provider_registry import PROVIDERS, load
+from provision.clouds import PROVIDERS
+from provision.registry import load
 from provision.unsupported_options import OPTIONS, refuse_unsupported
 
 CLOUDS_ONLY = [

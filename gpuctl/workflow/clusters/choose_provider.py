@@ -7,9 +7,9 @@ from gpuctl.command_line.options import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec
+from provision.clouds import CLOUDS, RENTED, base_of
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
-from provision.provider_registry import CLOUDS, RENTED, base_of
 
 MOST_OF_A_NAME = 16
 """Characters of a cluster's name that a name made of it has."""
@@ -22,8 +22,8 @@ def taken(spec: Spec) -> Spec:
     are of different clouds.
     """
     from gpuctl.shape_names import proposals, written
+    from provision.clouds import refuse_foreign
     from provision.pricing.catalog import provider_by_name
-    from provision.regions import refuse_foreign
 
     provider = spec.provider
     if spec.shape is not None and provider in (None, *RENTED):
@@ -45,7 +45,8 @@ def taken(spec: Spec) -> Spec:
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
     """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
-    from provision.provider_registry import check_name, infer, load
+    from provision.clouds import check_name
+    from provision.registry import infer, load
 
     had = provider_name(folder)
     if had is not None and spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
@@ -74,7 +75,8 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
     """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
-    from provision.provider_registry import infer, names
+    from provision.clouds import names
+    from provision.registry import infer
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None, context=None):

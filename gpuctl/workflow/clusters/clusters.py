@@ -19,7 +19,7 @@ from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from provision.provider_registry import RENTED
+from provision.clouds import RENTED
 from provision.records import EndGuard
 
 AT_ONCE = 8

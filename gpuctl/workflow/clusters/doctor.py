@@ -14,7 +14,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.spec import Spec
 from provision.errors import ProvisionError
-from provision.records import Finding
+from provision.findings import Finding
 
 
 def doctor(app: App, spec: Spec) -> dict[str, Any]:
@@ -80,7 +80,8 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
 def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
     """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
     from gpuctl.workflow.clusters.choose_provider import choose_provider, taken
-    from provision.provider_registry import check_name, infer, load
+    from provision.clouds import check_name
+    from provision.registry import infer, load
 
     if spec == replace(spec, provider=None, shape=None, context=None) and not folder.exists():
         yield Finding(

@@ -32,7 +32,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
     name = provider_name(folder)
     if name is None:
         return _nothing_there(app, folder)
-    from provision.provider_registry import load
+    from provision.registry import load
 
     with folder.lock("down", on_wait=app.output.say):
         if provider_name(folder) is None:  # another `down` was faster

@@ -13,18 +13,17 @@ from gpuctl.text import dollars, plural
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
+from provision.clouds import CLOUDS, descriptions, installed
 from provision.errors import ProvisionError
 from provision.pricing import prices
 from provision.pricing.prices import Prices
 from provision.provider import Leftover
-from provision.provider_registry import CLOUDS, descriptions, installed
-from provision.records import Target
+from provision.records import Target, read_time
 from provision.rented.find_or_create import all_gone
 from provision.rented.interface import Cloud
 from provision.rented.scan import ScanResult, Scope, name_of, scan
 from provision.rented.state import CloudState
 from provision.rented.tagged_clusters import FoundCluster, Price, RegionContents, reap
-from provision.rented.tags import read_time
 
 
 @dataclass(frozen=True, kw_only=True)

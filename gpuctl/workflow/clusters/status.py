@@ -15,13 +15,14 @@ from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine, MachineState
+from provision.clouds import RENTED
+from provision.clouds import describe as describe_cloud
 from provision.errors import UNHEARD, ProvisionError
 from provision.pricing import spending
 from provision.pricing.prices import price_of
 from provision.provider import Provider
-from provision.provider_registry import RENTED, load
-from provision.provider_registry import describe as describe_cloud
 from provision.records import EndGuard
+from provision.registry import load
 from provision.rented import ends
 from provision.rented.state import CloudState
 from remote.sessions.fanout import fan_out, values

@@ -35,9 +35,9 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
+from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
-from provision.provider_registry import RENTED
 from provision.records import EndGuard
 from provision.rented.ends import POWER_OFF
 from provision.rented.launch.user_data import EXPIRE_UNIT

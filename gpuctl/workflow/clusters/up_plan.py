@@ -13,10 +13,9 @@ from gpuctl.text import clean, nothing_ends, plural
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup
 from inventories.gpu_driver import DriverPlan
 from inventories.money import dollars
+from provision.clouds import KUBERNETES, RENTED, refresh_command
 from provision.provider import DAY_S, Plan
-from provision.provider_registry import KUBERNETES, RENTED
 from provision.records import PlannedResource, Terms
-from provision.regions import refresh_command
 from provision.rented.planning.drivers import system_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from typing import Any
 from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s
 from inventories.spec import LEAST_TTL_S
+from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import Prices
 from provision.pricing.spending import ttl_text
-from provision.provider_registry import describe
-from provision.regions import price_region
 from provision.rented.planning.planned_resources import disk_hourly_usd
 
 TTL_MARGIN = 1.25

@@ -11,9 +11,9 @@ from gpuctl.workflow.jobs.check import compared
 from gpuctl.workflow.jobs.measured import measured_runs
 from gpuctl.workflow.runs.request.request import value_of
 from gpuctl.workflow.runs.strategy.ask import ask, machines_of_shape
+from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import load
-from provision.pricing.shape import Shape
 
 COUNTS = (1, 2, 4, 8)
 """Of machines, where nobody says how many."""

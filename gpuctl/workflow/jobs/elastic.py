@@ -29,7 +29,7 @@ from inventories.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
-    from provision.provider import Say
+    from provision.waiting import Say
     from remote.checks.facts import Facts
     from remote.launchers import Service
     from remote.runs.monitor import RunMonitor

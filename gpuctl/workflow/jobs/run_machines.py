@@ -21,8 +21,9 @@ from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
 from inventories.run import Result, Run
 from inventories.spec import Spec
+from provision.clouds import RENTED
 from provision.errors import NoCapacity, ProvisionError
-from provision.provider_registry import RENTED, load
+from provision.registry import load
 from provision.rented.state import CloudState
 from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS
 

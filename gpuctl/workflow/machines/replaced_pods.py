@@ -20,8 +20,8 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Machine
 from provision.errors import Throttled, Unclear
-from provision.provider import Say
-from provision.provider_registry import pods_of
+from provision.registry import pods_of
+from provision.waiting import Say
 
 if TYPE_CHECKING:
     from provision.kubernetes.pods import Pods

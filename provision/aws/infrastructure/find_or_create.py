@@ -1,17 +1,15 @@
 """Finding what there is by its tags, and creating what is missing: what all of the infrastructure has in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from provision.aws.api import Api
+from provision.aws.api import Api, Item
 from provision.aws.requests import Request
-from provision.clock import Clock
 from provision.errors import Exists
 from provision.rented.interface import Ensure
-from provision.retry import PollWaits
+from provision.waiting import Clock, PollWaits
 
-Item = Mapping[str, Any]
 Pick = Callable[[Sequence[Item]], Item | None]
 Read = Callable[[], list[Any]]
 T = TypeVar("T")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, named
+from provision.aws.api import Item
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, named
 from provision.errors import Exists
 from provision.records import CloudCluster
 from provision.rented.interface import Ensure

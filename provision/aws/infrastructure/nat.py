@@ -9,16 +9,15 @@ from functools import partial
 from typing import Any
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
+from provision.aws.api import Item
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
 from provision.aws.infrastructure.subnets import leads_to
 from provision.aws.requests import Request
 from provision.aws.resources import deletion, listing
 from provision.errors import Blocked, CloudError, Exists, TokenSpent
-from provision.progress import Progress
-from provision.provider import Say, quiet
 from provision.records import CloudCluster, Resource
 from provision.rented.interface import Ensure
-from provision.retry import CLOSE_SHARE, PollWaits
+from provision.waiting import CLOSE_SHARE, PollWaits, Progress, Say, quiet
 
 READY_TIMEOUT_S = 600.0
 """AWS takes one to three minutes."""

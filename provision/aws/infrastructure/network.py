@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
+from provision.aws.api import Item
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
 from provision.aws.infrastructure.key_pair import ensure_key
 from provision.aws.infrastructure.nat import (
     ADDRESS_TAKEN,

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
+from provision.aws.api import Item
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
 from provision.aws.requests import Request
 from provision.errors import Exists, Gone
 from provision.records import CloudCluster

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 
 from provision.aws import requests
-from provision.aws.infrastructure.find_or_create import Item, Read, ResourceMaker, lowest, named
+from provision.aws.api import Item
+from provision.aws.infrastructure.find_or_create import Read, ResourceMaker, lowest, named
 from provision.aws.requests import EVERYWHERE, Request, tags_in
 from provision.errors import Exists
 from provision.records import CloudCluster, Zone

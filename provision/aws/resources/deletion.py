@@ -9,11 +9,10 @@ from provision.aws.requests import filters
 from provision.aws.resources.deletion_blockers import blockers
 from provision.aws.resources.listing import listed
 from provision.aws.resources.resource_types import KINDS, Kind
-from provision.clock import Clock
 from provision.errors import Blocked, CloudError, Gone
 from provision.records import Resource
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import Clock, PollWaits
 
 GONE_WITHIN_S = 15.0
 MOST_NAMED = 5

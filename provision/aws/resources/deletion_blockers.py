@@ -1,7 +1,6 @@
 """What stands in the way of deleting a resource, by name."""
 
-from provision.aws.api import Api
-from provision.aws.infrastructure.find_or_create import Item
+from provision.aws.api import Api, Item
 from provision.aws.requests import filters
 from provision.aws.resources.listing import attachments
 from provision.aws.resources.resource_types import Kind

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from provision.aws import instances
-from provision.aws.api import Api
-from provision.aws.infrastructure.find_or_create import Item
+from provision.aws.api import Api, Item
 from provision.aws.requests import ours, tags_in
 from provision.aws.resources.resource_types import KINDS, Kind
 from provision.parallel import run_all, values

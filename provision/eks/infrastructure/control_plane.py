@@ -5,16 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.aws.api import SETTLE_S, Api
-from provision.clock import Clock
 from provision.eks import names, requests
 from provision.eks.infrastructure.roles import partition_of, refuse_strangers
 from provision.eks.lists import whole
 from provision.errors import Blocked, CloudError, CreateFailed, Exists, Gone
-from provision.provider import Say
 from provision.records import CloudCluster
 from provision.rented.interface import Ensure
-from provision.retry import PollWaits
-from provision.wait import wait_until
+from provision.waiting import Clock, PollWaits, Say, wait_until
 
 ACTIVE_WITHIN_S = 2400.0
 ADDON_WITHIN_S = 1200.0

@@ -9,7 +9,6 @@ from provision.aws.api import Api
 from provision.aws.errors import KEY_REFUSED, key_hint
 from provision.aws.infrastructure.find_or_create import named
 from provision.aws.requests import filters, tagged
-from provision.clock import Clock
 from provision.eks import names, requests
 from provision.eks.infrastructure.auto_scaling import (
     NO_SCALING_GROUP,
@@ -33,12 +32,11 @@ from provision.errors import (
     Gone,
     Quota,
 )
-from provision.provider import Say
 from provision.records import CloudCluster
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.managed_kubernetes.zones import remembered
-from provision.wait import wait_until
+from provision.waiting import Clock, Say, wait_until
 
 GROUP_WITHIN_S = 2400.0
 """EKS itself gives up after about half an hour."""

@@ -6,13 +6,12 @@ from typing import Any
 
 from provision.aws.api import Api
 from provision.aws.resources import deletion
-from provision.clock import Clock
 from provision.eks.lists import whole
 from provision.eks.resources import listing
 from provision.errors import Blocked, Gone
 from provision.records import Resource
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import Clock, PollWaits
 
 Delete = Callable[[Api, Resource], None]
 

@@ -7,7 +7,7 @@ from provision.oci.api import Api, Json
 from provision.oci.resources.resource_types import KINDS, is_live, list_kind, tags_of
 from provision.parallel import run_all, values
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import PollWaits
 
 READY_TIMEOUT_S = 120.0
 

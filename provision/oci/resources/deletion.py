@@ -11,7 +11,7 @@ from provision.oci.resources.deletion_blockers import blockers
 from provision.oci.resources.resource_types import GOING, GONE, is_live, kind_of, list_kind
 from provision.records import Resource
 from provision.rented import tags
-from provision.retry import PollWaits
+from provision.waiting import PollWaits
 
 DELETE_PATIENCE_S = 15.0
 MOST_NAMED = 5

@@ -32,8 +32,8 @@ from provision.rented.launch.single_launch import (
 )
 from provision.rented.launch.user_data import user_data
 from provision.rented.state import Launch
-from provision.retry import CLOSE_SHARE, PollWaits, Reminders
 from provision.ssh_keys import new_key
+from provision.waiting import CLOSE_SHARE, PollWaits, Reminders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ class _Launching:
             if surplus := reminders.due(m.id for m in others if m.alive):
                 self._say(f"ending {', '.join(surplus)}, which no rank needs …")
                 self._cloud.terminate(surplus)
-                reminders.asked(surplus)
+                reminders.sent(surplus)
             self._clock.sleep(waits.next())
 
     def _all_running(self, count: int, seen: dict[int, str]) -> tuple[Instance, ...]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from inventories.disk.store import Journal
-from provision.clock import Clock
 from provision.errors import (
     BadCredentials,
     Capacity,
@@ -18,13 +17,11 @@ from provision.errors import (
     Unclear,
 )
 from provision.parallel import run_all
-from provision.progress import Progress
-from provision.provider import Say
 from provision.records import CloudCluster, Instance, Offer
 from provision.rented.interface import Cloud
 from provision.rented.state import CloudState, Launch
 from provision.rented.tags import LAUNCH
-from provision.retry import CLOSE_SHARE, PollWaits, Reminders
+from provision.waiting import CLOSE_SHARE, Clock, PollWaits, Progress, Reminders, Say
 
 RUNNING_TIMEOUT_S = 1800.0
 """Bare-metal machines take up to 20 minutes."""
@@ -207,7 +204,7 @@ class LaunchAttempt:
                     self._say(f"undoing the launch in {launch.zone} …")
                 self._cloud.terminate(to_ask)
                 # A call for a machine that the cloud does not list yet may have gone unheard.
-                reminders.asked(i for i in to_ask if i in states)
+                reminders.sent(i for i in to_ask if i in states)
             self._clock.sleep(waits.next())
         self._save(self.launch.ended("undone"))
         self._say(f"no machine is left of the launch in {launch.zone}")

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inventories.kube_context import not_strict
-from provision.clock import Clock
 from provision.errors import BadCredentials
-from provision.provider import Say
-from provision.wait import wait_until
+from provision.waiting import Clock, Say, wait_until
 
 ANSWERS_WITHIN_S = 600.0
 TIMEOUT_S = 10.0

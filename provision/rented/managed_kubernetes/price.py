@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from provision.clouds import base_of, describe
 from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import Prices
-from provision.provider_registry import base_of, describe
 from provision.records import CloudCluster, Offer
 from provision.rented.planning import planned_resources
 

@@ -13,14 +13,14 @@ from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import GpuctlError, InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.clock import Clock, SystemClock
+from provision.clouds import describe
 from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
+from provision.findings import Finding
 from provision.kubernetes.images import full_name
 from provision.kubernetes.pods import Pods
 from provision.parallel import together
-from provision.provider import Leftover, Plan, Say, quiet
-from provision.provider_registry import describe
-from provision.records import CloudCluster, EndGuard, Finding, Target
+from provision.provider import Leftover, Plan
+from provision.records import CloudCluster, EndGuard, Target
 from provision.rented import teardown
 from provision.rented.find_or_create import JournaledEnsure, all_gone, recent_makings
 from provision.rented.managed_kubernetes import api_server, kubeconfig
@@ -33,6 +33,7 @@ from provision.rented.planning.plan import wanted_cluster
 from provision.rented.planning.spec_checks import refuse_elsewhere
 from provision.rented.state import CloudState
 from provision.unsupported_options import refuse_unsupported
+from provision.waiting import Clock, Say, SystemClock, quiet
 
 
 class ManagedKubernetes:

@@ -5,20 +5,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from provision.findings import Finding
 from provision.pricing.prices import Prices
-from provision.provider import Say
-from provision.records import (
-    CloudCluster,
-    EndGuard,
-    Finding,
-    Offer,
-    PlannedRequest,
-    PlannedResource,
-    Resource,
-)
+from provision.records import CloudCluster, EndGuard, Offer, PlannedRequest, PlannedResource, Resource
 from provision.rented.interface import Cloud, Ensure
 from provision.rented.managed_kubernetes.api_server import ApiServer
 from provision.rented.managed_kubernetes.price import Beside
+from provision.waiting import Say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.machine import Machine
-from provision.clock import Clock
 from provision.errors import ProvisionError
 from provision.kubernetes import objects, operators, record
 from provision.kubernetes.api import POD, Api, connect
 from provision.kubernetes.pods import Pods, rank_of, state_of, undo
 from provision.kubernetes.record import KubernetesCluster
-from provision.provider import Leftover, Say
+from provision.provider import Leftover
 from provision.records import CloudCluster, Offer
+from provision.waiting import Clock, Say
 
 GPU_NODES = {objects.GROUP_LABEL: "gpu"}
 

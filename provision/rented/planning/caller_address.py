@@ -8,7 +8,7 @@ import urllib.request
 
 from inventories.deadline import within
 from inventories.errors import InvalidInput
-from provision.records import Finding
+from provision.findings import Finding
 
 ADDRESS_URL = "https://checkip.amazonaws.com"
 """Answers with the caller's address and nothing else."""

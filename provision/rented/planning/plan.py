@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from inventories.gpu_driver import unknown_branch
 from inventories.spec import Spec
+from provision.clouds import describe
 from provision.errors import BadCredentials, CloudError
 from provision.owner import owner
 from provision.pricing.catalog import last_driver_branch, nvidia_by_name
@@ -14,10 +15,9 @@ from provision.pricing.plan_price import PlanPrice
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost
 from provision.provider import Plan, PlannedMachine
-from provision.provider_registry import describe
-from provision.provider_registry import outline as outline_of
 from provision.records import CloudCluster, Instance, Offer, Resource, Target
 from provision.rented.interface import Cloud
+from provision.rented.interface import outline as outline_of
 from provision.rented.machines import machine_of
 from provision.rented.planning import caller_address, planned_resources
 from provision.rented.planning.drivers import expected_plan

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
+from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
 from provision.provider import PlannedMachine
-from provision.provider_registry import describe
 from provision.records import (
     CloudCluster,
     Instance,
@@ -19,7 +19,6 @@ from provision.records import (
     Preview,
     ResourceAction,
 )
-from provision.regions import price_region
 from provision.rented.ends import ends_bill
 
 

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from inventories.errors import InvalidInput
 from inventories.spec import Spec
+from provision.clouds import describe
 from provision.errors import NoCapacity, RefusedPlan, UnknownShape
 from provision.pricing.catalog import SHAPES, nearest_shapes
 from provision.pricing.spending import expires_at, ttl_text
-from provision.provider_registry import describe
 from provision.records import BootImage, CloudCluster, Instance, Offer, Resource
 from provision.rented import tags
 

@@ -1,9 +1,9 @@
 """A whole cloud in one folder: the template for another one.
 
 Its account is in memory, and its machines are real SSH servers on loopback. The line that adds it stands here, as
-gpuctl's own tables have no toys; another cloud's stands in `provision/provider_registry.py`.
+gpuctl's own tables have no toys; another cloud's stands in `provision/clouds.py`.
 """
 
-from provision.provider_registry import CLOUDS
+from provision.clouds import CLOUDS
 
 CLOUDS["toy"] = "tests.fakes.toy_cloud.description"

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.clock import Clock
 from provision.errors import UnknownShape
+from provision.findings import Finding
 from provision.records import (
     CloudCluster,
-    Finding,
     Infrastructure,
     Instance,
     NewMachine,
@@ -20,6 +19,7 @@ from provision.records import (
 from provision.rented import tags
 from provision.rented.interface import Ensure
 from provision.rented.planning.preview import Previewer
+from provision.waiting import Clock
 from tests.fakes.toy_cloud.account import Account, account
 from tests.fakes.toy_cloud.description import SHAPES
 

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from inventories.gpu_driver import NO_DRIVER
-from provision.pricing.price_list import Answer, Say
-from provision.pricing.shape import Shape
+from provision.clouds import CloudDescription, PublicPrices, Shape
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
-from provision.rented.description import CloudDescription
+from provision.waiting import Say
 
 SHAPES = tuple(
     Shape(
@@ -23,8 +22,8 @@ SHAPES = tuple(
 )
 
 
-def _read_prices(region: str, say: Say) -> Answer:
-    return Answer(url="https://toy.test/prices", usd_per_hour={shape.name: 0.25 for shape in SHAPES})
+def _read_prices(region: str, say: Say) -> PublicPrices:
+    return PublicPrices(url="https://toy.test/prices", usd_per_hour={shape.name: 0.25 for shape in SHAPES})
 
 
 def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:

@@ -12,9 +12,9 @@ import pytest
 from inventories.disk.store import Journal
 from provision.aws.cloud import AwsCloud
 from provision.errors import Blocked
-from provision.provider import Say, quiet
 from provision.records import CloudCluster, Infrastructure, Instance, NewMachine, Offer, Target, Zone
 from provision.rented.find_or_create import JournaledEnsure
+from provision.waiting import Say, quiet
 from tests.fakes.client import FakeCloud, start_fake
 
 SPEED = 50.0

@@ -10,7 +10,8 @@ from provision.aws import checks, disk_key, quotas
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud
 from provision.errors import CloudError
-from provision.records import CloudCluster, Finding
+from provision.findings import Finding
+from provision.records import CloudCluster
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import a_cluster
 

@@ -12,10 +12,10 @@ from provision import errors
 from provision.aws import credentials, requests
 from provision.aws.api import Api
 from provision.aws.cloud import AwsCloud, connect
-from provision.clock import SystemClock
 from provision.parallel import run_all
 from provision.records import NewMachine, Resource, Target, Zone
 from provision.rented.interface import Cloud
+from provision.waiting import SystemClock
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import FastClock, User, a_cluster, operations, running
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from provision.clock import SystemClock
 from provision.oci.cloud import OciCloud
 from provision.rented import tags
 from provision.rented.teardown import remove
+from provision.waiting import SystemClock
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, operations, until
 

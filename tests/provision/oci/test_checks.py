@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from provision.findings import Finding
 from provision.oci import rights
 from provision.oci.cloud import OciCloud, connect
 from provision.oci.quotas import machine_limit
-from provision.records import Finding
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import Builder, FastClock, operations
 

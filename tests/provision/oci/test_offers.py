@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
+from provision.clouds import describe
 from provision.errors import UnknownShape
 from provision.oci import preview, shapes
 from provision.oci.cloud import OciCloud, connect
 from provision.oci.images import lookup
-from provision.provider_registry import describe
 from provision.rented.interface import Cloud
 from tests.fakes.client import FakeCloud
 from tests.provision.oci.building import AD, Builder, FastClock, operations

@@ -6,7 +6,7 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.spec import Spec
-from provision.provider_registry import load
+from provision.registry import load
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 
 

@@ -18,18 +18,19 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
 from inventories.spec import Spec
-from provision.clock import Clock
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
+from provision.findings import Finding
 from provision.pricing import prices
 from provision.pricing.prices import PriceList
 from provision.provider import Plan
-from provision.records import CloudCluster, Finding, Target
+from provision.records import CloudCluster, Target
 from provision.rented import tags
 from provision.rented.interface import Cloud
 from provision.rented.planning.caller_address import AddressUnknown
 from provision.rented.provider import CloudProvider
 from provision.rented.state import CloudState
 from provision.rented.teardown import remove
+from provision.waiting import Clock
 
 SHAPE = "VM.GPU.A10.1"
 SHAPE_OF = {"oci": "VM.GPU.A10.2", "aws": "g5.12xlarge"}

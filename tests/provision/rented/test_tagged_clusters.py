@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
+from provision.clouds import KUBERNETES, base_of
 from provision.errors import BadCredentials, CloudError, Denied, Unclear
-from provision.provider_registry import KUBERNETES, base_of
 from provision.records import Instance, Resource, Target, Zone
 from provision.rented import scan, tags
 from provision.rented.scan import ScanResult, Scope

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from provision.records import read_time
 from provision.rented import tags
 
 
@@ -63,9 +64,9 @@ def test_is_ours_rejects_foreign_or_partial_tags(of: dict[str, str]) -> None:
 
 def test_read_time_accepts_iso_formats_and_rejects_others() -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    assert tags.read_time("2026-11-21T12:00:00+00:00") == noon
-    assert tags.read_time("2026-11-21T12:00:00Z") == noon
-    assert tags.read_time("2026-11-21T12:00:00") == noon
-    assert tags.read_time("2026-11-21T14:00:00+02:00") == noon
+    assert read_time("2026-11-21T12:00:00+00:00") == noon
+    assert read_time("2026-11-21T12:00:00Z") == noon
+    assert read_time("2026-11-21T12:00:00") == noon
+    assert read_time("2026-11-21T14:00:00+02:00") == noon
     for text in (None, "", "never", "tomorrow noon", "2026-13-01", "21.11.2026"):
-        assert tags.read_time(text) is None
+        assert read_time(text) is None

@@ -9,7 +9,7 @@ from gpuctl.errors import Failed, Usage
 from gpuctl.scaling.network_links import nominal_gb_s
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s, setup_s
-from provision.pricing.shape import Shape
+from provision.clouds import Shape
 
 CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
 

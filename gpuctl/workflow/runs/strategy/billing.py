@@ -1,7 +1,6 @@
 """The time from the order of a machine to its first step, and the shortest time that its cloud bills."""
 
-from provision.pricing.shape import Shape
-from provision.provider_registry import CLOUDS, describe
+from provision.clouds import CLOUDS, Shape, describe
 
 VIRTUAL_MACHINE_S = 900.0
 """As long as `up` waits for a machine to boot, so packages and a driver have room in it. No vendor states a time."""

@@ -16,10 +16,10 @@ from provision.aws.infrastructure import nat
 from provision.aws.infrastructure.find_or_create import ResourceMaker
 from provision.aws.resources.resource_types import KINDS
 from provision.parallel import run_all, values
-from provision.provider import quiet
 from provision.records import Infrastructure, Zone
 from provision.rented import teardown
 from provision.rented.state import NETWORK_LOCK_WAIT_S
+from provision.waiting import quiet
 from tests.fakes.client import FakeCloud
 from tests.provision.aws.building import NEW, User, a_cluster, operations, running
 from tests.provision.aws.infrastructure.test_network import INFRASTRUCTURE, kinds

@@ -1,0 +1,34 @@
+"""Findings of `doctor`, and the frame in which a provider's checks run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from provision.parallel import run_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The result of one check of `doctor`."""
+
+    what: str
+    """The subject of the check, in a few words."""
+    ok: bool | None
+    """None: the check had no answer."""
+    detail: str
+    """The state that the check saw."""
+    fix: str = ""
+    """Whole sentences on what to do. Empty: nothing."""
+
+
+def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> tuple[Finding, ...]:
+    """Run checks side by side, and return a finding for each, by the subjects that are their keys.
+
+    A check that raises gives a finding without an answer.
+    """
+    outcomes = run_all(lambda check: check(), list(checks.values()))
+    return tuple(
+        replace(outcome, what=what)
+        if isinstance(outcome, Finding)
+        else Finding(what=what, ok=None, detail=f"It could not be found out. {outcome}")
+        for what, outcome in zip(checks, outcomes, strict=True)
+    )

@@ -1,0 +1,260 @@
+"""Time, retries and polls: everything in this package that waits for a cloud waits by these.
+
+The clock is a parameter everywhere, so that a simulation can run on a faster one. The SDKs' own retries are switched
+off: they can't tell a call that was refused from one whose reply was lost, and repeat both. A call without a token
+would then make its resource twice.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from inventories.clocks import awake_s
+from provision.errors import Blocked, CloudError, CreateFailed, NoAnswer, Throttled, Unclear
+
+T = TypeVar("T")
+
+FIRST_WAIT_S = 0.5
+MAX_WAIT_S = 30.0
+THROTTLED_FOR_S = 600.0
+UNCLEAR_FOR_S = 120.0
+FIRST_ANSWER_S = 2.0
+"""Retries of a service that has never answered. With one timeout, a person reads of it within 10 s."""
+CONNECT_TIMEOUT_S = 4.0
+FIRST_READ_S = 6.0
+"""Timeout of the first answer of a service to a call that only reads."""
+LONG_SHARE = 1 / 8
+CLOSE_SHARE = 1 / 20
+"""For a state on which a person waits to continue."""
+MAX_POLL_S = 15.0
+FIRST_REMINDER_S = 30.0
+PROGRESS_S = 15.0
+
+Say = Callable[[str], None]
+"""Takes one line of progress for people."""
+
+
+def quiet(line: str) -> None:
+    """Drop the line."""
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def now(self) -> float:
+        """Return the seconds since some moment; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+
+
+class SystemClock:
+    """The clock of this computer."""
+
+    def now(self) -> float:
+        """Return the seconds since some moment; never goes back."""
+        return awake_s()
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Patience with a cloud. Waits grow with jitter; both deadlines count from the first try."""
+
+    clock: Clock
+    throttled_for_s: float = THROTTLED_FOR_S
+    unclear_for_s: float = UNCLEAR_FOR_S
+    _answered: set[str] = field(default_factory=set)
+
+    def call(self, do: Callable[[], T], *, again: bool, service: str = "") -> T:
+        """Call `do` until it returns. A throttled call is repeated: the cloud did not do it.
+
+        Args:
+            do: The call.
+            again: `do` may also be repeated when its outcome is unclear, as it only reads, carries a token, or does
+                nothing the second time.
+            service: The server, of which some may answer and others not.
+
+        Raises:
+            CloudError: the error of the last try.
+        """
+        began = self.clock.now()
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                answer = do()
+                self._answered.add(service)
+                return answer
+            except CloudError as error:
+                if not isinstance(error, NoAnswer):
+                    self._answered.add(service)
+                if not isinstance(error, Throttled) and not (again and isinstance(error, Unclear)):
+                    raise
+                budget_s = self.throttled_for_s if isinstance(error, Throttled) else self.unclear_for_s
+                if service not in self._answered:
+                    budget_s = min(budget_s, FIRST_ANSWER_S)
+                wait = wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+                if self.clock.now() + wait - began > budget_s:
+                    raise
+            self.clock.sleep(wait)
+            wait_s = min(wait_s * 2, MAX_WAIT_S)
+
+
+def poll(
+    clock: Clock,
+    timeout_s: float = math.inf,
+    *,
+    first_s: float = 0.2,
+    longest_s: float = 5.0,
+    share: float = LONG_SHARE,
+    max_s: float = math.inf,
+) -> Iterator[float]:
+    """Yield the seconds since the begin before each look at a state, and sleep between the looks.
+
+    Waits grow by half from `first_s` to `longest_s`, in the long run to a `share` of the time that has passed, up to
+    `max_s`: with an eighth, half an hour costs some fifty looks. Ends after the first look past `timeout_s`, so the
+    code after the loop handles the deadline.
+    """
+    began = clock.now()
+    slept_s = 0.0
+    while True:
+        yield clock.now() - began
+        if clock.now() - began > timeout_s:
+            return
+        wait_s = max(first_s, slept_s * share)
+        first_s = min(first_s * 1.5, longest_s)
+        slept_s += wait_s
+        clock.sleep(min(wait_s, max_s))
+
+
+def first_result(clock: Clock, look: Callable[[], T | None], timeout_s: float) -> T | None:
+    """Return the first result of `look` that is not None. None: there was none until the deadline."""
+    for _ in poll(clock, timeout_s):
+        result = look()
+        if result is not None:
+            return result
+    return None
+
+
+def retry_while(
+    clock: Clock, do: Callable[[], T], transient: Callable[[CloudError], bool], timeout_s: float
+) -> T:
+    """Call `do` until it returns, or raises an error that is not `transient`, or the deadline has passed."""
+    deadline = clock.now() + timeout_s
+    for _ in poll(clock):
+        try:
+            return do()
+        except CloudError as error:
+            if not transient(error) or clock.now() > deadline:
+                raise
+    raise AssertionError("polls without a deadline do not end")
+
+
+class PollWaits:
+    """The waits of `poll`, one by one."""
+
+    def __init__(self, first_s: float = 0.2, longest_s: float = 5.0, share: float = LONG_SHARE) -> None:
+        self._next_s = first_s
+        self._longest_s = longest_s
+        self._share = share
+        self._passed_s = 0.0
+
+    def next(self) -> float:
+        """Return the seconds to wait before the next look."""
+        wait_s = max(self._next_s, self._passed_s * self._share)
+        self._next_s = min(self._next_s * 1.5, self._longest_s)
+        self._passed_s += wait_s
+        return wait_s
+
+
+class Reminders:
+    """The times to repeat a request that had no effect: after 30 s, then each time after twice as long."""
+
+    def __init__(self, clock: Clock, first_s: float = FIRST_REMINDER_S) -> None:
+        self._clock = clock
+        self._first_s = first_s
+        self._due: dict[str, tuple[float, float]] = {}
+        """Time of the next request by id, and the wait after it."""
+
+    def due(self, ids: Iterable[str]) -> list[str]:
+        """Return the ids to send a request for now, in order."""
+        now = self._clock.now()
+        return sorted(name for name in ids if name not in self._due or self._due[name][0] <= now)
+
+    def sent(self, ids: Iterable[str]) -> None:
+        """Note that the service took a request for these ids."""
+        for name in ids:
+            wait_s = self._due[name][1] if name in self._due else self._first_s
+            self._due[name] = (self._clock.now() + wait_s, wait_s * 2)
+
+
+class Progress:
+    """A line of progress at most every `every_s`; none for a wait that is over by then."""
+
+    def __init__(self, clock: Clock, say: Say, *, every_s: float = PROGRESS_S) -> None:
+        self._clock = clock
+        self._say = say
+        self._every_s = every_s
+        self._began = clock.now()
+        self._next = self._began + every_s
+
+    def tell(self, state: str) -> None:
+        """Say the state and the seconds so far, if a line is due."""
+        now = self._clock.now()
+        if now >= self._next:
+            self._next = now + self._every_s
+            self._say(f"{state} ({now - self._began:.0f} s)")
+
+
+def wait_until(
+    what: str, look: Callable[[], tuple[T | None, str]], *, timeout_s: float, clock: Clock, say: Say
+) -> T:
+    """Wait for the first result of `look` that is not None, and return it.
+
+    Args:
+        what: The thing waited for, with which messages begin.
+        look: Returns the result, and the reason why there is none yet, as a clause.
+        timeout_s: Deadline.
+        clock: The time.
+        say: Takes lines of progress.
+
+    Raises:
+        CreateFailed: at the deadline, with the last reason.
+    """
+    progress = Progress(clock, say)
+    reason = "nothing is known of it"
+    for _ in poll(clock, timeout_s, max_s=MAX_POLL_S):
+        try:
+            result, reason = look()
+        except (Throttled, Unclear) as error:
+            result, reason = None, str(error)
+        if result is not None:
+            return result
+        progress.tell(f"waiting for {what}: {reason}")
+    raise CreateFailed(
+        f"{what} is not there after {timeout_s / 60:.0f} minutes: {reason}. `gpuctl up` tries again, "
+        "`gpuctl down` removes what is there."
+    )
+
+
+def once_unblocked(what: str, do: Callable[[], object], *, timeout_s: float, clock: Clock, say: Say) -> None:
+    """Call `do` until the service does not refuse it any more for another change; `what` is there once it is done.
+
+    Raises:
+        CreateFailed: at the deadline, with the last refusal.
+    """
+
+    def look() -> tuple[bool | None, str]:
+        try:
+            do()
+        except Blocked as error:
+            return None, str(error)
+        return True, ""
+
+    wait_until(what, look, timeout_s=timeout_s, clock=clock, say=say)
