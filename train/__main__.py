@@ -17,6 +17,7 @@ follow `-m train`; `--help` lists them. Exit status: 0 done, 1 failed, 2 wrong o
 """
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ import time
 import traceback
 
 from train.command_line import parse
+from train.distributed.opening import opening
 from train.errors import BadOptions, PeerLost, TrainError
 from train.options import Options
 
@@ -38,7 +40,12 @@ def main() -> int:
     # handlers would wait for it to return. There is nothing to clean up: what is on disk is whole at any time.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    local_rank = os.environ.get("LOCAL_RANK", "0")
+    if options.device != "cpu" and local_rank.isdecimal():
+        opening(int(local_rank))
+    gc.disable()  # imports make no garbage, and a fifth of their time would go into the search for some
     try:
+        import torch._dynamo  # noqa: F401  # every optimizer of torch imports it; meanwhile the GPU is opened
         import torch.distributed.elastic.multiprocessing.errors as torchrun
 
         import train.job  # noqa: F401  # imported here, to tell a missing package from an error in the job
@@ -47,6 +54,8 @@ def main() -> int:
             f"{sys.executable} has no package {error.name}. Install what the job needs: "
             f"{sys.executable} -m pip install torch torchmetrics scikit-learn"
         )
+    gc.freeze()
+    gc.enable()
     try:
         return torchrun.record(_train)(options) or 0  # its summary then shows the error, too
     except TrainError as error:

@@ -9,8 +9,15 @@ import torch
 
 from train.checkpoints.model_file import save_model
 from train.constants import ARTIFACTS, CHECKPOINTS, METRICS_VARIABLE, RUN_DIR_VARIABLE
+from train.data.load import begin_to_load
 from train.distributed import unused_gpus
-from train.distributed.devices import choose_device, cpu_threads, ranks_on_this_machine, usable_cores
+from train.distributed.devices import (
+    choose_device,
+    cpu_threads,
+    ranks_on_this_machine,
+    usable_cores,
+    warm_up,
+)
 from train.distributed.environment import read_environment
 from train.distributed.process_group import process_group
 from train.options import Options
@@ -30,20 +37,23 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
     device = choose_device(options.device, env)
     note = unused_gpus.check(options.device, device)
     metrics, run_dir = os.environ.get(METRICS_VARIABLE), Path(os.environ.get(RUN_DIR_VARIABLE) or ".")
+    set_arithmetic(options)
+    # A GPU and the ranks' connections are waited for meanwhile.
+    load = begin_to_load(options, env, in_thread=device.type == "cuda")
     curves = run_dir / ARTIFACTS / "tensorboard"
     with (
         Report(path=Path(metrics) if metrics else None, env=env, options=options) as report,
         process_group(env, device, timeout_s=options.timeout_s),
-        open_writer(curves, env, wanted=options.tensorboard, say=report.say) as writer,
+        open_writer(curves, env, wanted=options.tensorboard) as writer,
     ):
+        warm_up(device, images=not options.is_text)
         parts.add("device", time.perf_counter() - began)
         if note:
             report.say(note)
         fair = cpu_threads(env, cores=usable_cores(), ranks=ranks_on_this_machine(env))
         torch.set_num_threads(options.threads or fair)
-        set_arithmetic(options)
         with parts.measure("model"):
-            trainer = Trainer(options, env, device, report, run_dir / CHECKPOINTS, parts)
+            trainer = Trainer(options, env, device, report, run_dir / CHECKPOINTS, parts, load)
         trainer.start()
         epochs = []
         while trainer.progress.epoch <= options.epochs:

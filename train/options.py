@@ -252,7 +252,7 @@ class Options:
         ("accuracy",), "Metrics of torchmetrics, separated by commas: accuracy, f1, top5, …; text has perplexity.",
         type=names, metavar="NAMES",
     )  # fmt: skip
-    tensorboard: bool = _output(True, "Write TensorBoard event files, where its package is installed.")
+    tensorboard: bool = _output(True, "Write TensorBoard event files.")
     log_every: int = _output(
         10, "Steps between two lines in the metrics file; the first step and slow ones have a line, too.",
         type=whole_number(1), metavar="N",

@@ -1,7 +1,7 @@
 """The model, the data and the epochs of one rank."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from train.batches.factory import batch_size_per_rank, training_batches
 from train.batches.sampling import samples_per_rank
 from train.checkpoints.checkpointer import Checkpointer
 from train.checkpoints.rng import rng_state, set_rng_state
-from train.data.dataset import Samples
-from train.data.load import load_dataset
+from train.data.dataset import Dataset, Samples
 from train.data.same_data import check_same_data
 from train.distributed.environment import DistributedEnvironment
 from train.distributed.process_group import barrier
@@ -72,8 +71,9 @@ class Trainer:
         report: Report,
         checkpoints: Path,
         parts_of_run: TimeParts,
+        load: Callable[[], Dataset],
     ) -> None:
-        """`parts_of_run`: where the times of this run are added."""
+        """`parts_of_run`: where the times of this run are added. `load`: returns the dataset."""
         self.options = options
         self.env = env
         self._device = device
@@ -83,7 +83,7 @@ class Trainer:
 
         self.strategy = build_strategy(options, env, device)
         with self._run_parts.measure("data"):
-            self._data = load_dataset(options, env)
+            self._data = load()
             barrier("data", env, timeout_s=DATA_TIMEOUT_S)
             check_same_data(self._data, env)
         self.images = len(self._data.training)

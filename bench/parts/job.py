@@ -19,7 +19,7 @@ import torch
 from bench.parts.device import synchronize
 from bench.parts.published import Published
 from train.data.dataset import Dataset, Samples
-from train.data.load import READERS, load_dataset
+from train.data.load import READERS, begin_to_load, load_dataset
 from train.data.synthetic import read
 from train.distributed.environment import DistributedEnvironment
 from train.job import set_arithmetic
@@ -70,7 +70,9 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     with Report(path=metrics, env=DistributedEnvironment(), options=options) as report:
-        yield Trainer(options, DistributedEnvironment(), device, report, folder / "checkpoints", TimeParts())
+        env = DistributedEnvironment()
+        load = begin_to_load(options, env, in_thread=False)
+        yield Trainer(options, env, device, report, folder / "checkpoints", TimeParts(), load)
 
 
 def clear(device: torch.device) -> None:

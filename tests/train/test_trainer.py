@@ -2,6 +2,7 @@
 
 import torch
 
+from train.data.load import begin_to_load
 from train.distributed.environment import DistributedEnvironment
 from train.models.gpt_sizes import GPT_SIZES, GPTSize
 from train.options import Options
@@ -23,9 +24,9 @@ def test_training_metrics_of_text_are_its_loss(tmp_path, monkeypatch):
         epochs=1,
     )
     report = Report(path=None, env=DistributedEnvironment(), options=options)
-    trainer = Trainer(
-        options, DistributedEnvironment(), torch.device("cpu"), report, tmp_path / "checkpoints", TimeParts()
-    )
+    env, device = DistributedEnvironment(), torch.device("cpu")
+    load = begin_to_load(options, env, in_thread=True)
+    trainer = Trainer(options, env, device, report, tmp_path / "checkpoints", TimeParts(), load)
     epoch = trainer.train_epoch()
     assert epoch.training == {"loss": epoch.loss}
     assert epoch.scalars()["training/loss"] > 0

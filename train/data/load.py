@@ -7,6 +7,8 @@ heavy package before it has to.
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from train.data import cifar10, digits, image_folder, mnist, synthetic, text
 from train.data.dataset import Dataset
@@ -37,6 +39,16 @@ def load_dataset(options: Options, env: DistributedEnvironment) -> Dataset:
             "gpuctl train --mode ray, or leave the option out."
         )
     return READERS[options.dataset](options, env)
+
+
+def begin_to_load(options: Options, env: DistributedEnvironment, *, in_thread: bool) -> Callable[[], Dataset]:
+    """Return what waits for the dataset, and returns it or raises as `load_dataset` does.
+
+    `in_thread`: it is read meanwhile; otherwise by that call.
+    """
+    if not in_thread:
+        return partial(load_dataset, options, env)
+    return ThreadPoolExecutor(1, "data").submit(load_dataset, options, env).result
 
 
 def _on_ray() -> bool:

@@ -9,12 +9,15 @@ import torch
 import torch.distributed as dist
 
 from train.distributed.environment import DistributedEnvironment
+from train.distributed.opening import opening
 from train.errors import BadEnvironment
 from train.options import Device
 
 
 def choose_device(wanted: Device, env: DistributedEnvironment) -> torch.device:
     """Return the device of this rank: its own GPU (local rank n has GPU n), or the CPU. Raises BadEnvironment."""
+    if wanted != "cpu":
+        opening(env.local_rank).join()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and gpus == 0):
         return torch.device("cpu")
@@ -26,6 +29,15 @@ def choose_device(wanted: Device, env: DistributedEnvironment) -> torch.device:
             else "PyTorch sees no GPU on this host. Train with --device cpu, or look at what nvidia-smi says."
         )
     return torch.device("cuda", env.local_rank)
+
+
+def warm_up(device: torch.device, *, images: bool) -> None:
+    """Have the libraries for matrix products and, for images, convolutions begin on a GPU: the first use is slow."""
+    if device.type == "cuda":
+        square = torch.ones(1, 1, 8, 8, device=device)
+        square @ square  # type: ignore[unused-ignore]
+        if images:
+            torch.conv2d(square, square)
 
 
 def cpu_threads(

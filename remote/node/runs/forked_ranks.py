@@ -6,6 +6,7 @@ It is torch's own agent, which takes a function in place of a command. A rank is
 """
 
 import gc
+import glob
 import importlib
 import os
 import runpy
@@ -19,6 +20,7 @@ from remote.node.runs.fork import Fork, end_by
 
 JOB = "train"
 """The module that is known to import more than torch."""
+GPUS = "/dev/nvidia[0-9]*"
 
 
 def main(arguments: List[str]) -> int:
@@ -30,16 +32,21 @@ def main(arguments: List[str]) -> int:
         torchrun = [sys.executable, "-m", "torch.distributed.run", *options, "--no-python", *wrapper]
         os.execv(sys.executable, [*torchrun, sys.executable, "-u", "-m", *job])  # noqa: S606
     sys.path.insert(0, cwd)
+    gc.disable()  # imports make no garbage, and a fifth of their time would go into the search for some
     run = importlib.import_module("torch.distributed.run")
     errors = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
     try:
         importlib.import_module("torch" if job[0] != JOB else JOB + ".job")
-        importlib.import_module("torch._dynamo")  # every optimizer of torch imports it with its first step
+        if not glob.glob(
+            GPUS
+        ):  # every optimizer of torch imports it; with a GPU, each rank while it opens that
+            importlib.import_module("torch._dynamo")
         fresh = False
     except Exception as error:  # noqa: BLE001 - each rank tries by itself, and tells of it in its log
         sys.stderr.write("gpuctl: the ranks begin by themselves: {!r}\n".format(error))
         fresh = True
     gc.freeze()  # what is there stays in memory that is shared with the ranks
+    gc.enable()
     config, _, _ = run.config_from_args(run.parse_args([*options, "--start-method", "fork", job[0]]))
     errors.record(run.elastic_launch(config, _rank))(run_dir, cwd, job, fresh)
     return 0

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from train.data.dataset import Samples, check_labels, check_memory, split_dataset, split_indices
-from train.data.load import load_dataset
+from train.data.load import begin_to_load, load_dataset
 from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData, BadOptions, MissingData
 from train.options import Options
@@ -55,10 +55,12 @@ def test_dataset_mean_and_std_match_the_pixels(options):
     assert pixels.std().item() == pytest.approx(dataset.std[0], rel=0.05)
 
 
-def test_load_digits_without_scikit_learn_names_the_package(monkeypatch):
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_load_digits_without_scikit_learn_names_the_package(in_thread, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # Python's own way to say that there is none
+    load = begin_to_load(Options(), ALONE, in_thread=in_thread)
     with pytest.raises(MissingData, match="pip install scikit-learn"):
-        load_dataset(Options(), ALONE)
+        load()
 
 
 def test_load_digits_without_its_file_asks_scikit_learn(digits, monkeypatch, tmp_path):
