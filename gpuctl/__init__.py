@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuctl.errors import GpuctlError as GpuctlError
     from gpuctl.errors import Interrupted as Interrupted
     from gpuctl.errors import Usage as Usage
+    from gpuctl.json_documents import AdviceRow as AdviceRow
     from gpuctl.json_documents import ClusterStatus as ClusterStatus
     from gpuctl.json_documents import ClusterSummary as ClusterSummary
     from gpuctl.json_documents import CommandResult as CommandResult
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gpuctl.library.functions import results as results
     from gpuctl.library.functions import runs as runs
     from gpuctl.library.functions import up as up
-    from gpuctl.workflow.jobs.advise import AdviceRow as AdviceRow
     from gpuctl.workflow.jobs.bench import BenchResult as BenchResult
     from inventories.errors import InvalidInput as InvalidInput
     from inventories.errors import InventoryError as InventoryError

@@ -5,12 +5,12 @@ A run's result is `inventories.run.Result`; a machine is `inventories.machine.Ma
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from inventories.disk import codec
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.machines.setup import SetUp
     from inventories.gpu_driver import DriverPlan
     from inventories.machine import MachineInfo, MachineState
     from inventories.run import RunStatus
@@ -254,3 +254,64 @@ class LogLine:
 
     rank: int
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetUp:
+    """What came of the setup on a machine, as `up --json` shows it."""
+
+    node: str
+    status: Literal["done", "failed", "unknown"]
+    """`unknown`: the connection was lost, or the time was over, while a line ran."""
+    line: str | None
+    """The one that did not end well."""
+    error: str | None
+    log: Path
+    output: tuple[str, ...]
+    """The end of what that line said."""
+
+    def told(self) -> str:
+        """A sentence for people on what went wrong, with the end of the output."""
+        how = "failed" if self.status == "failed" else "has no known end"
+        text = f"{self.node}: setup: `{self.line}` {how}: {self.error}"
+        end = "; its output ends with:" if self.output else "."
+        return "\n".join([f"{text} The log is {self.log}{end}", *(f"  {line}" for line in self.output)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceRow:
+    """One strategy on some machines, an element of `advise --json`. None: not known."""
+
+    shape: str
+    count: int
+    strategy: str
+    precision: str
+    fits: bool
+    memory_gb: float | None
+    """Of the fullest rank."""
+    gpu_memory_gb: float
+    memory: dict[str, float] | None
+    """By part, GB."""
+    step_s: tuple[float, float] | None
+    """At best and at worst."""
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    """None, too: samples are images."""
+    mfu: float | None
+    hourly_usd: float | None
+    usd_per_epoch: float | None
+    """Of its steps alone."""
+    total_s: tuple[float, float] | None
+    """Boot, set-up and training, at best and at worst."""
+    usd_total: float | None
+    """Of that time, in the middle, and at least of the shortest time that the cloud bills."""
+    batch_samples: int | None
+    batch_tokens: int | None
+    micro_batch: int | None
+    """Samples of a rank that are computed at once."""
+    gradient_accumulation_steps: int | None
+    reason: str | None
+    """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
+    command: str | None
+    """Commands that rent the machines, train on them and remove them. None: the job does not fit, or no command
+    does what is priced: `reason` has why."""

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from gpuctl.command_line.options import Options
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
 from gpuctl.text import ASCII, clean_lines
 
 if TYPE_CHECKING:

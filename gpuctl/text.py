@@ -189,3 +189,8 @@ def metric(value: float) -> str:
     size = abs(value)
     is_decimal = size < EXPONENT_FROM and (value.is_integer() or size >= 1000)
     return f"{value:,.0f}" if is_decimal else f"{value:.4g}"
+
+
+def dashed(option: str) -> str:
+    """Return an option's name as gpuctl spells it: torchrun takes `--nproc_per_node`, too."""
+    return option.replace("_", "-")

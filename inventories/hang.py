@@ -1,7 +1,8 @@
 """Why a run makes no progress: who waits for whom, as `why --json` prints it and a result has it."""
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 HangVerdict = Literal["hung", "slow", "fine", "unknown"]
 OnHang = Literal["report", "stop", "restart"]
@@ -76,3 +77,25 @@ class Hang:
     """A sentence for each node that could not be asked."""
     at: str | None = None
     """When the ranks were asked, ISO 8601, UTC."""
+
+
+class Numbered(Protocol):
+    """Has the number of a rank."""
+
+    @property
+    def rank(self) -> int:
+        """The number."""
+
+
+OneRank = TypeVar("OneRank", bound=Numbered)
+
+
+Deed = TypeVar("Deed", bound=Hashable)
+
+
+def alike(ranks: Sequence[OneRank], does: Callable[[OneRank], Deed]) -> list[tuple[Deed, list[OneRank]]]:
+    """Return the ranks by what each `does`, the smallest group first."""
+    groups: dict[Deed, list[OneRank]] = {}
+    for rank in ranks:
+        groups.setdefault(does(rank), []).append(rank)
+    return sorted(groups.items(), key=lambda group: (len(group[1]), group[1][0].rank))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from forks import Forks
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from inventories.disk.store import Store
 from inventories.run import Result, Run, RunNode, Seconds, TrainSummary

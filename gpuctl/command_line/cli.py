@@ -13,9 +13,11 @@ from typing import Any
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import root_help
-from gpuctl.command_line.options import App, Options, global_options, no_such_option
+from gpuctl.command_line.options import global_options, no_such_option
 from gpuctl.errors import Attention, Declined, GpuctlError
+from gpuctl.global_options import Options
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
 from inventories.did_you_mean import did_you_mean

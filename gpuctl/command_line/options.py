@@ -1,4 +1,4 @@
-"""The global options, and the one object that a command gets to work with.
+"""Options of the command line: the global ones, and those that several commands share.
 
     @click.command()
     @common_options
@@ -13,28 +13,17 @@ several commands which start ranks have stand here, too.
 import functools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions, root_help
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
+from gpuctl.text import dashed
 from inventories.did_you_mean import nearest
-
-if TYPE_CHECKING:
-    from gpuctl.output import Output
-    from inventories.disk.store import Store
-
-About: TypeAlias = Literal["one", "all", "none"]
-"""How many clusters a command is about."""
-
-
-def dashed(option: str) -> str:
-    """Return an option's name as gpuctl spells it: torchrun takes `--nproc_per_node`, too."""
-    return option.replace("_", "-")
-
 
 TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": dashed}
 """`context_settings` of a command whose first argument ends its options: the rest is left as it is.
@@ -42,6 +31,8 @@ TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func"
 The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
 is dropped, a later one is kept.
 """
+About: TypeAlias = Literal["one", "all", "none"]
+"""How many clusters a command is about."""
 TYPED = "gpuctl.typed"
 """Key of a context's `meta`: the words that were typed after a `ScriptCommand`'s name."""
 
@@ -129,84 +120,6 @@ def project_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
-
-
-DEFAULT_CLUSTER = "default"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The global options, as they hold for one command."""
-
-    cluster: str = DEFAULT_CLUSTER
-    json: bool = False
-    yes: bool = False
-    verbose: bool = False
-    no_color: bool = False
-
-
-class App:
-    """What a command works with: its options, its output and the store."""
-
-    def __init__(self, options: Options | None = None, output: "Output | None" = None) -> None:
-        """`output`: where its output goes; None: to stdout and stderr."""
-        self.options = options or Options()
-        if output is not None:
-            self.output = output
-        self.cluster_named = False
-        """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
-        self.started_runs: set[str] = set()
-        """The ids of the runs that were started with it."""
-
-    def give(self, **given: str | bool | None) -> None:
-        """Take over the options that were given; None and False mean: not given here.
-
-        Part of reading the command line: `output` must not have been used before.
-        """
-        told = {name: value for name, value in given.items() if value not in (None, False)}
-        self.options = replace(self.options, **told)  # type: ignore[arg-type]
-        self.cluster_named |= "cluster" in told
-        self.__dict__.pop("output", None)
-
-    @functools.cached_property
-    def output(self) -> "Output":
-        """Where the command's output goes."""
-        from gpuctl.output import Output
-
-        return Output(self.options)
-
-    @functools.cached_property
-    def store(self) -> "Store":
-        """What is on disk, under $GPUCTL_HOME."""
-        from inventories.disk.store import Store
-
-        return Store.default()
-
-    @functools.cached_property
-    def job_path(self) -> Path | None:
-        """The project's gpuctl.yaml, or the file that was named in its place; None: there is none."""
-        from inventories.job_file import find
-
-        return find()
-
-    def take_cluster_of_job(self, *, reads_job: bool) -> None:
-        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput.
-
-        `reads_job`: whether the command takes from the file also what it is to do.
-        """
-        if self.cluster_named or self.job_path is None:
-            return
-        from inventories.errors import InvalidInput
-        from inventories.job_file import cluster_of
-
-        try:
-            name = cluster_of(self.job_path)
-        except InvalidInput as error:
-            without = "-f none leaves the file out" if reads_job else "--cluster NAME does without the file"
-            raise InvalidInput(f"{error} {without}.") from error
-        if name:
-            self.options = replace(self.options, cluster=name)
-            self.__dict__.pop("output", None)
 
 
 def common_options(function: Callable[..., Any], *, about: About = "one") -> Callable[..., Any]:
@@ -310,3 +223,7 @@ def _end_options_after_module(args: list[str], params: list[click.Parameter]) ->
     if args[at : at + 2] == ["--", "-m"]:  # says that all after the module is the module's
         return [*args[:at], *args[at + 1 : at + 3], "--", *args[at + 3 :]]
     return args
+
+
+About: TypeAlias = Literal["one", "all", "none"]
+"""How many clusters a command is about."""

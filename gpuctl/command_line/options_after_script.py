@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuctl.command_line.options import TYPED, App, dashed
+from gpuctl.app import App
+from gpuctl.command_line.options import TYPED
 from gpuctl.errors import Usage
+from gpuctl.scripts.misplaced import corrected_line, either_spelling, option_name, without_secrets
 from gpuctl.scripts.sources import sources_of
-from gpuctl.text import clean
+from gpuctl.text import dashed
 from inventories.did_you_mean import nearest
-from inventories.end_reasons import Cause
-from remote.shared.addresses import without_logins
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest
-    from inventories.run import FirstError, Run
 
 DISTINCTIVE = frozenset({
     "--bring", "--cluster", "--detach", "--dry-run", "--forecast", "--hang-after", "--layouts", "--max-restarts",
@@ -66,13 +65,13 @@ class _Line:
     @property
     def names(self) -> Sequence[str]:
         """The names of these options, as they were typed."""
-        return list(dict.fromkeys(map(_name, self.options)))
+        return list(dict.fromkeys(map(option_name, self.options)))
 
     @property
     def corrected(self) -> str:
         """The line with all options before the script."""
         command = [self.command, *self.before]
-        return _corrected(command, self.target, self.after, self.options, self.spelling)
+        return corrected_line(command, self.target, self.after, self.options, self.spelling)
 
     @property
     def confirmed(self) -> str:
@@ -121,22 +120,6 @@ def refuse_after_function(request: "TrainRequest") -> None:
     raise Usage(f"{function} gets no arguments: leave out {words}, and name what it gets with --param.")
 
 
-def how_to_move(run: "Run", error: "FirstError") -> str:
-    """Return the line that gives gpuctl the options that the script refused. Empty: it refused no such option."""
-    misplaced = run.options and run.options.misplaced
-    if not misplaced:
-        return ""
-    names = list(dict.fromkeys(map(_name, misplaced.options)))
-    refused = [name for name in names if _is_named(error, name)]
-    if error.detail.lower().startswith("usage:"):  # docopt prints no other line
-        refused = list(misplaced.unknown)
-    if not refused:
-        return ""
-    moved = [words for words in misplaced.options if _name(words) in {*refused, *misplaced.unknown}]
-    line = clean(_corrected(misplaced.command, run.script_words, run.args, moved), 10_000)
-    return f"The script got {' and '.join(refused)}. gpuctl's own options go before the script: {line}"
-
-
 def _refuse_misspelt(line: _Line, sources: Sequence[str]) -> None:
     """Raise Usage for an option that is nearly a distinctive one of gpuctl, and that the script does not know.
 
@@ -144,9 +127,9 @@ def _refuse_misspelt(line: _Line, sources: Sequence[str]) -> None:
     """
     if not sources or any(map(_OF_FIELDS.search, sources)):
         return
-    unknown = [words for words in line.options if not _takes(sources, _name(words))]
+    unknown = [words for words in line.options if not _takes(sources, option_name(words))]
     if unknown:
-        name = _name(unknown[0])
+        name = option_name(unknown[0])
         line = replace(line, options=unknown)
         raise Usage(
             f"{name} stands after {line.target[-1]}, which does not have that option. Did you mean gpuctl's "
@@ -159,54 +142,6 @@ def _nearest(option: str) -> str:
     name = dashed(option)
     near = nearest(name, DISTINCTIVE, limit=1, cutoff=MIN_LIKENESS) if name.startswith("--") else []
     return near[0] if near and near[0] != name else ""
-
-
-def _name(option: Sequence[str]) -> str:
-    """Return the name of an option, as it was typed."""
-    return option[0].partition("=")[0]
-
-
-def _is_named(error: "FirstError", option: str) -> bool:
-    """Return whether an error names an option as it was typed, or a refusal of arguments without its dashes."""
-    words = error.detail or error.message
-    bare = (
-        "-{0,2}" + _either_spelling(option.lstrip("-"))
-        if error.cause is Cause.ARGUMENTS
-        else re.escape(option)
-    )
-    return bool(re.search(rf"(?<![\w-]){bare}(?![\w-])", words))
-
-
-def _corrected(
-    command: Sequence[str],
-    target: Sequence[str],
-    after: Sequence[str],
-    options: Sequence[Sequence[str]],
-    spelling: Callable[[str], str] = dashed,
-) -> str:
-    """Return the line with these options moved from behind the script to its front, in gpuctl's spelling."""
-    rest, moved = list(after), []
-    for words in options:
-        starts = (at for at in range(len(rest)) if rest[at : at + len(words)] == list(words))
-        at = next(starts, len(rest))
-        del rest[at : at + len(words)]
-        name, equals, value = words[0].partition("=")
-        moved += [spelling(name) + equals + value, *words[1:]]
-    return shlex.join(["gpuctl", command[0], *moved, *command[1:], *target, *rest])
-
-
-def without_secrets(words: Sequence[str]) -> list[str]:
-    """Return options without secrets: the values of variables, and the user and the password of addresses.
-
-    `--env KEY` takes its value from here.
-    """
-    last = ["", *words]
-    return [
-        re.sub(r"^(--env=[^=]*)=.*", r"\1", without_logins(word), flags=re.DOTALL)
-        if before != "--env"
-        else word.partition("=")[0]
-        for before, word in zip(last, words, strict=False)
-    ]
 
 
 def _note(line: _Line, unknown: Sequence[str], ignored: str, *, is_sent: bool) -> str:
@@ -297,7 +232,7 @@ def _takes(sources: Sequence[str], option: str) -> bool:
     if not option.startswith("--"):
         literal = re.compile(rf"['\"]{option}['\"]|\bgetopt\b|\bdocopt\b")
         return any(literal.search(text) or _OF_FIELDS.search(text) for text in sources)
-    name = _either_spelling(option.removeprefix("--"))
+    name = either_spelling(option.removeprefix("--"))
     # argparse takes the beginning of an option's name, too.
     literal = re.compile(rf"['\"]--{name}|\bDEFINE_\w+\(\s*['\"]{name}['\"]")
     described = re.compile(rf"--{name}\b")
@@ -306,11 +241,6 @@ def _takes(sources: Sequence[str], option: str) -> bool:
     field = re.compile(name)
     by_fields = any(_OF_FIELDS.search(text) for text in sources)
     return by_fields and any(field.fullmatch(known) for text in sources for known in _fields(text))
-
-
-def _either_spelling(name: str) -> str:
-    """Return the expression for an option's name with dashes or underscores."""
-    return re.sub("[-_]", "[-_]", name)
 
 
 def _fields(source: str) -> set[str]:

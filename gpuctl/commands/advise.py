@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import TAIL, App, ScriptCommand, no_cluster_options
+from gpuctl.command_line.options import TAIL, ScriptCommand, no_cluster_options
 from provision.clouds import CLOUDS
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
-    App,
     ScriptCommand,
     common_options,
     device_option,

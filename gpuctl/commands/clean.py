@@ -2,7 +2,8 @@
 
 import click
 
-from gpuctl.command_line.options import App, every_cluster_options
+from gpuctl.app import App
+from gpuctl.command_line.options import every_cluster_options
 
 
 @click.command()

@@ -3,7 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
-from gpuctl.command_line.options import App, no_cluster_options
+from gpuctl.app import App
+from gpuctl.command_line.options import no_cluster_options
 
 
 @click.command()

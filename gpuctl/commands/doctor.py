@@ -5,8 +5,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, common_options
+from gpuctl.command_line.options import common_options
 from gpuctl.errors import Usage
 
 

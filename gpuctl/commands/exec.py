@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import TAIL, App, common_options, json_note
+from gpuctl.command_line.options import TAIL, common_options, json_note
 from gpuctl.text import clean
 
 if TYPE_CHECKING:

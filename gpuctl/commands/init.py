@@ -2,7 +2,8 @@
 
 import click
 
-from gpuctl.command_line.options import App, no_cluster_options
+from gpuctl.app import App
+from gpuctl.command_line.options import no_cluster_options
 
 
 @click.command()

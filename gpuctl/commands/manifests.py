@@ -4,7 +4,8 @@ import re
 
 import click
 
-from gpuctl.command_line.options import TAIL, App, common_options
+from gpuctl.app import App
+from gpuctl.command_line.options import TAIL, common_options
 from gpuctl.errors import Usage
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")

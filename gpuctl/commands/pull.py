@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, common_options
+from gpuctl.command_line.options import common_options
 
 
 @click.command()

@@ -4,7 +4,8 @@ from typing import Literal
 
 import click
 
-from gpuctl.command_line.options import App, common_options
+from gpuctl.app import App
+from gpuctl.command_line.options import common_options
 from gpuctl.errors import Usage
 
 

@@ -2,8 +2,9 @@
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, every_cluster_options
+from gpuctl.command_line.options import every_cluster_options
 from gpuctl.errors import Usage
 
 

@@ -2,7 +2,8 @@
 
 import click
 
-from gpuctl.command_line.options import App, common_options
+from gpuctl.app import App
+from gpuctl.command_line.options import common_options
 
 
 @click.command()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, no_cluster_options
+from gpuctl.command_line.options import no_cluster_options
 from provision.clouds import CLOUDS
 
 if TYPE_CHECKING:

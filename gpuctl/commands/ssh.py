@@ -2,8 +2,9 @@
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import TAIL, App, common_options
+from gpuctl.command_line.options import TAIL, common_options
 
 
 @click.command(context_settings=TAIL)

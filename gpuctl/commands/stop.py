@@ -2,8 +2,9 @@
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, common_options
+from gpuctl.command_line.options import common_options
 from inventories.validate import check_stop_grace_s
 
 

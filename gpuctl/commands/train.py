@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
 from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
-    App,
     ScriptCommand,
     common_options,
     device_option,

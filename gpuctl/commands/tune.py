@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
-    App,
     ScriptCommand,
     common_options,
     device_option,
@@ -136,7 +136,7 @@ def command(
         else:
             from gpuctl.tables.tune import tune_table
 
-            app.output.table(tune_table(tuned))
+            app.output.table(tune_table(tuned.result, tuned.search, tuned.words))
 
     tuned = tune(
         app,

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuctl.app import App
 from gpuctl.command_line import completions
-from gpuctl.command_line.options import App, common_options
+from gpuctl.command_line.options import common_options
 
 if TYPE_CHECKING:
     from gpuctl.library.options import UpRequest

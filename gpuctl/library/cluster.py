@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Attention, Interrupted, Usage
 from gpuctl.workflow.machines import access
 from gpuctl.workflow.machines.connect import load_inventory

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Unpack
 
-from gpuctl.command_line.options import DEFAULT_CLUSTER, App
-from gpuctl.json_documents import ClusterSummary, RunInfo, UpPlan, UpResult
+from gpuctl.app import App
+from gpuctl.global_options import DEFAULT_CLUSTER
+from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan, UpResult
 from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.cluster import Cluster
 from gpuctl.library.options import UpOptions, UpRequest, several, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
-from gpuctl.workflow.jobs.advise import AdviceRow
 from inventories.errors import InventoryError
 from inventories.run import Result
 

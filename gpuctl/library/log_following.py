@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from queue import Full, Queue
 from threading import Event, Thread
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.json_documents import LogLine
 from gpuctl.workflow.runs.logs import ranks_of, read_logs
 from gpuctl.workflow.runs.runs import latest

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from gpuctl.command_line.options import App, Options
+from gpuctl.app import App
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.text import clean_lines
 

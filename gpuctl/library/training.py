@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gpuctl.errors import Interrupted
 
 if TYPE_CHECKING:
-    from gpuctl.command_line.options import App
+    from gpuctl.app import App
     from gpuctl.workflow.jobs.job import Job
     from gpuctl.workflow.runs.request.request import TrainRequest
     from inventories.run import Result
@@ -22,7 +22,8 @@ def train(
     """
     from gpuctl.workflow.jobs import train as workflow
     from gpuctl.workflow.jobs.run_machines import run_machines
-    from gpuctl.workflow.runs.request.request import check_detach, check_files
+    from gpuctl.workflow.runs.request.project import check_files
+    from gpuctl.workflow.runs.request.request import check_detach
 
     check_detach(request)
     check = partial(check_files, app, request)

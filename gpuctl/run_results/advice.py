@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from gpuctl.command_line.options_after_script import how_to_move
 from gpuctl.run_results.failures.log_errors import path_not_found
 from gpuctl.run_results.missing import how_to_bring
 from gpuctl.run_results.missing.files import not_here
 from gpuctl.run_results.missing.written import train_line, written_elsewhere
+from gpuctl.scripts.misplaced import how_to_move
 from gpuctl.scripts.sources import reads_at
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder

@@ -1,1 +1,1 @@
-"""Tables for people. They import rich: import them where you print."""
+"""Tables and live views for people. rich is imported in this folder only."""

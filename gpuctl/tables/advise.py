@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl import text
+from gpuctl.json_documents import AdviceRow
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import plural
-from gpuctl.workflow.jobs.advise import AdviceRow
 from inventories.money import dollars
 
 MOST_ROWS = 20

@@ -9,20 +9,20 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import clean, duration, metric, plural, shorten
-from gpuctl.workflow.jobs.tune import Tuned
+from inventories.run import Result
 from inventories.search import Search
 
 ERROR_WIDTH = 60
 
 
-def tune_table(tuned: Tuned) -> RenderableType:
-    """A row a trial, the best first, and how to run the best again."""
-    run, status, first_error = tuned.result.run, tuned.result.status, tuned.result.first_error
-    if not tuned.search.trials:
+def tune_table(result: Result, search: Search, words: Sequence[str] | None) -> RenderableType:
+    """Show a row a trial, the best first, and how to run the best again. `words`: see `best_words`."""
+    run, status, first_error = result.run, result.status, result.first_error
+    if not search.trials:
         return Text(f"run {run} {status}: no trial had begun", "yellow")
     failed = [Text(f"\n{clean(first_error.message)}", "red")] if first_error else []
     return Group(
-        search_table(tuned.search, tuned.words),
+        search_table(search, words),
         *failed,
         Text(f"run {run} {status}; gpuctl logs {run} has what the trials said", "dim"),
     )

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import UNKNOWN, clean, clean_lines
-from gpuctl.workflow.runs.hangs.groups import alike
-from inventories.hang import Hang, RankStacks
+from inventories.hang import Hang, RankStacks, alike
 from remote.checks.finding import number_ranges
 
 RANKS_SHOWN = 8

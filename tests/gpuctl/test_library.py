@@ -19,11 +19,11 @@ from support import begin_run
 
 import gpuctl
 from gpuctl.command_line import cli
-from gpuctl.command_line.options import Options
 from gpuctl.commands import advise as advise_command
 from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
+from gpuctl.global_options import Options
 from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.options import (
     BenchOptions,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from terminal import ROOT, Terminal, python
 
-from gpuctl.command_line.options import Options
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from inventories.run import StepMs
 

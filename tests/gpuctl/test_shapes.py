@@ -22,8 +22,8 @@ from price_pages import (
 )
 
 from gpuctl.command_line import cli
-from gpuctl.command_line.options import Options
 from gpuctl.commands import shapes as command
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.tables.lists import shapes_table
 from provision.pricing.catalog import SHAPES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.commands.train import report
 from inventories.disk.store import Store
 from inventories.end_reasons import Reason

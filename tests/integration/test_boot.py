@@ -23,7 +23,7 @@ import yaml
 from clouds import KINDS, CloudGpuctl, Kind, cloud_gpuctl
 from support import wait_for
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
 from inventories.gpu_driver import DriverPlan

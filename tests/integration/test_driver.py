@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support import Gpuctl, wait_for
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
 from inventories.gpu_driver import DriverPlan

@@ -15,7 +15,7 @@ from killing import Point, calls_of, kill, points_of
 from lanes import commits_so_far
 from support import wait_for
 
-from gpuctl.workflow.jobs.run_machines import STARTED
+from gpuctl.workflow.clusters.limits import STARTED
 from inventories.disk.store import Store
 from tests.fakes.apt_mirror import LIST_GPUS
 from tests.fakes.kube.api import Pod

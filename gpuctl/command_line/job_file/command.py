@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from gpuctl.app import App
 from gpuctl.command_line.job_file.keys import RUN
-from gpuctl.command_line.options import App
 
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.keys import Key

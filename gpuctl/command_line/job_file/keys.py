@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from gpuctl.command_line import root_help
-from gpuctl.command_line.options import Options, env_option, install_options, project_options
+from gpuctl.command_line.options import env_option, install_options, project_options
+from gpuctl.global_options import Options
 
 ENVIRONMENT, RUN, TOP = "environment", "run", ""
 SCRIPT, ARGUMENTS = "script", "arguments"

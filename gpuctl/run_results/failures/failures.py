@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from gpuctl.run_results import metrics
 from gpuctl.run_results.failures.rank_end import ASKED, ECHOES, rank_end
 from gpuctl.run_results.metric_names import Line
-from gpuctl.text import for_cluster
+from gpuctl.text import clean, for_cluster
 from inventories.end_reasons import Ended, Reason
-from inventories.run import FirstError, NodeRecord, RankRecord, Run
+from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run
 from remote.end_sentences import sentence
 
 SUSPICION = {
@@ -391,3 +391,13 @@ def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[
     alive = {rank: node for rank, node in others.items() if known.get(rank) != 0}
     deaf = {rank: node for rank, node in alive.items() if known.get(rank) in (None, *_KILLED)}
     return deaf or alive or others
+
+
+def what_failed(result: Result) -> str:
+    """Return `rank 1 on gpu-1: exit status 3: boom`."""
+    error = result.first_error
+    if error is None:
+        return "for no known reason"
+    place = f" ({error.place})" if error.place else ""
+    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
+    return ": ".join(filter(None, [who, clean(error.message, 200)]))

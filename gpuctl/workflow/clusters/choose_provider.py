@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import replace
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.spec import Spec

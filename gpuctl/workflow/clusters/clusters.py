@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.json_documents import ClusterState, ClusterSummary
 from gpuctl.text import plural
 from gpuctl.workflow.clusters import status

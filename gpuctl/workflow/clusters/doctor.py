@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.spec import Spec

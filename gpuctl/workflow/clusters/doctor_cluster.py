@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
+from gpuctl.tables.view import open_view
 from gpuctl.text import plural
-from gpuctl.view import open_view
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import may_stand_between
 from gpuctl.workflow.runs import bandwidth

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Attention, Declined
 from gpuctl.json_documents import DownResult, LeftOnNode
 from gpuctl.text import for_cluster, plural, spent

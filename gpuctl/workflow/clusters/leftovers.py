@@ -6,7 +6,7 @@ Whatever a machine does, or does not, `down` goes on: it waits some seconds, and
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.json_documents import LeftOnNode
 from gpuctl.workflow.clusters.clean.clean import Host, Seen, choose, remove, tell_what_was_freed
 from gpuctl.workflow.clusters.clean.this_computer import runs_here

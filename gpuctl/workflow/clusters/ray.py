@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons

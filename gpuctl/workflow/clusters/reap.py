@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.command_line.options import DEFAULT_CLUSTER, App
+from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Usage
+from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.text import dollars, plural
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
 from gpuctl.text import plural
 from gpuctl.workflow.clusters.reap import Which, describe, leftover_rows

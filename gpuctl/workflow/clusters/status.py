@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.json_documents import ClusterStatus
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
-from gpuctl.workflow.jobs.run_machines import start_cut_off
+from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import goes_on
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs

@@ -7,15 +7,16 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Failed, Usage
-from gpuctl.json_documents import UpResult
+from gpuctl.json_documents import SetUp, UpResult
 from gpuctl.text import plural
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, taken
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import let_go
+from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
     Boot,
@@ -25,11 +26,10 @@ from gpuctl.workflow.machines.reach import (
     reach,
     without_gpus,
 )
-from gpuctl.workflow.machines.setup import SetUp, Setup, how_to_go_on, plan_setup, set_up
+from gpuctl.workflow.machines.setup import Setup, how_to_go_on, plan_setup, set_up
 from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, goes_on, setup_steps
 from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
 from inventories.clocks import passed_s
-from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
 from inventories.gpu_driver import NO_DRIVER
@@ -315,7 +315,7 @@ def _create(
     if ours:
         save_inventory(folder, inventory)
     else:
-        _trust(folder, inventory.machines)
+        pin_host_keys(folder, inventory.machines)
     if provider.ends_machines:
         folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:
@@ -340,7 +340,7 @@ def _create(
         record_end_timers(folder, inventory.machines, reached.end_timers)
     except BaseException:
         if before is not None and not ours:
-            _trust(folder, before.machines)
+            pin_host_keys(folder, before.machines)
         raise
     kept = _keep(app, folder, before, inventory, ended=provider.ends_machines)
     done, wrong, way_on = _set_up(app, folder, kept, reached, setup, billed=provider.billed)
@@ -444,23 +444,6 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
             )
         pinned.append(host_keys.pin(replace(machine, host_key=key), trust.files, accept_new=False))
     return pinned
-
-
-def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
-    """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
-    from remote.transport import ssh_config
-
-    _trust(folder, inventory.machines)
-    text = ssh_config.render(inventory.machines, folder.known_hosts_path)
-    write_atomic(folder.ssh_config_path, text.encode())
-    folder.save(inventory)
-
-
-def _trust(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
-    """Write the known_hosts file with which connections to these machines are made."""
-    from remote.transport import host_keys
-
-    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())
 
 
 def _say(app: App, text: str) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
+from gpuctl.json_documents import AdviceRow
 from gpuctl.shape_names import find
 from gpuctl.workflow.jobs.advice_command import Account, command_of, large_folders, with_absolute_paths
 from gpuctl.workflow.jobs.check import compared
@@ -39,45 +40,6 @@ class AdviseRequest:
     """To train on in all."""
     check: bool = True
     """Compare the memory of the first row with torch's own count."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdviceRow:
-    """One strategy on some machines, an element of `advise --json`. None: not known."""
-
-    shape: str
-    count: int
-    strategy: str
-    precision: str
-    fits: bool
-    memory_gb: float | None
-    """Of the fullest rank."""
-    gpu_memory_gb: float
-    memory: dict[str, float] | None
-    """By part, GB."""
-    step_s: tuple[float, float] | None
-    """At best and at worst."""
-    samples_per_s: float | None
-    tokens_per_s: float | None
-    """None, too: samples are images."""
-    mfu: float | None
-    hourly_usd: float | None
-    usd_per_epoch: float | None
-    """Of its steps alone."""
-    total_s: tuple[float, float] | None
-    """Boot, set-up and training, at best and at worst."""
-    usd_total: float | None
-    """Of that time, in the middle, and at least of the shortest time that the cloud bills."""
-    batch_samples: int | None
-    batch_tokens: int | None
-    micro_batch: int | None
-    """Samples of a rank that are computed at once."""
-    gradient_accumulation_steps: int | None
-    reason: str | None
-    """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
-    command: str | None
-    """Commands that rent the machines, train on them and remove them. None: the job does not fit, or no command
-    does what is priced: `reason` has why."""
 
 
 @dataclass(frozen=True, kw_only=True)

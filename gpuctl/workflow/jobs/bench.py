@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.scaling.bottleneck import bottleneck, comparable, contradicting, doubts
 from gpuctl.scaling.forecast import BenchForecast, Outlook, outlook
 from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
 from gpuctl.scaling.network_links import Line, network_of, nominal_gb_s
+from gpuctl.tables.view import View, open_view
 from gpuctl.text import plural
-from gpuctl.view import View, open_view
 from gpuctl.workflow.jobs.bench_request import (
     BENCH_WORDS,
     BenchRequest,
@@ -29,8 +29,10 @@ from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.outputs.earlier import aside_of
-from gpuctl.workflow.runs.prepare import Prepared, check_nodes, prepare
-from gpuctl.workflow.runs.request.request import candidates_of, check_together, machines_of, project_of
+from gpuctl.workflow.runs.prepare import check_nodes, prepare
+from gpuctl.workflow.runs.prepared import Prepared
+from gpuctl.workflow.runs.request.project import project_of
+from gpuctl.workflow.runs.request.request import candidates_of, check_together, machines_of
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Failed, GpuctlError
+from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.run_results.metrics import event
 from gpuctl.scaling.bottleneck import contradicting
 from gpuctl.scaling.measurements import (
@@ -20,12 +21,12 @@ from gpuctl.scaling.measurements import (
     repetition_of,
     repetition_of_script,
 )
-from gpuctl.view import Outcome, View, open_view
+from gpuctl.tables.view import Outcome, View, open_view
 from gpuctl.workflow.jobs.bench_request import WARM_UP_WORDS
-from gpuctl.workflow.jobs.job import what_failed
 from gpuctl.workflow.runs.launch import Launch, plan_run, removed_unless_launched, see_through
-from gpuctl.workflow.runs.prepare import Prepared
-from gpuctl.workflow.runs.request.request import Project, TrainRequest
+from gpuctl.workflow.runs.prepared import Prepared
+from gpuctl.workflow.runs.request.project import Project
+from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine

@@ -12,13 +12,15 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from gpuctl.errors import Usage
-from gpuctl.view import View
+from gpuctl.tables.view import View
 from gpuctl.workflow.jobs.job import Job
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.machines.setup_state import without_setup
 from gpuctl.workflow.runs.outputs.earlier import aside_of
-from gpuctl.workflow.runs.prepare import Prepared, prepare
-from gpuctl.workflow.runs.request.request import Project, TrainRequest
+from gpuctl.workflow.runs.prepare import prepare
+from gpuctl.workflow.runs.prepared import Prepared
+from gpuctl.workflow.runs.request.project import Project
+from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import most_that_fit, ranks_on
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder

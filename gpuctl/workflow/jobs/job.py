@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gpuctl.text import clean, plural
+from gpuctl.run_results.failures.failures import what_failed
+from gpuctl.text import plural
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.end_reasons import Reason
@@ -332,13 +333,3 @@ def _may_have_hung(result: Result) -> frozenset[tuple[int, str]]:
     """The ranks that others waited for in vain, with their nodes; all of them where it is not known which."""
     named = result.first_error.ranks if result.first_error else ()
     return frozenset((rank.rank, rank.node) for rank in result.ranks if not named or rank.rank in named)
-
-
-def what_failed(result: Result) -> str:
-    """Return `rank 1 on gpu-1: exit status 3: boom`."""
-    error = result.first_error
-    if error is None:
-        return "for no known reason"
-    place = f" ({error.place})" if error.place else ""
-    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
-    return ": ".join(filter(None, [who, clean(error.message, 200)]))

@@ -5,12 +5,18 @@ Both ways are an `up`: what was cut off is found and brought to its end by the n
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Attention, Usage
 from gpuctl.run_results.outputs import path_on_node, pull_command, pull_outputs_command, pulled_folder
 from gpuctl.text import dollars, plural
+from gpuctl.workflow.clusters.limits import (
+    HOW_TO_END,
+    STARTED,
+    has_cut_off_start,
+    limits_of,
+    note_on_machines,
+)
 from gpuctl.workflow.clusters.up import HostKeys, up
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import SETTLED
@@ -21,17 +27,12 @@ from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
 from inventories.run import Result, Run
 from inventories.spec import Spec
-from provision.clouds import RENTED
 from provision.errors import NoCapacity, ProvisionError
 from provision.registry import load
-from provision.rented.state import CloudState
 from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS
 
 NO_KEYS = HostKeys(files=(), accept_new=False)
 """Of machines that are pods."""
-HOW_TO_END = "`gpuctl up` ends those that no run needs"
-STARTED = "machines started"
-"""In the journal: a run's start of machines was begun. It is over once SETTLED follows."""
 
 
 @contextmanager
@@ -101,22 +102,6 @@ def run_machines(
                 raise
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How many machines a cluster has between runs, and at most in one."""
-
-    least: int
-    most: int
-
-
-def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
-    """The cluster's limits. None: it has none, and all its machines stay."""
-    record = CloudState(folder).load() if inventory.provider in RENTED else None
-    if record is None or record.max_count is None:
-        return None
-    return Limits(least=record.min_count or 0, most=record.max_count)
-
-
 def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
     """End the machines that no run needs, where the cluster has limits.
 
@@ -136,32 +121,12 @@ def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
             _end_idle(app, folder)
 
 
-def start_cut_off(folder: ClusterFolder) -> str:
-    """A sentence where a start of machines did not come to its end, so that some may be in no inventory."""
-    if not folder.exists():
-        return ""
-    inventory = load_inventory(folder, empty=True)
-    limits = limits_of(folder, inventory)
-    if limits is None or len(inventory.machines) > limits.least or not _some_may_be_left(folder):
-        return ""
-    try:
-        with folder.claim_machines("status"):
-            return f"A run's start of machines did not come to its end. {_may_be_left(folder)}"
-    except Locked:
-        return ""  # it goes on
-
-
-def _some_may_be_left(folder: ClusterFolder) -> bool:
-    events = [entry["event"] for entry in folder.journal.read() if entry["event"] in (STARTED, SETTLED)]
-    return events[-1:] == [STARTED]
-
-
 @contextmanager
 def _told_if_interrupted(app: App, folder: ClusterFolder) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        app.output.error(_may_be_left(folder))
+        app.output.error(note_on_machines(folder))
         raise
 
 
@@ -173,7 +138,7 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
     if limits is None:
         return
     if len(inventory.machines) <= limits.least:
-        if _some_may_be_left(folder):
+        if has_cut_off_start(folder):
             _end(app, folder, limits.least)
         return
     if why := _why_they_stay(app, folder):
@@ -203,13 +168,7 @@ def _end(app: App, folder: ClusterFolder, count: int) -> None:
     try:
         up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
-        raise Attention(f"{error} {_may_be_left(folder)}") from error
-
-
-def _may_be_left(folder: ClusterFolder) -> str:
-    return (
-        f"Machines of {folder.name} may still be there, and billed: {HOW_TO_END}, `gpuctl down` removes all."
-    )
+        raise Attention(f"{error} {note_on_machines(folder)}") from error
 
 
 def _why_they_stay(app: App, folder: ClusterFolder) -> str:

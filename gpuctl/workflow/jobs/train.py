@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
 from gpuctl.scripts.sources import names_ranks
+from gpuctl.tables.view import View, open_view
 from gpuctl.text import plural
-from gpuctl.view import View, open_view
 from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.machines.connect import load_inventory
@@ -33,9 +33,11 @@ from gpuctl.workflow.runs.launch import (
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import aside_of, note_or_share, rewritten_sentence
 from gpuctl.workflow.runs.placement import place, take_back
-from gpuctl.workflow.runs.prepare import Prepared, check_nodes, prepare
+from gpuctl.workflow.runs.prepare import check_nodes, prepare
+from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.argument_paths import path_notes
-from gpuctl.workflow.runs.request.request import Project, TrainRequest, candidates_of, machines_of, project_of
+from gpuctl.workflow.runs.request.project import Project, project_of
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
 from gpuctl.workflow.runs.resume import resolve, what_is_left
 from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit

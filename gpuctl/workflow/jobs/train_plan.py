@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.runs.idle_nodes import connected_idle
@@ -14,7 +14,8 @@ from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.prepare import expected_gpus
 from gpuctl.workflow.runs.request.argument_paths import path_notes
-from gpuctl.workflow.runs.request.request import Project, TrainRequest, candidates_of, machines_of, project_of
+from gpuctl.workflow.runs.request.project import Project, project_of
+from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
 from gpuctl.workflow.runs.resume import resolve
 from gpuctl.workflow.runs.strategy.auto import with_strategy
 from gpuctl.workflow.runs.strategy.division import Division, division_of, lines

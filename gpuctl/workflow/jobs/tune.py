@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.run_results.search import read_search
 from gpuctl.workflow.jobs.run_machines import run_machines

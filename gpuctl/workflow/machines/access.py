@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.run_results.outputs import pull_command

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.text import clean, plural
 from gpuctl.workflow.machines.access import chosen, with_ssh
 from gpuctl.workflow.machines.thread_output import thread_output

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
+from gpuctl.tables.view import View
 from gpuctl.text import plural
-from gpuctl.view import View
 from inventories.disk.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError

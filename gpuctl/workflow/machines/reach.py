@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.text import dollars, plural
 from gpuctl.workflow.machines.setup_state import ready_ids
 from inventories.clocks import awake_s

@@ -9,10 +9,10 @@ from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.text import plural
-from gpuctl.workflow.clusters.up import save_inventory
 from gpuctl.workflow.machines.connect import connected
+from gpuctl.workflow.machines.inventory_files import save_inventory
 from gpuctl.workflow.machines.setup import plan_setup, set_up
 from gpuctl.workflow.machines.setup_state import READY, setup_steps, without_setup
 from inventories.clocks import awake_s

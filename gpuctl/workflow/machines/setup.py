@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
+from gpuctl.json_documents import SetUp
 from gpuctl.text import clean, dollars, for_cluster, plural
 from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
 from inventories.disk.store import ClusterFolder
@@ -28,28 +29,6 @@ COMMAND_TIMEOUT_S = 3600.0
 """For one shell line, or one command of a task."""
 LINES_SHOWN = 5
 LINE_SHOWN = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetUp:
-    """What came of the setup on a machine, as `up --json` shows it."""
-
-    node: str
-    status: Literal["done", "failed", "unknown"]
-    """`unknown`: the connection was lost, or the time was over, while a line ran."""
-    line: str | None
-    """The one that did not end well."""
-    error: str | None
-    log: Path
-    output: tuple[str, ...]
-    """The end of what that line said."""
-
-    def told(self) -> str:
-        """A sentence for people on what went wrong, with the end of the output."""
-        how = "failed" if self.status == "failed" else "has no known end"
-        text = f"{self.node}: setup: `{self.line}` {how}: {self.error}"
-        end = "; its output ends with:" if self.output else "."
-        return "\n".join([f"{text} The log is {self.log}{end}", *(f"  {line}" for line in self.output)])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.workflow.machines.access import machine_of
 from gpuctl.workflow.machines.connect import load_inventory
 from inventories.clocks import awake_s

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.interrupts import on_interrupt
+from gpuctl.run_results.failures.failures import what_failed
+from gpuctl.tables.view import View
 from gpuctl.text import plural
-from gpuctl.view import View
-from gpuctl.workflow.jobs.job import what_failed
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.prepare import send_code

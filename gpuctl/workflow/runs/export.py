@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Failed, Usage
 from gpuctl.json_documents import ExportedModel
 from gpuctl.output_files import check_file
-from gpuctl.view import open_view
+from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, survey_checkpoints
 from gpuctl.workflow.runs.placement import brought_here
 from gpuctl.workflow.runs.request.ask_built_in import answer_in

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeAlias
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.json_documents import LogLine
 from gpuctl.output import Output

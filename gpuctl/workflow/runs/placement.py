@@ -9,7 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from gpuctl.interrupts import interrupts_held_back
-from gpuctl.view import View
+from gpuctl.tables.view import View
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, has_them
 from inventories.disk.store import ClusterFolder, RunFolder, Store

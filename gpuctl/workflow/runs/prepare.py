@@ -1,15 +1,15 @@
 """Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpuctl.tables.view import View
 from gpuctl.text import for_cluster, plural
-from gpuctl.view import View
 from gpuctl.workflow.machines.host_firewalls import may_stand_between, open_firewall
 from gpuctl.workflow.runs.outputs.earlier import aside_lines
+from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.build import Build, install_project
-from gpuctl.workflow.runs.request.request import Project
+from gpuctl.workflow.runs.request.project import Project
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
@@ -17,26 +17,10 @@ if TYPE_CHECKING:
     from remote.checks.facts import Facts
     from remote.checks.finding import Finding
     from remote.checks.gpu_use import Expected
-    from remote.files.earlier import Aside, EarlierFiles
+    from remote.files.earlier import Aside
     from remote.files.sync import Synced
     from remote.files.tree import Tree
     from remote.sessions.session import Node
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The nodes of a run, ready for its launch."""
-
-    facts: Mapping[str, "Facts"]
-    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
-    code: Mapping[str, str]
-    """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
-    roots: Mapping[str, str]
-    """The folder on each node that was sent, which holds it. Empty likewise."""
-    earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
-    """What earlier runs left in that folder on each node. Empty: it was not looked at."""
-    expected: "Expected | None" = None
-    """GPUs that there should be. None: not known."""
 
 
 def prepare(

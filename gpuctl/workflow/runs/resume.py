@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Failed, Usage
 from gpuctl.scripts.arguments import option_groups
 from gpuctl.text import clean, for_cluster

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.json_documents import RunInfo
-from gpuctl.view import open_view
+from gpuctl.tables.view import open_view
 from gpuctl.workflow.machines.connect import unknown_cluster
 from gpuctl.workflow.runs.collect import attach, final_result, machines_of
 from gpuctl.workflow.runs.unfinished_runs import open_runs

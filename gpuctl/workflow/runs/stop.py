@@ -2,9 +2,9 @@
 
 from threading import Lock
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
-from gpuctl.view import open_view
+from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import attach, final_result, machines_of
 from gpuctl.workflow.runs.runs import active_beside, newest
 from gpuctl.workflow.runs.unfinished_runs import open_runs

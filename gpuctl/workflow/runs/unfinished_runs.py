@@ -9,7 +9,7 @@ from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 
 if TYPE_CHECKING:
-    from gpuctl.command_line.options import App
+    from gpuctl.app import App
     from inventories.run import Run
 
 ASK_TIMEOUT_S = 5.0

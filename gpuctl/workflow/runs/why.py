@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpuctl.command_line.options import App
-from gpuctl.view import open_view
+from gpuctl.app import App
+from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import final_result, machines_of
 from gpuctl.workflow.runs.hangs.ray_requests import sentence_on, unserved_request
 from gpuctl.workflow.runs.hangs.watch import ask, keep, kept

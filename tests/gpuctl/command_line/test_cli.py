@@ -14,8 +14,9 @@ import click
 import pytest
 
 from gpuctl import errors
+from gpuctl.app import App
 from gpuctl.command_line import cli, root_help
-from gpuctl.command_line.options import TAIL, App, ScriptCommand, common_options
+from gpuctl.command_line.options import TAIL, ScriptCommand, common_options
 from gpuctl.commands.train import left_behind
 from gpuctl.json_documents import UpResult
 from gpuctl.workflow.runs.request.request import check_built_in

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl.command_line import cli
-from gpuctl.command_line.options_after_script import without_secrets
+from gpuctl.scripts.misplaced import without_secrets
 
 SOURCES = {
     "my.py": "import sys\nloss.detach()\n",

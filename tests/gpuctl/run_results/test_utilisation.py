@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.result import summarise

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import RenderableType
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.tables.layout import FOLDED_WIDTH, FittedTable, no_room_for
 

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from support import a_run
 from terminal import Terminal
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.json_documents import ClusterStatus, ClusterSummary, RunInfo
 from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table

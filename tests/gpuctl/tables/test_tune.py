@@ -4,7 +4,6 @@ import pytest
 from support import a_result, drawn
 
 from gpuctl.tables.tune import tune_table
-from gpuctl.workflow.jobs.tune import Tuned
 from inventories.search import Search, Trial
 
 RESULT = a_result(mode="ray", script="tune built-in")
@@ -25,9 +24,7 @@ def trial(number: int, value: float | None, *, status: str = "done", error: str 
 
 def lines_of(*trials: Trial) -> list[str]:
     search = Search.of("accuracy", "max", trials)
-    return drawn(
-        tune_table(Tuned(result=RESULT, words=("--epochs", "3"), search=search, interrupted=False))
-    ).splitlines()
+    return drawn(tune_table(RESULT, search, ("--epochs", "3"))).splitlines()
 
 
 def test_tune_table_puts_best_first_and_prints_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
 from gpuctl.text import for_cluster, plural
 from gpuctl.workflow.clusters.clean.this_computer import leftovers_here, remove_here, runs_here, with_files

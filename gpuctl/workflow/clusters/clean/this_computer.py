@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.workflow.clusters.clean.what_to_clean import Choice, LocalRun, began_at
 from gpuctl.workflow.runs.collect import final_result
 from gpuctl.workflow.runs.resume import script_path

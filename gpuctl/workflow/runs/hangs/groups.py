@@ -1,33 +1,12 @@
 """Groups of ranks that do the same, so that what many ranks do can be read. Pure."""
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 
-from gpuctl.workflow.runs.hangs.compare import Rank
+from gpuctl.workflow.runs.hangs.rank import Rank
 from remote.checks.finding import number_ranges
 
 MAX_NAMED = 4
 """Ranks, nodes or groups that a sentence names."""
-
-
-class Numbered(Protocol):
-    """Has the number of a rank."""
-
-    @property
-    def rank(self) -> int:
-        """The number."""
-
-
-OneRank = TypeVar("OneRank", bound=Numbered)
-Deed = TypeVar("Deed", bound=Hashable)
-
-
-def alike(ranks: Sequence[OneRank], does: Callable[[OneRank], Deed]) -> list[tuple[Deed, list[OneRank]]]:
-    """Return the ranks by what each `does`, the smallest group first."""
-    groups: dict[Deed, list[OneRank]] = {}
-    for rank in ranks:
-        groups.setdefault(does(rank), []).append(rank)
-    return sorted(groups.items(), key=lambda group: (len(group[1]), group[1][0].rank))
 
 
 def numbered(ranks: Sequence[Rank]) -> str:

@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.hangs.compare import Rank
+    from gpuctl.workflow.runs.hangs.rank import Rank
 
 LEAST_COUNTED = 8
 LEAST_S = 0.02

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 from gpuctl.run_results.failures.stacks import Frame, collective, fetches_data, in_project, main_thread
 from gpuctl.text import clean, duration
-from gpuctl.workflow.runs.hangs.compare import BUSY_BYTES_PER_S, Finding, Kind, Rank
-from gpuctl.workflow.runs.hangs.groups import MAX_NAMED, alike, listed, named, numbered
+from gpuctl.workflow.runs.hangs.compare import Finding, Kind
+from gpuctl.workflow.runs.hangs.groups import MAX_NAMED, listed, named, numbered
 from gpuctl.workflow.runs.hangs.lateness import Late
-from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank
+from gpuctl.workflow.runs.hangs.rank import BUSY_BYTES_PER_S, Rank
+from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
 
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""

@@ -7,7 +7,8 @@ from math import inf
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuctl.workflow.runs.hangs.compare import Kind, Rank, blocks, compare, in_vain
+from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, in_vain
+from gpuctl.workflow.runs.hangs.rank import Rank
 from gpuctl.workflow.runs.hangs.sentences import hang_of, in_the_past
 from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic

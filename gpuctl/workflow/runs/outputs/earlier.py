@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results.outputs import kind_of, pull_command, pulled_folder
-from gpuctl.view import View
+from gpuctl.tables.view import View
 from gpuctl.workflow.runs.outputs.earlier_use import loadable
 from gpuctl.workflow.runs.outputs.latest_files import (
     Digests,
@@ -22,7 +22,8 @@ from gpuctl.workflow.runs.outputs.latest_files import (
     outdated,
     parted_checkpoints,
 )
-from gpuctl.workflow.runs.request.request import Project, TrainRequest
+from gpuctl.workflow.runs.request.project import Project
+from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder
 from inventories.outputs import OutputFile
 from remote.files.earlier import Aside, EarlierFiles
@@ -30,7 +31,7 @@ from remote.shared.checkpoint_sets import ranks_of, sets_in
 from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.prepare import Prepared
+    from gpuctl.workflow.runs.prepared import Prepared
     from remote.sessions.fanout import Outcome
     from remote.sessions.session import Node
 

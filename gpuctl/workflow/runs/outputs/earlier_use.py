@@ -13,7 +13,7 @@ from remote.files.earlier import EarlierFiles
 from remote.shared.checkpoint_sets import sets_in
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.request.request import Project
+    from gpuctl.workflow.runs.request.project import Project
 
 
 def loadable(project: "Project", earlier: Mapping[str, EarlierFiles], runs: Path) -> dict[str, EarlierFiles]:

@@ -13,7 +13,8 @@ from gpuctl.text import clean
 from inventories.machine import Inventory
 
 if TYPE_CHECKING:
-    from gpuctl.workflow.runs.request.request import Project, TrainRequest
+    from gpuctl.workflow.runs.request.project import Project
+    from gpuctl.workflow.runs.request.request import TrainRequest
 
 MAX_NAMES = 10_000
 """Names in a folder among which a near one is looked for."""

@@ -8,8 +8,8 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
+from gpuctl.tables.view import View
 from gpuctl.text import duration
-from gpuctl.view import View
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.what_to_install import ToInstall

@@ -5,26 +5,20 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuctl.command_line.options import App
 from gpuctl.errors import Usage
-from gpuctl.scripts.sources import sources_of_script
 from gpuctl.text import plural
-from gpuctl.workflow.machines.host_firewalls import owner_of
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
-from gpuctl.workflow.runs.request.what_to_install import ToInstall, what_to_install
 from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
-from inventories.run import Commit, Misplaced, RunOptions
+from inventories.run import Misplaced, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 
 if TYPE_CHECKING:
-    from remote.files.tree import Tree
-    from remote.launchers.rank_command import Script
+    pass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
@@ -235,119 +229,6 @@ def machines_of(
             f"{plural(len(candidates), 'node')}. Add some with: gpuctl up --count {max(count, min_count)}"
         )
     return sorted(candidates[:count], key=lambda machine: machine.rank)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Project:
-    """The script of a request, the files to send, and the packages and variables that the nodes need."""
-
-    script: "Script"
-    tree: "Tree"
-    """The files to send."""
-    destination: str
-    """The folder on a node that takes them."""
-    folder: str
-    """The one in it in which the script runs: `.`, `sub/folder`."""
-    install: ToInstall
-    mode: str
-    """The launcher's name."""
-    max_nodes: int
-    """As many machines as may take part later on; 0: as many as do now."""
-    on_cpu: bool
-    """True: GPUs are not to be used."""
-    rank_env: Mapping[str, str]
-    """The variables that the ranks are given."""
-    commit: Commit | None
-    """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
-
-    @cached_property
-    def sources(self) -> Sequence[str]:
-        """The sources of the user's script and of its imports. Empty: no source is among the files to send."""
-        if self.script.kind == "built-in":
-            return ()
-        return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
-
-
-def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
-    """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
-    from remote.files.git import commit_of
-
-    script, tree, destination, folder = _what_to_run(app, request, inventory)
-    commit = None if request.built_in else commit_of(tree.root) or commit_of(request.folder)
-    install = what_to_install(
-        request,
-        tree,
-        machines,
-        app.output.say,
-        same_machine=inventory.provider == "local",
-        commit=commit,
-    )
-    of_git = install.project.version_variables if install.project and install.project.version else {}
-    return Project(
-        script=script,
-        tree=tree,
-        destination=destination,
-        folder=folder,
-        install=install,
-        mode=request.mode,
-        max_nodes=request.max_nodes,
-        on_cpu=request.on_cpu,
-        # A script may ask for the version, too. Its own builds of other projects must not get that version.
-        rank_env={**of_git, **request.rank_env},
-        commit=commit,
-    )
-
-
-def check_files(app: App, request: TrainRequest, inventory: Inventory) -> None:
-    """Raise what reading a script of the user's and its files raises."""
-    if not request.built_in:
-        _what_to_run(app, request, inventory)
-
-
-def _what_to_run(app: App, request: TrainRequest, inventory: Inventory) -> "tuple[Script, Tree, str, str]":
-    """Return the script, the files to send, the folder on the nodes that takes them, and the one in it to run in."""
-    from remote.files.sync import code_folder
-    from remote.files.tree import read_tree, root_of
-    from remote.launchers.rank_command import (
-        BUILT_IN_FOLDER,
-        BUILT_IN_TRIAL,
-        Script,
-        built_in,
-        built_in_tree,
-        user_function,
-        user_script,
-    )
-
-    if request.built_in:
-        if request.include or request.root is not None:
-            raise Usage(
-                "--root and --include are for a script of yours; the built-in job brings its own code."
-            )
-        words = request.job_words
-        check_built_in(words)
-        if note := home_note(words, inventory.provider):
-            app.output.say(note)
-        script = built_in(words)
-        if request.search is not None:
-            script = Script(kind="function", target=BUILT_IN_TRIAL, args=words, search=request.search)
-        return script, built_in_tree(), BUILT_IN_FOLDER, "."
-    if request.project is not None and not request.project.is_dir():
-        raise Usage(
-            f"The earlier run's folder {request.project} is gone. In the folder that holds the script now, name it: "
-            "gpuctl train --resume SCRIPT"
-        )
-    folder = request.folder
-    root = root_of(folder) if request.root is None else request.root.resolve()
-    if not folder.is_relative_to(root):
-        raise Usage(f"{root}, the folder to send, does not hold {folder}, the folder of the script.")
-    tree = read_tree(
-        root, include=[folder / path for path in request.include], allow_large=request.allow_large
-    )
-    if request.search is None:
-        script = user_script(request.words, request.module, tree, folder)
-    else:
-        script = replace(user_function(request.words[0], tree, folder), search=request.search)
-    return script, tree, code_folder(root, owner_of(inventory)), folder.relative_to(root).as_posix()
 
 
 def check_built_in(words: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.text import plural
 from gpuctl.workflow.runs.request.request import AUTO, STRATEGY, TrainRequest, value_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.clean.clean import Seen, once_a_home
 from gpuctl.workflow.clusters.clean.table import clean_table

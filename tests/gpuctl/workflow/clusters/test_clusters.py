@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuctl.command_line import cli
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.json_documents import ClusterSummary
 from gpuctl.output import Output
 from gpuctl.tables.clusters import clusters_table

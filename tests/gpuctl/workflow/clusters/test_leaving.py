@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.workflow.machines.host_firewalls import let_go, owner_of, restore_firewalls
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup

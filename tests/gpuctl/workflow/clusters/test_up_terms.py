@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuctl.command_line.options import App, Options
+from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
+from gpuctl.global_options import Options
 from gpuctl.json_documents import UpResult
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.up import HostKeys, plan, up

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from support import a_result, a_run
 
+from gpuctl.app import App
 from gpuctl.command_line import cli
-from gpuctl.command_line.options import App, Options
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.jobs.check import compared, verdict
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in

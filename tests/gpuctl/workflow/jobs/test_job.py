@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.workflow.jobs.job import (
     Attempt,
     Done,
@@ -16,7 +17,6 @@ from gpuctl.workflow.jobs.job import (
     blames_a_machine,
     in_vain,
     next_step,
-    what_failed,
 )
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest

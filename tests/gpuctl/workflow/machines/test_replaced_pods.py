@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.command_line.options import App, Options
+from gpuctl.app import App
+from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import unprepared

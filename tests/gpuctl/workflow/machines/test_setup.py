@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Failed
 from gpuctl.output import Output
 from gpuctl.workflow.machines import setup

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import a_run
 
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.json_documents import LogLine
 from gpuctl.output import Output
 from gpuctl.text import clean

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support import begin_run
 
-from gpuctl.command_line.options import App
+from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.resume import resolve, superseded

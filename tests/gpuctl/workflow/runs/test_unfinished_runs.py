@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpuctl.app import App
 from gpuctl.command_line import cli
-from gpuctl.command_line.options import App
 from gpuctl.workflow.runs.runs import latest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder, Store

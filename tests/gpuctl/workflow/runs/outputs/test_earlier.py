@@ -15,12 +15,12 @@ import pytest
 from node_here import NodeHere
 from support import a_run
 
-from gpuctl.command_line.options import Options
 from gpuctl.errors import Usage
+from gpuctl.global_options import Options
 from gpuctl.library.options import TrainOptions, train_request
 from gpuctl.output import Output
 from gpuctl.scripts.sources import sources_of_script
-from gpuctl.view import PlainView
+from gpuctl.tables.view import PlainView
 from gpuctl.workflow.runs.outputs.earlier import (
     aside_lines,
     aside_of,
@@ -32,7 +32,7 @@ from gpuctl.workflow.runs.outputs.earlier import (
 )
 from gpuctl.workflow.runs.outputs.earlier_use import loadable
 from gpuctl.workflow.runs.outputs.latest_files import latest, may_be_copies, outdated
-from gpuctl.workflow.runs.prepare import Prepared
+from gpuctl.workflow.runs.prepared import Prepared
 from inventories.disk.store import Store
 from inventories.outputs import OutputFile
 from remote.errors import BadAnswer, NodeFailed

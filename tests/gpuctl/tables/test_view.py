@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, python
 
-from gpuctl import view as views
-from gpuctl.command_line.options import Options
+from gpuctl.global_options import Options
 from gpuctl.output import Output
-from gpuctl.view import PlainView, open_view
+from gpuctl.tables import view as views
+from gpuctl.tables.view import PlainView, open_view
 
 HEAD = """
 import sys, threading, time
 from gpuctl.command_line.options import Options
 from gpuctl.output import Output
-from gpuctl.view import open_view
+from gpuctl.tables.view import open_view
 output = Output(Options(no_color="--no-color" in sys.argv, verbose="--verbose" in sys.argv))
 """
 WORK = (

@@ -1,0 +1,76 @@
+"""The object that a command works with: its global options, its output and the store."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuctl.global_options import Options
+
+if TYPE_CHECKING:
+    from gpuctl.output import Output
+    from inventories.disk.store import Store
+
+
+class App:
+    """What a command works with: its options, its output and the store."""
+
+    def __init__(self, options: Options | None = None, output: "Output | None" = None) -> None:
+        """`output`: where its output goes; None: to stdout and stderr."""
+        self.options = options or Options()
+        if output is not None:
+            self.output = output
+        self.cluster_named = False
+        """Whether somebody typed --cluster: commands that are about all clusters are then about that one."""
+        self.started_runs: set[str] = set()
+        """The ids of the runs that were started with it."""
+
+    def give(self, **given: str | bool | None) -> None:
+        """Take over the options that were given; None and False mean: not given here.
+
+        Part of reading the command line: `output` must not have been used before.
+        """
+        told = {name: value for name, value in given.items() if value not in (None, False)}
+        self.options = replace(self.options, **told)  # type: ignore[arg-type]
+        self.cluster_named |= "cluster" in told
+        self.__dict__.pop("output", None)
+
+    @functools.cached_property
+    def output(self) -> "Output":
+        """Where the command's output goes."""
+        from gpuctl.output import Output
+
+        return Output(self.options)
+
+    @functools.cached_property
+    def store(self) -> "Store":
+        """What is on disk, under $GPUCTL_HOME."""
+        from inventories.disk.store import Store
+
+        return Store.default()
+
+    @functools.cached_property
+    def job_path(self) -> Path | None:
+        """The project's gpuctl.yaml, or the file that was named in its place; None: there is none."""
+        from inventories.job_file import find
+
+        return find()
+
+    def take_cluster_of_job(self, *, reads_job: bool) -> None:
+        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput.
+
+        `reads_job`: whether the command takes from the file also what it is to do.
+        """
+        if self.cluster_named or self.job_path is None:
+            return
+        from inventories.errors import InvalidInput
+        from inventories.job_file import cluster_of
+
+        try:
+            name = cluster_of(self.job_path)
+        except InvalidInput as error:
+            without = "-f none leaves the file out" if reads_job else "--cluster NAME does without the file"
+            raise InvalidInput(f"{error} {without}.") from error
+        if name:
+            self.options = replace(self.options, cluster=name)
+            self.__dict__.pop("output", None)

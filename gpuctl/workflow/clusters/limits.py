@@ -1,0 +1,61 @@
+"""The limits of a cluster whose machines runs start and end, and a start that was cut off."""
+
+from dataclasses import dataclass
+
+from gpuctl.workflow.machines.connect import load_inventory
+from gpuctl.workflow.machines.setup_state import SETTLED
+from inventories.disk.store import ClusterFolder
+from inventories.errors import Locked
+from inventories.machine import Inventory
+from provision.clouds import RENTED
+from provision.rented.state import CloudState
+
+HOW_TO_END = "`gpuctl up` ends those that no run needs"
+
+
+STARTED = "machines started"
+"""In the journal: a run's start of machines was begun. It is over once SETTLED follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many machines a cluster has between runs, and at most in one."""
+
+    least: int
+    most: int
+
+
+def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
+    """The cluster's limits. None: it has none, and all its machines stay."""
+    record = CloudState(folder).load() if inventory.provider in RENTED else None
+    if record is None or record.max_count is None:
+        return None
+    return Limits(least=record.min_count or 0, most=record.max_count)
+
+
+def start_cut_off(folder: ClusterFolder) -> str:
+    """A sentence where a start of machines did not come to its end, so that some may be in no inventory."""
+    if not folder.exists():
+        return ""
+    inventory = load_inventory(folder, empty=True)
+    limits = limits_of(folder, inventory)
+    if limits is None or len(inventory.machines) > limits.least or not has_cut_off_start(folder):
+        return ""
+    try:
+        with folder.claim_machines("status"):
+            return f"A run's start of machines did not come to its end. {note_on_machines(folder)}"
+    except Locked:
+        return ""  # it goes on
+
+
+def has_cut_off_start(folder: ClusterFolder) -> bool:
+    """Return whether the journal has a start of machines without its end."""
+    events = [entry["event"] for entry in folder.journal.read() if entry["event"] in (STARTED, SETTLED)]
+    return events[-1:] == [STARTED]
+
+
+def note_on_machines(folder: ClusterFolder) -> str:
+    """Return the note that machines of a cut-off start may be billed, with the commands that end them."""
+    return (
+        f"Machines of {folder.name} may still be there, and billed: {HOW_TO_END}, `gpuctl down` removes all."
+    )

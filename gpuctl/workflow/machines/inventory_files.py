@@ -1,0 +1,24 @@
+"""The inventory of a cluster on disk, and the host keys of its machines."""
+
+from collections.abc import Sequence
+
+from inventories.disk.files import write_atomic
+from inventories.disk.store import ClusterFolder
+from inventories.machine import Inventory, Machine
+
+
+def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
+    """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
+    from remote.transport import ssh_config
+
+    pin_host_keys(folder, inventory.machines)
+    text = ssh_config.render(inventory.machines, folder.known_hosts_path)
+    write_atomic(folder.ssh_config_path, text.encode())
+    folder.save(inventory)
+
+
+def pin_host_keys(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+    """Write the known_hosts file with which connections to these machines are made."""
+    from remote.transport import host_keys
+
+    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())

@@ -1,0 +1,26 @@
+"""The nodes of a run, ready for its launch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
+    from remote.checks.gpu_use import Expected
+    from remote.files.earlier import EarlierFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The nodes of a run, ready for its launch."""
+
+    facts: Mapping[str, "Facts"]
+    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
+    code: Mapping[str, str]
+    """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
+    roots: Mapping[str, str]
+    """The folder on each node that was sent, which holds it. Empty likewise."""
+    earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
+    """What earlier runs left in that folder on each node. Empty: it was not looked at."""
+    expected: "Expected | None" = None
+    """GPUs that there should be. None: not known."""
