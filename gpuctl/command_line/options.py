@@ -223,7 +223,3 @@ def _end_options_after_module(args: list[str], params: list[click.Parameter]) ->
     if args[at : at + 2] == ["--", "-m"]:  # says that all after the module is the module's
         return [*args[:at], *args[at + 1 : at + 3], "--", *args[at + 3 :]]
     return args
-
-
-About: TypeAlias = Literal["one", "all", "none"]
-"""How many clusters a command is about."""
