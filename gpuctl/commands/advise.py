@@ -83,7 +83,8 @@ def command(
     to them, train, and remove them after a question. The table has what fits, by dollars for the whole training, with
     boot and set-up: 15 minutes, on bare metal 35. No row costs less than the shortest time that its cloud bills.
     MEMORY is that of the fullest rank, with the largest micro-batch that fits; the rest of the batch is accumulated.
-    A step is a range: GPUs attain 30 to 48 % of their peak in large transformers, links 50 to 80 % of their figure.
+    A step is a range: the longer of the GPU's time, with products of matrices at 47 to 75 % of its peak, and
+    the host's, as it starts each kernel. Links have 50 to 80 % of their figure.
     Prices are list prices of the machines, without disks.
 
     It is arithmetic. Where a run on this computer's records was the same job on the same machines, its median step

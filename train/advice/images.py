@@ -42,6 +42,7 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
     own = _own_weights(network, wrapped)
     flops = Share.of(few.flops, more.flops).per(Share.of(few.forward_flops, more.forward_flops))
     moved = Share.of(few.moved, more.moved).per(Share.of(few.forward_moved, more.forward_moved))
+    launches = more.launches / more.forward_launches
     forward = (
         _layer(network, step, of_few, of_more, splits, own, options)
         for step, of_few, of_more in zip(steps, few.steps, more.steps, strict=True)
@@ -55,6 +56,7 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
                 split_flops=min(layer.split_flops, layer.flops * flops.each),
                 moved_bytes=layer.moved_bytes * moved.each,
                 moved_once_bytes=layer.moved_once_bytes * moved.once,
+                launches=layer.launches * launches,
             )
             for layer in forward
         ],
@@ -173,6 +175,7 @@ def _layer(
         passed_bytes=passed.each,
         moved_bytes=moved.each,
         moved_once_bytes=moved.once,
+        launches=more.launches,
         block=_largest_block(few, more, layers, computed) if few.blocks else None,
     )
 

@@ -53,9 +53,12 @@ class Layer:
     passed_bytes: float = 0.0
     """Of one sample's results, which the next stage of a pipeline gets."""
     moved_bytes: float = 0.0
-    """Read from the GPU's memory and written to it for one sample, in both passes. 0: computing takes longer."""
+    """Read from the GPU's memory and written to it for one sample, in both passes."""
+    split_moved_bytes: float = 0.0
     moved_once_bytes: float = 0.0
     """The same for each micro-batch, however large it is."""
+    launches: float = 0.0
+    """Kernels of both passes of a micro-batch: an operation has one for each tensor that it writes."""
 
     def of_rank(self, tp: int) -> "Layer":
         """Return a rank's part, where `tp` ranks split it."""
@@ -67,8 +70,9 @@ class Layer:
             reduced_bytes=self.reduced_bytes if tp > 1 else 0.0,
             largest_part=self.largest_part,
             passed_bytes=self.passed_bytes,
-            moved_bytes=self.moved_bytes,
+            moved_bytes=self.moved_bytes - self.split_moved_bytes + self.split_moved_bytes / tp,
             moved_once_bytes=self.moved_once_bytes,
+            launches=self.launches,
             input_bytes=self.input_bytes,
             blocks=self.blocks,
             block=None if self.block is None else self.block.of_rank(tp),
@@ -141,33 +145,75 @@ class Network:
         return sum(layer.flops for layer in self.layers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes that a part of a text model reads and writes in both passes, and its kernels."""
+
+    products: float
+    """Bytes of a token that products of matrices and attention read and write."""
+    others: float
+    """Bytes of a token that all other operations read and write."""
+    product_launches: int
+    other_launches: int
+    product_once: float
+    """Bytes of the weights in products, for each micro-batch."""
+    other_once: float = 0.0
+
+    def of_layer(self, layer: Layer, length: int, *, compiled: bool) -> Layer:
+        """Return the layer with its bytes for a sample of so many tokens, and its kernels.
+
+        Compiled code has one kernel for all that is between two products: see `train.advice.passes`.
+        """
+        moved = 2 * self.products if compiled else self.products + self.others
+        return replace(
+            layer,
+            moved_bytes=length * moved,
+            split_moved_bytes=length * moved * layer.split_flops / (layer.flops or 1.0),
+            moved_once_bytes=2 * self.product_once if compiled else self.product_once + self.other_once,
+            launches=2 * self.product_launches if compiled else self.product_launches + self.other_launches,
+        )
+
+
 def text_network(
-    size: GPTSize, *, vocabulary: int, length: int, precision: Precision, by_blocks: bool
+    size: GPTSize,
+    *,
+    vocabulary: int,
+    length: int,
+    precision: Precision,
+    by_blocks: bool,
+    compiled: bool = False,
 ) -> Network:
     """Return a text model's layers: the embedding, the blocks, and the head with the norm before it.
 
     `by_blocks`: whole blocks are sharded by themselves, not single matrices.
     """
     whole, computed = number_bytes(precision), computed_bytes(precision)
-    return replace(
-        _text_network(size, vocabulary, length, whole, computed, by_blocks=by_blocks),
-        in_half=_text_network(size, vocabulary, length, HALF, HALF, by_blocks=by_blocks)
-        if precision == "bf16"
-        else None,
+    network, in_half = (
+        _text_network(size, vocabulary, length, *numbers, by_blocks=by_blocks, compiled=compiled)
+        for numbers in ((whole, computed), (HALF, HALF))
     )
+    return replace(network, in_half=in_half if precision == "bf16" else None)
 
 
 def _text_network(
-    size: GPTSize, vocabulary: int, length: int, whole: int, computed: int, *, by_blocks: bool
+    size: GPTSize, vocabulary: int, length: int, whole: int, computed: int, *, by_blocks: bool, compiled: bool
 ) -> Network:
     """`whole`: bytes of a number between the layers; `computed`: of what linear layers compute."""
     width = size.width
-    one = _block(size, length, whole, computed, by_blocks=by_blocks)
+    one = _moved_by_block(size, whole, computed).of_layer(
+        _block(size, length, whole, computed, by_blocks=by_blocks), length, compiled=compiled
+    )
     block = replace(one, blocks=1, block=one)
     head_flops = size.flops_per_token(vocabulary, length) - size.flops_per_token(0, length)
     passed = length * width * whole
     embedding = Layer(
-        weights=(vocabulary + size.context) * width, saved_bytes=8 * length, passed_bytes=passed
+        weights=(vocabulary + size.context) * width,
+        saved_bytes=8 * length,
+        passed_bytes=passed,
+        # Both rows of weights, their sum, and its gradient. Gradients begin as zeros, and the head's are added.
+        moved_bytes=length * 6 * whole * width,
+        moved_once_bytes=whole * (4 * vocabulary + size.context) * width,
+        launches=8,
     )
     head = Layer(
         weights=2 * width,
@@ -176,7 +222,11 @@ def _text_network(
         saved_bytes=length * width * (whole + computed),
     )
     return Network(
-        layers=(embedding, *[block] * size.layers, head),
+        layers=(
+            embedding,
+            *[block] * size.layers,
+            _moved_by_head(size, vocabulary, whole, computed).of_layer(head, length, compiled=compiled),
+        ),
         tied_weights=vocabulary * width,
         largest_weight=max(vocabulary, 4 * width) * width,
         unwrapped_weights=embedding.weights,
@@ -216,4 +266,44 @@ def _block(size: GPTSize, length: int, whole: int, computed: int, *, by_blocks: 
         largest_part=matrices + 13 * width if by_blocks else 4 * width * width,
         input_bytes=length * whole * width,
         passed_bytes=length * width * whole,
+    )
+
+
+def _moved_by_block(size: GPTSize, whole: int, computed: int) -> Traffic:
+    """Return the traffic of a block, in widths a token, of `whole` and `computed` bytes a number.
+
+    Products: six matrices, four of width x width and two of four times that, each have their inputs and results
+    once in the forward pass and twice in the backward pass; attention has 4, then 8. All else: norms (10 whole) and
+    sums (16 whole, 2 computed), GELU (20 computed), gradients of biases (9 computed). autocast copies inputs (4) and
+    all weights, and their gradients back (6).
+    """
+    width, matrices = size.width, size.weights_per_layer
+    autocast = computed < whole
+    return Traffic(
+        products=(3 * (4 * 2 + 2 * 5) + 12) * computed * width,
+        others=(26 * whole + 31 * computed + (10 * (whole + computed) if autocast else 0)) * width,
+        product_launches=3 * 6 + 5,
+        other_launches=26 + (34 if autocast else 0),
+        product_once=3 * matrices * computed,
+        other_once=2 * matrices * (whole + computed) if autocast else 0.0,
+    )
+
+
+def _moved_by_head(size: GPTSize, vocabulary: int, whole: int, computed: int) -> Traffic:
+    """Return the traffic of the last norm, the head and the loss: logits are read and written again and again.
+
+    The loss has them in single precision at least. It takes their logarithms (2), writes a gradient (1), and goes
+    back through the logarithms (3). In half precision they are copied, and their gradient back (2).
+    """
+    width, weights, of_loss = size.width, vocabulary * size.width, max(whole, WHOLE)
+    autocast, copied = computed < whole, computed < of_loss
+    of_logits = 6 * of_loss + (2 * (of_loss + computed) if copied else 0)
+    of_norm = 5 * whole + (2 * (whole + computed) if autocast else 0)
+    return Traffic(
+        products=3 * (width + vocabulary) * computed,
+        others=vocabulary * of_logits + width * of_norm,
+        product_launches=3,
+        other_launches=14 + (2 if copied else 0) + (4 if autocast else 0),
+        product_once=3 * weights * computed,
+        other_once=2 * weights * (whole + computed) if autocast else 0.0,
     )

@@ -15,7 +15,12 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 from torch.utils.hooks import RemovableHandle
 
 from train.loss import mean_loss
@@ -43,6 +48,10 @@ ATTENTION = {
     getattr(torch.ops.aten, f"{_OF_CPUS}_backward"): _attention_backward,
 }
 """torch's counter of operations knows attention on GPUs alone."""
+PRODUCTS = {*flop_registry, *ATTENTION}
+"""Operations that compute much with what they read: those that torch counts."""
+ONLY_NAMED = {torch.ops.aten._unsafe_view, torch.ops.aten.empty}  # noqa: SLF001 - torch's own names
+"""Operations that read and write nothing."""
 
 
 @dataclass(kw_only=True)
@@ -53,6 +62,7 @@ class Counted:
     split_saved: float = 0.0
     """Of them, what tensor parallelism divides."""
     moved: float = 0.0
+    launches: float = 0.0
     flops: float = 0.0
     passed: float = 0.0
     """Of the results."""
@@ -71,6 +81,7 @@ class Pass:
     flops: float
     """Both passes of all steps."""
     moved: float
+    launches: float
 
     @property
     def forward_flops(self) -> float:
@@ -81,6 +92,11 @@ class Pass:
     def forward_moved(self) -> float:
         """The forward pass of all steps."""
         return sum(step.moved for step in self.steps)
+
+    @property
+    def forward_launches(self) -> float:
+        """The forward pass of all steps."""
+        return sum(step.launches for step in self.steps)
 
     def keeping(self, other: "Pass") -> "Pass":
         """Return it with what the steps of another pass keep: that of the network whose blocks compute again.
@@ -144,9 +160,9 @@ def both_passes(
     ours = {_storage(p) for p in network.parameters()}
     dtype = torch.float64 if options.precision == "fp64" else torch.float32
     value, found = torch.zeros(samples, *shape, dtype=dtype), [Counted() for _ in steps]
-    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as operations, _Moved() as moved:
+    with FlopCounterMode(display=False, custom_mapping=ATTENTION) as operations, MovedBytes(options) as moved:
         for step, counted in zip(steps, found, strict=True):
-            flops, bytes_ = operations.get_total_flops(), moved.bytes
+            flops, bytes_, launches = operations.get_total_flops(), moved.bytes, moved.launches
             with _kept(network, splits, blocks, counted, ours), autocast(options, CPU):
                 value = step.compute(value)
                 counted.passed = float(value.numel() * value.element_size())
@@ -154,8 +170,14 @@ def both_passes(
                     value = mean_loss(value, torch.zeros(samples, dtype=torch.int64))
             counted.flops = float(operations.get_total_flops() - flops)
             counted.moved = float(moved.bytes - bytes_)
+            counted.launches = float(moved.launches - launches)
         torch.autograd.backward(value)
-    return Pass(steps=found, flops=float(operations.get_total_flops()), moved=float(moved.bytes))
+    return Pass(
+        steps=found,
+        flops=float(operations.get_total_flops()),
+        moved=float(moved.bytes),
+        launches=float(moved.launches),
+    )
 
 
 @contextmanager
@@ -215,18 +237,36 @@ def _storage(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
-class _Moved(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes that operations read and write, each by itself, as where nothing is compiled."""
+class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the bytes that operations read and write, and their kernels.
 
-    def __init__(self) -> None:
+    If nothing is compiled, each operation has its kernels. Compiled code has one kernel for all that is between two
+    products (of matrices, convolutions, attention): it reads the result of one, and writes what the next one reads.
+    """
+
+    def __init__(self, options: Options) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._compiled = options.compile
         self.bytes = 0
+        self.launches = 0
 
     def __torch_dispatch__(
         self, func: OpOverload, _types: object, args: tuple[object, ...] = (), kwargs: Kwargs = None
     ) -> object:
         made: object = func(*args, **(kwargs or {}))
-        if func.namespace == "aten" and not func.is_view and func is not torch.ops.aten._unsafe_view.default:  # noqa: SLF001
-            every = (one for one in tree_leaves((args, kwargs, made)) if isinstance(one, Tensor))
-            self.bytes += sum(one.numel() * one.element_size() for one in every)
+        if times := self._times(func):
+            read, written = (_tensors(one) for one in ((args, kwargs), made))
+            self.bytes += times * sum(one.numel() * one.element_size() for one in (*read, *written))
+            self.launches += times * len(written)
         return made
+
+    def _times(self, func: OpOverload) -> int:
+        """Return how often the bytes of an operation are counted."""
+        if self._compiled:
+            return 2 if func.overloadpacket in PRODUCTS else 0
+        moves = func.namespace == "aten" and not func.is_view and func.overloadpacket not in ONLY_NAMED
+        return int(moves)
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, Tensor)]

@@ -89,6 +89,7 @@ def network_of(question: Question, *, pipelines: bool) -> Network:
         length=options.seq_len,
         precision=options.precision,
         by_blocks=not options.wrap.startswith("size:"),
+        compiled=options.compile,
     )
 
 

@@ -1,6 +1,8 @@
 """How long a step takes: computing at what GPUs attain, and what of the communication is not hidden behind it.
 
-Pure. Times are ranges, the ends of which are never further apart than 1.6 times: as far as those of both constants.
+Pure. A GPU's time is that of its arithmetic, of its memory, and of its kernels, each of which takes a moment however
+little it does. The host starts them one by one meanwhile, and the longer of both times counts. Times are ranges, the
+ends of which are never further apart than 1.6 times: as far as those of each pair of constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +14,25 @@ from train.advice.network import Network, number_bytes
 from train.options import Options
 from train.strategies.degrees import Degrees
 
-ATTAINED = (0.48, 0.30)
-"""Of the data sheet's peak, by large transformers, the best case first: 30 % (MT-NLG) and 46 % (PaLM) in Chowdhery et
-al., "PaLM" (2022), 44 to 52 % in Narayanan et al., "Efficient Large-Scale Language Model Training" (2021)."""
+ATTAINED = (0.75, 0.47)
+"""Of the data sheet's peak, by products of matrices, the best case first: 8,192 x 8,192 have 73 to 79 % on an H200 in
+all precisions (`bench/gpu.py`). With all that is moved, large transformers then have the 44 to 52 % of Narayanan et
+al., "Efficient Large-Scale Language Model Training" (2021), and the 46 % of PaLM (2022)."""
 ATTAINED_BY_IMAGES: Mapping[bool, tuple[float, float]] = {True: (0.95, 0.60), False: (0.545, 0.341)}
 """The same of networks for images; of fp32, which has no matrices of its own in a GPU, more is attained."""
 OF_MEMORY = (0.99, 0.62)
 """Of the data sheet's rate of a GPU's memory, which networks for images wait for: most of their operations compute
 little with what they read. With both, what NVIDIA's DeepLearningExamples measured of ResNet-50 is in the range: 367
 images a second on a V100 in fp32, 1,200 in half precision; on an A100 938 in tf32, 2,470 in half precision."""
+KERNEL_S = 4e-6
+"""Of a kernel that does next to nothing, on the GPU. A step of ResNet-18 with small images, with its 313 kernels in a
+CUDA graph, takes 1.5 ms on an H200, of which arithmetic and memory explain 0.2."""
+LAUNCH_S = (24e-6, 38.4e-6)
+"""Until a host has started a kernel that is in no graph: Python, autograd, libraries, driver. With an H200, ResNet-18
+took 24 to 30 microseconds for each kernel, ResNet-50 38; torch's smallest operation took 8."""
+STEP_LAUNCHES = 25
+"""Kernels of a step beside both passes: drawing and normalising the batch, sums of loss and accuracy, and the fused
+optimizer, which has one for some thirty weights."""
 LINK_SHARES = (0.80, 0.50)
 """Of a link's figure, for a ring of ranks, the best case first: two A10 machines of 48 Gbps on OCI had 66 %."""
 BACKWARD = 2 / 3
@@ -41,10 +53,12 @@ def step_s(
     again = RECOMPUTED if options.activation_checkpointing else 1.0
     flops = again * batch.micro_batch * max(stage.flops for stage in stages)
     moved = again * max(batch.micro_batch * stage.moved_bytes + stage.moved_once_bytes for stage in stages)
+    launches = again * max(stage.launches for stage in stages) + STEP_LAUNCHES / batch.number
     update = _update_bytes(network, options, sizes) / memory
 
-    def at(attained: float, of_memory: float, share: float) -> float:
-        one = flops / (peak * attained) + moved / (memory * of_memory)
+    def at(attained: float, of_memory: float, share: float, launch_s: float) -> float:
+        one = flops / (peak * attained) + moved / (memory * of_memory) + launches * KERNEL_S
+        one = max(one, launches * launch_s)
         # p stages take the time of m + p - 1 of their m micro-batches: the bubble is (p - 1) / (m + p - 1).
         computing = one * (batch.number + sizes.pp - 1)
         left = max(0.0, links.behind_all / share - computing)
@@ -55,7 +69,7 @@ def step_s(
         return computing + update + links.shown / share + left
 
     attained = ATTAINED_BY_IMAGES[options.precision == "fp32"] if network.of_images else ATTAINED
-    low, high = map(at, attained, OF_MEMORY, LINK_SHARES)
+    low, high = map(at, attained, OF_MEMORY, LINK_SHARES, LAUNCH_S)
     return low, high
 
 

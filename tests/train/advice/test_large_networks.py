@@ -1,4 +1,6 @@
-"""Networks of torchvision, beside what others measured of them and what the job says of them."""
+"""Networks beside what was measured of them, and what the job says of them."""
+
+import json
 
 import pytest
 
@@ -8,6 +10,39 @@ from train.advice.network import joined
 from train.advice.question import question_of
 from train.advice.rows import rows
 from train.command_line import parse
+
+GPT2 = "--precision bf16 --tokenizer gpt2.json"
+RESNET18 = "--model resnet18 --dataset synthetic --synthetic 50000,3,32,32,10"
+
+
+@pytest.mark.parametrize(
+    ("words", "step_ms", "allocated_gb"),
+    [
+        (f"--model gpt-124m --batch-size 8 {GPT2}", 30.8, 9.89),
+        (f"--model gpt-124m --batch-size 12 {GPT2} --optimizer adamw --compile", 28.4, None),
+        (f"--model gpt-350m --batch-size 8 {GPT2}", 65.5, 18.1),
+        ("--model gpt-124m --batch-size 8 --seq-len 256", 31.7, 2.4),
+        pytest.param(
+            "--model resnet50 --dataset folder --precision bf16 --batch-size 64",
+            31.2,
+            3.65,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(f"{RESNET18} --batch-size 64", 8.57, None, marks=pytest.mark.slow),
+        pytest.param(f"{RESNET18} --precision bf16 --batch-size 64", 8.21, None, marks=pytest.mark.slow),
+    ],
+)
+def test_step_and_memory_of_an_h200_are_as_measured(words, step_ms, allocated_gb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2.json").write_text(json.dumps({"model": {"vocab": {"a": 50_256}}}))
+    one = Machines(
+        shape="s", count=1, gpus=1, gpu="NVIDIA H200", gpu_memory_gb=150.8, between_gb_s=None, hourly_usd=None
+    )
+    [row] = rows(question_of(words.split(), batch_tokens=None, tokens=None), [one])
+    low, high = row.step_s
+    assert low <= step_ms / 1000 <= high <= 1.602 * low
+    if allocated_gb is not None:
+        assert row.memory_gb - row.memory["libraries"] == pytest.approx(allocated_gb, rel=0.12)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import torch
 
 from train.advice.memory import USABLE, Batch, Memory, fits, fullest_rank
 from train.advice.network import joined, text_network
+from train.advice.passes import MovedBytes
 from train.loss import mean_loss
 from train.models.gpt import build_gpt
 from train.models.gpt_sizes import GPT_SIZES
@@ -32,6 +33,31 @@ def memory(sizes, *, batch=None, **options):
 @pytest.fixture(scope="module")
 def model():
     return build_gpt(VOCABULARY, SIZE, 0)
+
+
+@pytest.mark.parametrize("words", [{}, {"precision": "bf16"}, {"precision": "bf16", "compile": True}])
+def test_arithmetic_moves_what_torchs_operations_do(model, words):
+    options = Options(model="gpt-10m", dataset="text", **words)
+    counted = []
+    for samples in (2, 4):
+        tokens = torch.zeros(samples, LENGTH, dtype=torch.int64)
+        with MovedBytes(options) as moved:
+            with torch.autocast("cpu", torch.bfloat16, enabled="precision" in words):
+                loss = mean_loss(model(tokens), tokens)
+            loss.backward()
+        model.zero_grad()
+        counted.append(moved)
+    few, more = counted
+    found = joined(
+        text_network(
+            SIZE, vocabulary=VOCABULARY, length=LENGTH, precision=options.precision, by_blocks=True,
+            compiled=options.compile,
+        ).layers
+    )  # fmt: skip
+    each = (more.bytes - few.bytes) / 2
+    assert found.moved_bytes == pytest.approx(each, rel=0.05)
+    assert found.moved_once_bytes == pytest.approx(few.bytes - 2 * each, rel=0.15)
+    assert found.launches == pytest.approx(more.launches, rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -49,7 +49,7 @@ def test_range_of_a_step_is_at_most_1_6_times_as_wide():
     for row in asked(*TEXT, among=[machines(count=2, gpus=4)], batch_tokens=1e5):
         if row.step_s is not None:
             assert row.step_s[0] <= row.step_s[1] <= 1.602 * row.step_s[0], row.strategy
-            assert 0 < row.mfu < 0.48
+            assert 0 < row.mfu < 0.75
 
 
 def test_offload_is_advised_with_the_strategies_that_have_parts_of_the_weights():
