@@ -321,6 +321,12 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "train/test_gpu_bench.py": ("bench/", "train/"),
     "train/test_job.py": ("train/",),
     "train/test_recipes.py": ("train/",),
+    "train/test_step_graph.py": (
+        "train/step_graph.py",
+        "train/train_step.py",
+        "train/strategies/ddp.py",
+        "train/reporting/timing.py",
+    ),
     "train/test_text_job.py": ("train/", "docs/strategies.md"),
     "train/test_torchvision_import.py": ("train/torchvision_import.py",),
 }

@@ -29,6 +29,7 @@ Compression = Literal["none", "half", "powersgd"]
 StrategyName = Literal["ddp", "dp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "pp"]
 Engine = Literal["torch", "deepspeed"]
 Loop = Literal["fast", "plain"]
+Graphs = Literal["auto", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_LR: dict[Optimizer, float] = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}
@@ -213,6 +214,11 @@ class Options:
     loop: Loop = _speed(
         "fast",
         "fast: images on the device, channels last, fused optimizer; plain: the textbook loop, with the same losses.",
+    )
+    graphs: Graphs = _speed(
+        "auto",
+        "auto: on GPUs, --loop fast starts the forward pass, the backward pass and the update of a step as one CUDA "
+        "graph, with a single rank or --strategy ddp, unless an option rules it out; off: operation by operation.",
     )
     compile: bool = _speed(
         False,

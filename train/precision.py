@@ -12,8 +12,10 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(options: Options, device: torch.device) -> AbstractContextManager[None]:
     """Return the context that computes in the options' precision on the device.
 
-    Where blocks compute again, their weights' copies are not kept from the first time until the second.
+    Where blocks compute again, their weights' copies are not kept from the first time until the second; nor are those
+    that a CUDA graph makes.
     """
     half = AUTOCAST.get(options.precision)
-    cached = not options.activation_checkpointing
+    in_graph = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    cached = not options.activation_checkpointing and not in_graph
     return torch.autocast(device.type, half, cache_enabled=cached) if half else nullcontext()

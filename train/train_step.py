@@ -83,7 +83,7 @@ class TrainStep:
         all else, and are not kept.
         """
         strategy = self._strategy
-        strategy.zero_grad(self._optimizer)
+        self._zero_grad()
         parts = (torch.split(tensor, self._micro_batch_size) for tensor in (images, labels))
         batch = list(zip(*parts, strict=True))
 
@@ -98,6 +98,9 @@ class TrainStep:
         self._timer.backward_done()
         self._update()
         return loss, logits
+
+    def _zero_grad(self) -> None:
+        self._strategy.zero_grad(self._optimizer)
 
     def _plain_update(self) -> None:
         """Clip the gradients, and update the weights."""

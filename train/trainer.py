@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from train.reporting.report import Epoch, Report
 from train.reporting.step_logger import StepLogger
 from train.reporting.time_parts import TimeParts
 from train.reporting.timing import StepTime, StepTimer, Timing, summarize
+from train.step_graph import GraphedStep, allows_graphs, recorder_of
 from train.strategies.choice import build_strategy
 from train.strategies.degrees import micro_batches
 from train.strategies.recompute import recompute_blocks
@@ -82,6 +84,9 @@ class Trainer:
         fast = options.loop == "fast"
 
         self.strategy = build_strategy(options, env, device)
+        # Before anything is on the device: from here on the work is on the stream that is recorded.
+        recorder = recorder_of(device) if allows_graphs(options, self.strategy) else None
+        self._graphs = recorder is not None
         with self._run_parts.measure("data"):
             self._data = load()
             barrier("data", env, timeout_s=DATA_TIMEOUT_S)
@@ -111,13 +116,16 @@ class Trainer:
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
-        self._optimizer = build_optimizer(self.strategy, self.model.parameters(), fused=fused)
+        self._optimizer = build_optimizer(
+            self.strategy, self.model.parameters(), fused=fused, graphs=self._graphs
+        )
         wrapped = self.strategy.wrap(
             ModelWithLoss(self.model, options),
             steps=options.epochs * self._steps(self._batch_size, 0),
             on_ready=self.timer.gradients_ready,
         )
-        self._step = TrainStep(
+        build_step = partial(GraphedStep, recorder=recorder, say=report.say) if recorder else TrainStep
+        self._step = build_step(
             options, wrapped, self._optimizer, self.timer, self.strategy, micro_batch_size=micro_batch
         )
         self._lr_schedule = lr_schedule(options, replicas)
@@ -156,6 +164,7 @@ class Trainer:
             strategy=self.strategy.name,
             place=self.strategy.sizes.place(self.env.rank),
             parts_known=self.strategy.times_communication,
+            graphs=self._graphs,
             seconds=self._run_parts.seconds,
         )
         self._run_parts.seconds.clear()

@@ -20,7 +20,7 @@ def test_parse_reads_every_option():
         "--image-size 64 --validation 0.1 --augmentation crop --epochs 3 --global-batch-size 32 "
         "--gradient-accumulation-steps 2 --optimizer sgd --lr 0.2 --weight-decay 0.01 --schedule plateau "
         "--warmup-epochs 0.5 "
-        "--grow-batch --max-grad-norm 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain "
+        "--grow-batch --max-grad-norm 1 --label-smoothing 0.1 --precision bf16 --seed 7 --loop plain --graphs off "
         "--compile --compression half --bucket-mb 5 --activation-checkpointing --device cpu --threads 4 "
         "--timeout-s 9.5 --checkpoint-every 0.5 --keep-checkpoints 3 --metrics f1,top5 "
         "--no-tensorboard --log-every 2 --no-save"
@@ -49,6 +49,7 @@ def test_parse_reads_every_option():
         precision="bf16",
         seed=7,
         loop="plain",
+        graphs="off",
         compile=True,
         compression="half",
         bucket_mb=5,

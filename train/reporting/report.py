@@ -3,7 +3,7 @@
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
     {"event": "start", "local_rank", "world_size", "device", "model", "dataset", "strategy", "epochs",
-     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "parameters", "gradient_bytes",
+     "steps_per_epoch", "batch_size", "precision", "memory_savers", "loop", "graphs", "parameters", "gradient_bytes",
      "seconds": {"device", "data", "model"}}
     {"step", "epoch", "loss", "samples", "step_ms", "data_ms", "compute_ms", "communication_ms"}
     {"event": "epoch", "epoch", "epoch_s", "first_steps_s", "samples", "loss", "accuracy", "perplexity",
@@ -24,11 +24,12 @@ allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu
 rate that the model's own operations are (null: one of the two is not known). `epochs_before` counts the epochs of
 earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on
 the step, or weights are sent, too). `memory_savers`: "activation_checkpointing", "cpu_offload". `strategy` is that of
-`--strategy`, or `single`. Where computing and sending overlap, as with sharded weights, the two parts of a step are
-null. The times are defined in `train/reporting/timing.py`; speeds and `step_ms` are those of steady steps, and null
-where there was none. `seconds` is how long it took to open the device and meet the other ranks, to have the data, and
-to make the model; `parts`, seconds too, what followed. A number that is not finite is null. `ranks` are those that a
-rank waited for, as far as it knows them.
+`--strategy`, or `single`. `graphs`: whether steps are CUDA graphs. Where computing and sending overlap, as with
+sharded weights, and in a step that is a graph and sends, the two parts of a step are null. The times are defined in
+`train/reporting/timing.py`; speeds and `step_ms` are those of steady steps, and null where there was none. `seconds`
+is how long it took to open the device and meet the other ranks, to have the data, and to make the model; `parts`,
+seconds too, what followed. A number that is not finite is null. `ranks` are those that a rank waited for, as far as
+it knows them.
 """
 
 import contextlib
@@ -148,12 +149,14 @@ class Report:
         strategy: str,
         place: str = "",
         parts_known: bool = True,
+        graphs: bool = False,
         seconds: Mapping[str, float],
     ) -> None:
         """Write the first line, once all ranks have joined.
 
         `place`: which part of the model this rank has; empty: all of it. `parts_known`: whether the times of steps
-        tell computing from communication. `seconds`: of what was done until now, by part.
+        tell computing from communication. `graphs`: whether steps are CUDA graphs. `seconds`: of what was done until
+        now, by part.
         """
         options, env = self._options, self._env
         self._parts_known = parts_known
@@ -172,6 +175,7 @@ class Report:
             precision=options.precision,
             memory_savers=memory_savers(options),
             loop=options.loop,
+            graphs=graphs,
             parameters=parameters,
             gradient_bytes=gradient_bytes,
             seconds=_rounded(seconds),
@@ -184,6 +188,7 @@ class Report:
 
     def step(self, step: int, *, epoch: int, loss: float, samples: int, step_time: StepTime) -> None:
         """Write the line of a step."""
+        communication_ms = step_time.communication_ms if self._parts_known else None
         self._record(
             step=step,
             epoch=epoch,
@@ -191,8 +196,8 @@ class Report:
             samples=samples,
             step_ms=round(step_time.step_ms, 3),
             data_ms=round(step_time.data_ms, 3),
-            compute_ms=round(step_time.compute_ms, 3) if self._parts_known else None,
-            communication_ms=round(step_time.communication_ms, 3) if self._parts_known else None,
+            compute_ms=None if communication_ms is None else round(step_time.compute_ms, 3),
+            communication_ms=None if communication_ms is None else round(communication_ms, 3),
         )
 
     def epoch(self, epoch: Epoch) -> None:
@@ -301,7 +306,7 @@ class Report:
             return ""
         parts = (
             f"{timing.compute_share:.0%} compute, {timing.communication_share:.0%} communication"
-            if self._parts_known
+            if self._parts_known and timing.communication_share is not None
             else f"{1 - timing.data_share:.0%} compute and communication"
         )
         times = f"{timing.p50_ms:.1f} ms a step (p95 {timing.p95_ms:.1f})"

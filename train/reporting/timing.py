@@ -13,8 +13,12 @@ it idles until the host has the next batch, it waits for data), and to record th
 Speeds are those of the steady steps: the samples of a step over the median time between the ends of two steps. The
 first step with a batch of some size compiles and tunes, and is no steady step; an evaluation or a checkpoint between
 two steps is in no step's time.
+
+A step that is one CUDA graph has no marks inside: where ranks average, its computing and communication are not known
+apart. Then the shares take the communication of the steps that ran without the graph, and the times of the others.
 """
 
+import math
 import time
 from array import array
 from collections import Counter, deque
@@ -37,18 +41,21 @@ class StepTime:
 
     data_ms: float
     compute_ms: float
-    communication_ms: float
+    communication_ms: float | None
+    """None: unknown, and contained in `compute_ms`."""
     samples: int
     """In the rank's batch."""
     apart_ms: float
     """From the end of the step before to its own; from its own start where something else was between the two."""
     is_first: bool
-    """Whether it is the first step with so many samples, which compiles and tunes."""
+    """Whether the step compiles and tunes, as the first one of each batch size does, or records a graph."""
+    in_graph: bool = False
+    """Whether it was one CUDA graph."""
 
     @property
     def step_ms(self) -> float:
         """The whole step."""
-        return self.data_ms + self.compute_ms + self.communication_ms
+        return self.data_ms + self.compute_ms + (self.communication_ms or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +67,9 @@ class Timing:
     p50_ms: float
     p95_ms: float
     data_share: float
-    compute_share: float
-    communication_share: float
-    """The three shares add up to 1."""
+    compute_share: float | None
+    communication_share: float | None
+    """The three shares add up to 1. None: the step is not divided into these two."""
 
 
 STEP_VALUES = len(fields(StepTime))
@@ -79,6 +86,8 @@ class StepTimer:
         """The values of each finished step, in the order of StepTime's fields: a long run has millions of steps."""
         self._sizes: set[int] = set()
         """Of the batches so far."""
+        self._averages = False
+        """Whether the ranks average gradients."""
         self._last_end: Mark | None = None
         """The end of the step before. None: something else came since."""
 
@@ -96,13 +105,19 @@ class StepTimer:
         self._step.samples, self._step.is_first = samples, samples not in self._sizes
         self._sizes.add(samples)
 
+    def in_graph(self, in_graph: bool = True, *, recorded: bool = False) -> None:
+        """Note whether the rest of the step is one graph, without marks inside, and whether it is recorded now."""
+        self._step.in_graph = in_graph
+        self._step.is_first |= recorded
+
     def gradients_ready(self) -> None:
         """Mark that this rank's own gradients are all computed. Not called where nothing is averaged."""
-        self._step.at["own"] = self._now()
+        self._averages = True
+        self._mark("own")
 
     def backward_done(self) -> None:
         """Mark that the gradients are averaged over all ranks."""
-        self._step.at["averaged"] = self._now()
+        self._mark("averaged")
 
     def end(self) -> None:
         """Mark that the weights are updated."""
@@ -119,23 +134,25 @@ class StepTimer:
     def finished(self) -> int:
         """Return how many steps are finished by now, without waiting."""
         while self._unread and _is_finished(self._unread[0].at["end"]):
-            step = _step_time(self._unread.popleft())
-            parts = (step.data_ms, step.compute_ms, step.communication_ms)
-            self._times.extend((*parts, step.samples, step.apart_ms, step.is_first))
+            step = _step_time(self._unread.popleft(), averages=self._averages)
+            communication_ms = math.nan if step.communication_ms is None else step.communication_ms
+            parts = (step.data_ms, step.compute_ms, communication_ms)
+            self._times.extend((*parts, step.samples, step.apart_ms, step.is_first, step.in_graph))
         return len(self._times) // STEP_VALUES
 
     def step_time(self, index: int) -> StepTime:
         """Return the times of a finished step, counted from 0."""
-        data, compute, communication, samples, apart, first = self._times[
+        data, compute, communication, samples, apart, first, in_graph = self._times[
             STEP_VALUES * index : STEP_VALUES * (index + 1)
         ]
         return StepTime(
             data_ms=data,
             compute_ms=compute,
-            communication_ms=communication,
+            communication_ms=None if math.isnan(communication) else communication,
             samples=int(samples),
             apart_ms=apart,
             is_first=bool(first),
+            in_graph=bool(in_graph),
         )
 
     def wait(self) -> None:
@@ -148,6 +165,10 @@ class StepTimer:
         self.wait()
         return [self.step_time(index) for index in range(since, self.finished())]
 
+    def _mark(self, name: str) -> None:
+        if not self._step.in_graph:
+            self._step.at[name] = self._now()
+
     def _now(self) -> Mark:
         if self._device.type != "cuda":
             return time.perf_counter()
@@ -159,10 +180,11 @@ class StepTimer:
 def summarize(steps: Sequence[StepTime]) -> Timing | None:
     """Summarize the steady steps: without the first of each size, and the warm-up, at most half of the others.
 
-    None: no step is left.
+    Where steps are graphs, the others are no steady ones. None: no step is left.
     """
     later = [step for step in steps if not step.is_first]
-    steady = later[min(WARM_UP_STEPS, len(later) // 2) :]
+    warm = later[min(WARM_UP_STEPS, len(later) // 2) :]
+    steady = [step for step in later if step.in_graph] or warm
     if not steady:
         return None
     taken = Counter[int]()
@@ -171,17 +193,23 @@ def summarize(steps: Sequence[StepTime]) -> Timing | None:
     [(usual, _)] = taken.most_common(1)
     apart_ms = float(np.median([step.apart_ms for step in steady if step.samples == usual]))
     p50, p95 = np.percentile([step.step_ms for step in steady], [50, 95])
-    total = sum(step.step_ms for step in steady)
-    data = sum(step.data_ms for step in steady) / total
-    communication = sum(step.communication_ms for step in steady) / total
+    step_ms = float(np.mean([step.step_ms for step in steady]))
+    data = float(np.mean([step.data_ms for step in steady])) / step_ms
+    known = _known_ms(steady) or _known_ms([step for step in warm if step.samples == usual])
+    communication = min(float(np.mean(known)) / step_ms, 1 - data) if known else None
     return Timing(
         samples_per_s=1000 * usual / apart_ms,
         p50_ms=float(p50),
         p95_ms=float(p95),
         data_share=data,
-        compute_share=1 - data - communication,
+        compute_share=None if communication is None else 1 - data - communication,
         communication_share=communication,
     )
+
+
+def _known_ms(steps: Sequence[StepTime]) -> list[float]:
+    """Return the times of communication that are known."""
+    return [step.communication_ms for step in steps if step.communication_ms is not None]
 
 
 @dataclass
@@ -191,18 +219,22 @@ class _Marks:
     at: dict[str, Mark] = field(default_factory=dict)
     samples: int = 0
     is_first: bool = False
+    in_graph: bool = False
 
 
-def _step_time(step: _Marks) -> StepTime:
+def _step_time(step: _Marks, *, averages: bool) -> StepTime:
+    """Return the times of a finished step. `averages`: whether ranks average gradients."""
     marks = step.at
-    own = marks.get("own", marks["averaged"])
+    averaged = marks.get("averaged", marks["end"])
+    own = marks.get("own", averaged)
     return StepTime(
         data_ms=_ms(marks["start"], marks["data"]),
-        compute_ms=_ms(marks["data"], own) + _ms(marks["averaged"], marks["end"]),
-        communication_ms=_ms(own, marks["averaged"]),
+        compute_ms=_ms(marks["data"], own) + _ms(averaged, marks["end"]),
+        communication_ms=None if step.in_graph and averages else _ms(own, averaged),
         samples=step.samples,
         apart_ms=_ms(marks["before"], marks["end"]),
         is_first=step.is_first,
+        in_graph=step.in_graph,
     )
 
 

@@ -6,6 +6,7 @@ checkpoint: a resumed run begins with whole gradients again.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,11 @@ class DataParallel(Strategy):
     """DistributedDataParallel."""
 
     name = "ddp"
+
+    @property
+    def graphable(self) -> bool:
+        """Return whether a step can be a CUDA graph: no GPU has shown it with compression."""
+        return type(self) is DataParallel and self.options.compression == "none"
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> DistributedDataParallel:
         """Wrap the model so that its gradients are averaged over all ranks. Raises BadOptions.
@@ -56,6 +62,8 @@ class DataParallel(Strategy):
         wrapped.broadcast_buffers = (
             False  # the argument of this name is deprecated, and older torch has no other
         )
+        # Its own times of every hundredth step, which nothing reads, can't be in a CUDA graph.
+        wrapped._set_ddp_runtime_logging_sample_rate(2**31 - 1)  # type: ignore[no-untyped-call]  # noqa: SLF001
         average = _averaging_hook(compression, backend, steps)
 
         def hook(
@@ -68,7 +76,14 @@ class DataParallel(Strategy):
             return average(bucket)
 
         wrapped.register_comm_hook(None, hook)
+        self._wrap = partial(self.wrap, steps=steps, on_ready=on_ready)
         return wrapped
+
+    def renew(self, model: nn.Module) -> nn.Module:
+        """Wrap the model anew: DistributedDataParallel can't be used after a pass in which gradients are missing."""
+        assert isinstance(model, DistributedDataParallel)
+        model._remove_autograd_hooks()  # type: ignore[no-untyped-call]  # noqa: SLF001 - gradients are averaged once
+        return self._wrap(model.module)
 
     def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Keep the gradients of all but the last with this rank."""

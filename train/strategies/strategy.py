@@ -59,6 +59,11 @@ class Strategy:
         """All devices that this rank computes on."""
 
     @property
+    def graphable(self) -> bool:
+        """Return whether a step can be a CUDA graph. A subclass has to say so of itself."""
+        return type(self) is Strategy
+
+    @property
     def weights_device(self) -> torch.device:
         """Where the weights are between steps, their gradients, and the optimizer's state."""
         return torch.device("cpu") if self.options.cpu_offload else self.device
@@ -107,6 +112,10 @@ class Strategy:
 
         `steps`: of the whole run. `on_ready` is called when this rank's own gradients are computed.
         """
+        return model
+
+    def renew(self, model: nn.Module) -> nn.Module:
+        """Return a wrapped model whose last backward pass was cut off as a new one. Every rank calls it."""
         return model
 
     def backward(

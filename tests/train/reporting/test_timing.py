@@ -50,15 +50,51 @@ def test_step_timer_steps_are_readable_while_running():
     assert timer.steps()[0] == first
 
 
-def step(ms, *, data=0.1, communication=0.3, samples=10, is_first=False, apart=None):
+@pytest.mark.parametrize("averages", [True, False])
+def test_marks_within_a_graph_are_no_times(averages):
+    """They are made when it is recorded, and not when it is replayed."""
+    timer = StepTimer(torch.device("cpu"))
+    take_step(timer, communication_s=0.001 if averages else None)
+    for recorded in (True, False):
+        timer.start()
+        timer.data_ready(8)
+        timer.in_graph(recorded=recorded)
+        if averages:
+            timer.gradients_ready()
+        time.sleep(0.002)
+        timer.backward_done()
+        timer.end()
+    plain, first, later = timer.steps()
+    assert [one.in_graph for one in (plain, first, later)] == [False, True, True]
+    assert [one.is_first for one in (plain, first, later)] == [True, True, False]
+    assert later.communication_ms == (None if averages else 0)
+    assert 2 <= later.compute_ms <= later.step_ms
+
+
+def step(ms, *, data=0.1, communication=0.3, samples=10, is_first=False, apart=None, in_graph=False):
     return StepTime(
         data_ms=data * ms,
-        compute_ms=(1 - data - communication) * ms,
-        communication_ms=communication * ms,
+        compute_ms=(1 - data - (communication or 0)) * ms,
+        communication_ms=None if communication is None else communication * ms,
         samples=samples,
         apart_ms=apart or ms,
         is_first=is_first,
+        in_graph=in_graph,
     )
+
+
+def test_summary_of_graphs_is_of_them_with_the_communication_of_steps_without():
+    slow = step(20, communication=0.1)
+    warm_up = [step(900, is_first=True), *[step(50)] * WARM_UP_STEPS, *[slow] * 5]
+    graphs = [step(8, apart=10, communication=None, in_graph=True), step(5, samples=3)] * 3
+    timing = summarize([*warm_up, *graphs, slow])
+    assert (timing.p50_ms, timing.samples_per_s) == pytest.approx((8, 1000))
+    shares = (timing.data_share, timing.compute_share, timing.communication_share)
+    assert shares == pytest.approx((0.1, 1 - 0.1 - 2 / 8, 2 / 8))
+    timing = summarize(graphs)
+    assert (timing.compute_share, timing.communication_share) == (None, None)
+    alone = summarize([step(8, communication=0, in_graph=True)])
+    assert (alone.compute_share, alone.communication_share) == pytest.approx((0.9, 0))
 
 
 def test_summarize_leaves_out_the_warm_up():
