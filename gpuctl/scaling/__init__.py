@@ -1,1 +1,1 @@
-"""How well a job scales: what was measured, what another layout would bring."""
+"""Scaling of a job: measurements on layouts, bottlenecks, forecasts of other layouts."""

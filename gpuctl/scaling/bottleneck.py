@@ -1,7 +1,6 @@
-"""What keeps a job from being faster, and the first thing to change. Pure: measured layouts in, a sentence out.
+"""The bottleneck of a job, and the first thing to change. Pure: measured layouts in, a sentence out.
 
-The largest layout is judged, against the first. Rules are tried in the order of `RULES`; the first that applies is
-told.
+The largest layout is compared with the first. Rules are tried in the order of `RULES`; the first that applies wins.
 """
 
 import statistics
@@ -16,7 +15,7 @@ Kind = Literal["straggler", "data", "network", "links", "small_batch", "contenti
 """`network`: communication between nodes; `links`: within a node; `disturbed`: the measurement says little."""
 
 STRAGGLER = 1.2
-"""A rank is a straggler that is busy by itself this many times as long as the median of all ranks."""
+"""Multiple of the ranks' median busy time from which a rank is a straggler."""
 DATA_SHARE = 0.25
 COMMUNICATION_SHARE = 0.2
 SHORT_COMPUTE_MS = 10.0
@@ -27,93 +26,93 @@ GOOD_EFFICIENCY = 0.8
 WIDE_SPREAD = 0.2
 CONTRADICTING_SPREAD = 0.5
 TOO_GOOD_EFFICIENCY = 1.05
-"""A rank of many that is so much faster than one alone was not measured beside the same."""
+"""Efficiency above which the first layout's measurement was disturbed."""
 ON_ONE_MACHINE = "These hosts share one machine: first measure on machines of their own."
 ABOUT_MACHINES: frozenset[Kind] = frozenset({"straggler", "network", "contention", "compute"})
-"""What is different on machines of their own."""
+"""Kinds that hosts on one machine can't be judged by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """What was found."""
+    """A bottleneck, and advice on it."""
 
     kind: Kind
     sentence: str
-    """What it is, with its figures."""
+    """Description with figures."""
     advice: str
     """The first thing to change."""
 
 
 def bottleneck(measured: Sequence[Measured]) -> Bottleneck | None:
-    """What limits the largest of the layouts (at least one); None where the job told nothing of its steps."""
-    judged = max(measured, key=lambda one: (one.layout.world_size, one.layout.nodes))
+    """Return the bottleneck of the largest layout (at least one). `None`: the job reported no shares of its steps."""
+    judged = max(measured, key=lambda point: (point.layout.world_size, point.layout.nodes))
     if not judged.share.known:
         return None
     first = measured[0]
-    found = next(found for rule in RULES if (found := rule(judged, first)) is not None)
-    shared = judged.one_machine and judged.layout.nodes > 1 and found.kind in ABOUT_MACHINES
-    return replace(found, advice=ON_ONE_MACHINE) if shared else found
+    finding = next(finding for rule in RULES if (finding := rule(judged, first)) is not None)
+    shared = judged.one_machine and judged.layout.nodes > 1 and finding.kind in ABOUT_MACHINES
+    return replace(finding, advice=ON_ONE_MACHINE) if shared else finding
 
 
 def doubts(measured: Sequence[Measured]) -> list[str]:
-    """Sentences on why the table (of at least one layout) may say little."""
-    found, first = [], measured[0]
-    widest = max(measured, key=lambda one: one.spread)
+    """Return sentences on why the table (of at least one layout) may mislead."""
+    sentences, first = [], measured[0]
+    widest = max(measured, key=lambda point: point.spread)
     if widest.spread > WIDE_SPREAD:
-        found.append(
+        sentences.append(
             f"The repetitions of {widest.layout.name} lie {percent(widest.spread)} of their median apart: repeat "
             "more often (--repeats), or take more epochs."
         )
     if disturbed(measured):
         best = _best(measured)
-        found.append(
+        sentences.append(
             f"A rank of {best.layout.name} is {best.efficiency(first):.1f} times as fast as one of "
             f"{first.layout.name}, which something held up: measure again when it has its node to itself."
         )
-    if any(one.one_machine and one.layout.nodes > 1 for one in measured):
-        found.append("The hosts share one machine: this is no measurement of machines.")
-    if not all(same_batch((one, first)) for one in measured):
-        found.append(
+    if any(point.one_machine and point.layout.nodes > 1 for point in measured):
+        sentences.append("The hosts share one machine: this is no measurement of machines.")
+    if not all(same_batch((point, first)) for point in measured):
+        sentences.append(
             "A rank's batch is not the same on each layout, so neither is its step: --batch-size, without "
             "--global-batch-size, has speed-ups compare the layouts alone."
         )
-    return found
+    return sentences
 
 
 def disturbed(measured: Sequence[Measured]) -> bool:
-    """Whether a rank of a larger layout is much faster than one alone: then nothing follows from the table."""
+    """Return whether a rank of a larger layout is much faster than one of the first layout."""
     return _best(measured).efficiency(measured[0]) > TOO_GOOD_EFFICIENCY
 
 
 def comparable(measured: Sequence[Measured]) -> Sequence[Measured]:
-    """The layouts (of at least one) whose speed-up says something: where the first was held up, that one alone."""
+    """Return the layouts with a meaningful speed-up; only the first layout if its own measurement was disturbed."""
     first = measured[0]
     if disturbed(measured) or first.spread > CONTRADICTING_SPREAD:
         return measured[:1]
-    return [one for one in measured if one is first or one.spread <= CONTRADICTING_SPREAD]
+    return [point for point in measured if point is first or point.spread <= CONTRADICTING_SPREAD]
 
 
 def contradicting(measured: Sequence[Measured]) -> list[Measured]:
-    """The layouts (of at least one) whose figures contradict themselves.
+    """Return the layouts (of at least one) with contradicting figures.
 
-    Their repetitions lie far apart, or their speed-up is above the number of ranks; then the first one's do, too.
+    Repetitions far apart, or a speed-up above the number of ranks, which puts the first layout in doubt, too.
     """
     first = measured[0]
     too_good = {
-        one.layout
-        for one in measured
-        if same_batch((one, first)) and one.efficiency(first) > TOO_GOOD_EFFICIENCY
+        point.layout
+        for point in measured
+        if same_batch((point, first)) and point.efficiency(first) > TOO_GOOD_EFFICIENCY
     }
     if too_good:
         too_good.add(first.layout)
-    return [one for one in measured if one.layout in too_good or one.spread > CONTRADICTING_SPREAD]
+    return [point for point in measured if point.layout in too_good or point.spread > CONTRADICTING_SPREAD]
 
 
 def _best(measured: Sequence[Measured]) -> Measured:
-    """The layout whose ranks are the fastest, of those whose batch is the first one's."""
+    """Return the layout with the fastest ranks, among layouts with the first layout's batch."""
     first = measured[0]
-    alike = (one for one in measured if same_batch((one, first)))
-    return max(alike, key=lambda one: one.efficiency(first))
+    same_batches = (point for point in measured if same_batch((point, first)))
+    return max(same_batches, key=lambda point: point.efficiency(first))
 
 
 def _straggler(judged: Measured, _first: Measured) -> Bottleneck | None:
@@ -160,8 +159,8 @@ def _data(judged: Measured, first: Measured) -> Bottleneck | None:
 
 
 def _slowed(judged: Measured, first: Measured) -> Bottleneck | None:
-    """Each rank computes for longer than one of the first layout, and that costs more than the waiting does."""
-    now, alone = (_part_ms(one, one.share.compute) for one in (judged, first))
+    """Judge ranks that compute for longer than a rank of the first layout, by more than they wait."""
+    now, alone = (_part_ms(point, point.share.compute) for point in (judged, first))
     waits = _part_ms(judged, judged.share.communication)
     if judged is first or not same_batch((judged, first)) or now is None or alone is None or waits is None:
         return None
@@ -174,10 +173,10 @@ def _slowed(judged: Measured, first: Measured) -> Bottleneck | None:
 
 
 def _shared(judged: Measured, why: str) -> Bottleneck:
-    what = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
+    resource = "a CPU, its memory, or power" if _on_gpus(judged) else "CPU cores or memory"
     return Bottleneck(
         kind="contention",
-        sentence=f"The ranks of {judged.layout.name} slow each other down: {why}, so they share {what}.",
+        sentence=f"The ranks of {judged.layout.name} slow each other down: {why}, so they share {resource}.",
         advice="First take fewer processes a node, or machines of their own.",
     )
 
@@ -186,18 +185,18 @@ def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
     share, job, layout = judged.share.communication or 0.0, judged.job, judged.layout
     if share < COMMUNICATION_SHARE:
         return None
-    what = f"{_exposed(judged)} of a step"
+    waiting = f"{_exposed(judged)} of a step"
     if job.gradient_bytes:
-        what += f", for {job.gradient_bytes / 1e6:,.1f} MB of gradients"
+        waiting += f", for {job.gradient_bytes / 1e6:,.1f} MB of gradients"
     larger_batch = _larger_batch(judged, first)
     compute_ms = _part_ms(judged, judged.share.compute)
-    few = job.gradient_bytes is not None and job.gradient_bytes < FEW_BYTES
-    if compute_ms is not None and (few or compute_ms < SHORT_COMPUTE_MS):
+    sends_few = job.gradient_bytes is not None and job.gradient_bytes < FEW_BYTES
+    if compute_ms is not None and (sends_few or compute_ms < SHORT_COMPUTE_MS):
         batch = f" of {job.batch_size}" if job.batch_size else ""
         return Bottleneck(
             kind="small_batch",
             sentence=f"The batch{batch} is too small for {layout.name}: each rank computes for "
-            f"{milliseconds(compute_ms)}, and then waits for the others for {what}.",
+            f"{milliseconds(compute_ms)}, and then waits for the others for {waiting}.",
             advice=f"First take {larger_batch}: fewer steps an epoch, each with more to compute and no more to send.",
         )
     smaller = (
@@ -213,7 +212,7 @@ def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
         )
         return Bottleneck(
             kind="links",
-            sentence=f"Communication within the node is the bottleneck of {layout.name}: {what}.",
+            sentence=f"Communication within the node is the bottleneck of {layout.name}: {waiting}.",
             advice=f"{smaller}; {lasting}.",
         )
     lasting = (
@@ -223,7 +222,7 @@ def _communication(judged: Measured, first: Measured) -> Bottleneck | None:
     )
     return Bottleneck(
         kind="network",
-        sentence=f"Communication over the network is the bottleneck of {layout.name}: {what}.",
+        sentence=f"Communication over the network is the bottleneck of {layout.name}: {waiting}.",
         advice=f"{smaller}; {lasting} (gpuctl shapes lists them).",
     )
 
@@ -233,25 +232,25 @@ def _on_gpus(judged: Measured) -> bool:
 
 
 def _larger_batch(judged: Measured, first: Measured) -> str:
-    """What to ask the job for; where ranks have other batches on other layouts, it is the one of all together."""
+    """Return the option for a larger batch: of a rank, or of all ranks if layouts differ in the batch of a rank."""
     return "a larger --batch-size" if same_batch((judged, first)) else "a larger --global-batch-size"
 
 
 def _exposed(judged: Measured) -> str:
-    """`17.1 ms (44.7 %)`: what a step spends waiting for the others."""
+    """Return `17.1 ms (44.7 %)`: a step's wait for other ranks."""
     share = judged.share.communication
     spent = _part_ms(judged, share)
     return percent(share) if spent is None else f"{milliseconds(spent)} ({percent(share)})"
 
 
 def _part_ms(judged: Measured, share: float | None) -> float | None:
-    """A part of the median step, milliseconds."""
+    """Return a part of the median step, ms."""
     step_ms = judged.step_ms.p50
     return None if step_ms is None or share is None else step_ms * share
 
 
 def _contention(judged: Measured, first: Measured) -> Bottleneck | None:
-    """The ranks hardly wait, and yet each is slower than one alone: its batch is smaller, or they share something."""
+    """Judge ranks that hardly wait, yet are slower than a rank of the first layout."""
     efficiency = judged.efficiency(first)
     if judged is first or efficiency >= GOOD_EFFICIENCY:
         return None
@@ -312,4 +311,4 @@ RULES: tuple[Callable[[Measured, Measured], Bottleneck | None], ...] = (
     _disturbed,
     _compute,
 )
-"""The last always applies."""
+"""The last rule always applies."""

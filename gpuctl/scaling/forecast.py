@@ -1,20 +1,20 @@
-"""What another layout would bring and cost, from what was measured on one, before it is rented. Pure.
+"""Forecast of another layout's speed and cost from a measured one, before machines are rented. Pure.
 
 A step of a layout of n ranks is the measured rank's own work, which stays the same, as each rank keeps its batch,
 and the averaging of the gradients. That is a ring all-reduce for each of DistributedDataParallel's buckets: together
-2 (n - 1) / n times the gradients' bytes over the slowest link of the ring, each link at its bus bandwidth (what
-`train.allreduce` measures), and each of them the ring's latency, which only the slow end of every range counts.
+2 (n - 1) / n times the gradients' bytes over the slowest link of the ring, each link at its bus bandwidth (as
+measured by `train.allreduce`), and for each bucket the ring's latency, which only the slow end of every range counts.
 
-Assumed, because nothing measures it beforehand:
+Assumptions that no measurement can replace beforehand:
 
-- how much of the averaging is hidden behind the backward pass. The slow end of every range hides nothing, the fast
-  end as much as fits behind the whole backward pass, which is `BACKWARD` of the compute time;
-- that a link of which only the vendor's figure is known carries all of it at the fast end, and at the slow end
-  `links.NOMINAL_AT_LEAST` of it, after `links.UNMEASURED_HOP_S`;
-- that the nodes are like the measured one, and share nothing but the network; and a GPU's work is the same beside
-  others in its node. Processes on CPUs take each other's cores, so as many a node have to have been measured.
+- the part of the averaging that is hidden behind the backward pass. The slow end of every range hides nothing, the
+  fast end as much as fits behind the whole backward pass, which is `BACKWARD` of the compute time;
+- that a link with only a vendor's figure reaches that figure at the fast end, and at the slow end
+  `network_links.NOMINAL_AT_LEAST` times the figure, after `network_links.UNMEASURED_HOP_S`;
+- that the nodes are like the measured one, and share nothing but the network; and a GPU's work does not depend on
+  the other GPUs of its node. Processes on CPUs compete for cores, so their number a node has to have been measured.
 
-A cost is only told for nodes like the measured ones, and so not for more processes a node than those have GPUs.
+A cost is given for nodes like the measured ones only, so not for more processes a node than these have GPUs.
 """
 
 import math
@@ -32,23 +32,23 @@ BACKWARD = 2 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a forecast starts from: one rank's own work in a step, measured on some layout."""
+    """A rank's own work in a step, measured on some layout: the base of a forecast."""
 
     layout: Layout
     data_ms: float
     compute_ms: float
     gradient_bytes: int
     buckets: int
-    """Of the gradients: all-reduces."""
+    """All-reduces of the gradients."""
     batch_size: int
     """Samples a step and rank."""
     samples: int
-    """Of an epoch."""
+    """Samples of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A forecast is never one number."""
+    """The range of a forecast."""
 
     fast: float
     """With full overlap of averaging and backward pass, and no latency."""
@@ -58,35 +58,35 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a layout would bring."""
+    """A layout's forecast."""
 
     layout: Layout
     steps: int
-    """An epoch."""
+    """Steps of an epoch."""
     bandwidth: Bandwidth | None
-    """Of the slowest link; None: one rank needs none."""
+    """Bandwidth of the slowest link. `None`: a single rank."""
     buckets: int
     """All-reduces a step, each with its `latency_ms` at the slow end."""
     latency_ms: float
     communication_ms: Range
-    """Of a step's time; what is hidden behind the backward pass is not in it."""
+    """Part of a step's time, without communication hidden behind the backward pass."""
     step_ms: Range
     epoch_s: Range
     samples_per_s: Range
 
 
 def ring_ms(gradient_bytes: int, ranks: int, gb_s: float) -> float:
-    """Milliseconds of a ring all-reduce over links of `gb_s`."""
+    """Return the milliseconds of a ring all-reduce over links of `gb_s`."""
     return rounds(ranks) * gradient_bytes / (gb_s * 1e6)
 
 
 def steps_an_epoch(samples: int, batch_size: int, ranks: int) -> int:
-    """Steps of each rank; the last one may be a part of a batch, and is kept."""
+    """Return the steps of each rank, with a last, partial batch."""
     return math.ceil(math.ceil(samples / ranks) / batch_size)
 
 
 def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
-    """What the layout would bring; None where the bandwidth that decides is not known."""
+    """Return the layout's forecast. `None`: the bandwidth of its slowest link is not known."""
     ranks = layout.world_size
     link = network.slowest(layout) if ranks > 1 else None
     if ranks > 1 and link is None:
@@ -115,9 +115,9 @@ def forecast(step: Step, layout: Layout, network: Network) -> Forecast | None:
 
 
 def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
-    """The step of a measured layout; None where the job did not tell enough of itself.
+    """Return the step of a measured layout. `None`: the job did not report shares, batch and epochs.
 
-    Where it told the speed of steady steps, it is one of them; else all of an epoch's time is spread over its steps.
+    A steady step if their speed is known; otherwise an epoch's time divided by its steps.
     """
     share, job, buckets = measured.share, measured.job, buckets_of(measured.job, bucket_mb)
     if share.compute is None or share.data is None or buckets is None or not job.batch_size:
@@ -141,52 +141,52 @@ def step_of(measured: Measured, bucket_mb: float | None = None) -> Step | None:
 
 
 def base_for(layout: Layout, measured: Sequence[Measured]) -> Measured:
-    """The measured layout to start from: one with as many ranks a node if there is one, else the largest.
+    """Return the measured layout to start from: one with as many ranks a node, otherwise the largest.
 
-    A layout that was measured itself is foretold from a smaller one, so that the two can be compared.
+    A measured layout is forecast from a smaller one, so that forecast and measurement can be compared.
     """
-    smaller = [one for one in measured if one.layout.world_size < layout.world_size]
-    others = [one for one in measured if one.layout != layout]
+    smaller = [point for point in measured if point.layout.world_size < layout.world_size]
+    others_measured = [point for point in measured if point.layout != layout]
     return max(
-        smaller or others or measured,
-        key=lambda one: (one.layout.nproc == layout.nproc, one.layout.world_size),
+        smaller or others_measured or measured,
+        key=lambda point: (point.layout.nproc == layout.nproc, point.layout.world_size),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """A layout that was asked for: its forecast, what it would cost, and what was measured where it was."""
+    """A requested layout: its forecast, its cost, and its measurement if it has one."""
 
     layout: Layout
     base: Measured
-    """The measured layout that it starts from."""
+    """The measured layout that the forecast starts from."""
     first: Measured
-    """The first measured layout: what speed-ups are over."""
+    """The first measured layout, which speed-ups are relative to."""
     forecast: Forecast | None
     node_hourly_usd: float | None
-    """Of a node that can run the layout; None: not known."""
+    """Price of a node that can run the layout. `None`: not known."""
     why: str | None
-    """A sentence where there is no forecast, or no price of it that is known of the measured nodes."""
+    """The reason for a missing forecast or price."""
     measured: Measured | None
 
     @property
     def step_ms(self) -> Range | None:
-        """Of the forecast."""
+        """Milliseconds of a step."""
         return self.forecast.step_ms if self.forecast else None
 
     @property
     def epoch_s(self) -> Range | None:
-        """Of the forecast."""
+        """Seconds of an epoch."""
         return self.forecast.epoch_s if self.forecast else None
 
     @property
     def samples_per_s(self) -> Range | None:
-        """Of the forecast."""
+        """Speed of all ranks together."""
         return self.forecast.samples_per_s if self.forecast else None
 
     @property
     def speed_up(self) -> Range | None:
-        """Over the first layout."""
+        """Relative to the first layout."""
         return self._per(self.first.samples_per_s)
 
     @property
@@ -196,7 +196,7 @@ class Outlook:
 
     @property
     def epoch_usd(self) -> Range | None:
-        """What an epoch costs on nodes of the measured ones' price; None where that is not known, or not theirs."""
+        """Price of an epoch on nodes of the measured price. `None`: that price is not known, or does not apply."""
         if self.forecast is None or self.node_hourly_usd is None:
             return None
         usd_per_s = self.node_hourly_usd * self.layout.nodes / 3600
@@ -210,20 +210,20 @@ class Outlook:
         return Range(fast=speed.fast / unit, slow=speed.slow / unit)
 
     def document(self) -> "BenchForecast":
-        """The element of the document of `bench --json`."""
-        found, link = self.forecast, self.forecast.bandwidth if self.forecast else None
+        """Return the element of the document of `bench --json`."""
+        forecast_, link = self.forecast, self.forecast.bandwidth if self.forecast else None
         return BenchForecast(
             layout=self.layout.name,
             nnodes=self.layout.nodes,
             nproc_per_node=self.layout.nproc,
             world_size=self.layout.world_size,
             from_=self.base.layout.name,
-            steps=found.steps if found else None,
+            steps=forecast_.steps if forecast_ else None,
             bandwidth_gb_s=link.gb_s if link else None,
             bandwidth_source=link.source if link else None,
-            buckets=found.buckets if found else None,
-            latency_ms=found.latency_ms if found else None,
-            communication_ms=found.communication_ms if found else None,
+            buckets=forecast_.buckets if forecast_ else None,
+            latency_ms=forecast_.latency_ms if forecast_ else None,
+            communication_ms=forecast_.communication_ms if forecast_ else None,
             step_ms=self.step_ms,
             epoch_s=self.epoch_s,
             samples_per_s=self.samples_per_s,
@@ -237,16 +237,16 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchForecast:
-    """What is forecast of a layout."""
+    """A forecast's element of `bench --json`."""
 
     layout: str
     nnodes: int
     nproc_per_node: int
     world_size: int
     from_: str
-    """The measured layout that it starts from; `from` in JSON."""
+    """The measured layout that the forecast starts from; `from` in JSON."""
     steps: int | None
-    """Of an epoch."""
+    """Steps of an epoch."""
     bandwidth_gb_s: float | None
     bandwidth_source: str | None
     buckets: int | None
@@ -256,13 +256,13 @@ class BenchForecast:
     epoch_s: Range | None
     samples_per_s: Range | None
     speed_up: Range | None
-    """Over the first measured layout."""
+    """Relative to the first measured layout."""
     efficiency: Range | None
     epoch_usd: Range | None
     measured_epoch_s: float | None
-    """Where the layout was measured, too."""
+    """Set if the layout was measured, too."""
     why: str | None
-    """Why there is no forecast, or no price."""
+    """The reason for a missing forecast or price."""
 
 
 def outlook(
@@ -273,16 +273,16 @@ def outlook(
     gpus_a_node: int,
     bucket_mb: float | None = None,
 ) -> Outlook:
-    """What is foretold of a layout, from what was measured (at least one) on nodes of so many GPUs.
+    """Forecast a layout from measured ones (at least one).
 
-    `bucket_mb`: the job's --bucket-mb.
+    `gpus_a_node`: GPUs of a measured node. `bucket_mb`: the job's --bucket-mb.
     """
     on_cpus = measured[0].job.device == "cpu"
-    alike = [one for one in measured if one.layout.nproc == layout.nproc]
+    alike = [point for point in measured if point.layout.nproc == layout.nproc]
     base = base_for(layout, alike if on_cpus and alike else measured)
     usd = None if base.hourly_usd is None else base.hourly_usd / base.layout.nodes
     step = step_of(base, bucket_mb)
-    found, why = None, None
+    predicted, why = None, None
     if step is None:
         why = f"The runs on {base.layout.name} did not tell their steps' shares, gradients and batch."
     elif on_cpus and not alike:
@@ -290,7 +290,7 @@ def outlook(
             f"Processes that share a node's CPU slow each other down: measure one with {layout.nproc} "
             f"(--layouts 1x{layout.nproc}) to foretell more of them."
         )
-    elif (found := forecast(step, layout, network)) is None:
+    elif (predicted := forecast(step, layout, network)) is None:
         where = "between the nodes" if layout.nodes > 1 else "within a node"
         why = f"The bandwidth {where} is not known: {HOW_TO_KNOW[layout.nodes > 1]}."
     elif not on_cpus and 0 < gpus_a_node < layout.nproc and usd is not None:
@@ -303,10 +303,10 @@ def outlook(
         layout=layout,
         base=base,
         first=measured[0],
-        forecast=found,
+        forecast=predicted,
         node_hourly_usd=usd,
         why=why,
-        measured=next((one for one in measured if one.layout == layout), None),
+        measured=next((point for point in measured if point.layout == layout), None),
     )
 
 
@@ -314,4 +314,4 @@ HOW_TO_KNOW = {
     True: "name it with --bandwidth-gb-s",
     False: "it is measured where a node has several GPUs",
 }
-"""Whether it is between nodes → what helps."""
+"""True: the link is between nodes → advice on an unknown bandwidth."""

@@ -1,4 +1,4 @@
-"""How fast the links of a cluster are, of a measurement, the user's own word, or the shape's figure. Pure."""
+"""Bandwidth of a cluster's links: measured, given by the user, or the shape's nominal figure. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,42 +8,42 @@ from typing import Any, Literal
 from gpuctl.scaling.measurements import Layout
 
 NOMINAL_AT_LEAST = 0.5
-"""Of the vendor's figure: the two A10 machines of 48 Gbps of the OCI example took 17 ms for 67 MB, 66 % of it."""
+"""Fraction of the vendor's figure: the two A10 machines of 48 Gbps of the OCI example took 17 ms for 67 MB, 66 %."""
 UNMEASURED_HOP_S = 1e-4
-"""From one node to the next where nobody measured it: TCP within a data center takes some tens of microseconds."""
+"""Latency from node to node without a measurement: TCP within a data center takes some tens of microseconds."""
 
 Line = Mapping[str, Any]
-"""Of `train.allreduce`: `scope`, `rank`, `world_size`, `bytes`, `seconds`, `bus_gb_s`, …"""
+"""A line of `train.allreduce`: `scope`, `rank`, `world_size`, `bytes`, `seconds`, `bus_gb_s`, …"""
 Source = Literal["measured", "given", "shape"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """What a link carries in each direction, GB/s (10**9 bytes)."""
+    """Bandwidth of a link in each direction, GB/s (10**9 bytes)."""
 
     gb_s: float
     source: Source
     """`shape`: the vendor's figure for that kind of machine."""
     hop_s: float = 0.0
-    """Until a message's first byte is over it."""
+    """Seconds until a message's first byte arrives."""
 
     @property
     def at_least_gb_s(self) -> float:
-        """What to count on."""
+        """The bandwidth to count on."""
         return self.gb_s * NOMINAL_AT_LEAST if self.source == "shape" else self.gb_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The links of a cluster; None: not known."""
+    """The links of a cluster. `None`: not known."""
 
     between: Bandwidth | None = None
-    """Between nodes."""
+    """The link between nodes."""
     within: Bandwidth | None = None
-    """Between the ranks of one node, which is taken to be no slower than between nodes where only that is known."""
+    """The link between the ranks of a node; if unknown, taken to be no slower than the link between nodes."""
 
     def slowest(self, layout: Layout) -> Bandwidth | None:
-        """The link that decides in a layout of several ranks; None where a link is not known that may be it."""
+        """Return the slowest link of a layout of several ranks. `None`: one of the links is not known."""
         if layout.nodes == 1:
             return self.within
         if self.between is None or self.within is None or layout.nproc == 1:
@@ -51,7 +51,7 @@ class Network:
         return min(self.between, self.within, key=lambda link: link.at_least_gb_s)
 
     def latency_s(self, layout: Layout) -> float:
-        """What a ring all-reduce takes at most before its bytes count: it goes round almost twice."""
+        """Return the longest latency of a ring all-reduce, s: a message travels round the ring almost twice."""
         between = self.between.hop_s if self.between else 0.0
         within = self.within.hop_s if self.within else between
         across = layout.nodes if layout.nodes > 1 else 0
@@ -59,7 +59,7 @@ class Network:
 
 
 def rounds(ranks: int) -> float:
-    """How often every byte of a ring all-reduce passes each link."""
+    """Return how often each byte of a ring all-reduce passes each link."""
     return 2 * (ranks - 1) / ranks
 
 
@@ -71,11 +71,11 @@ def network_of(
     given_gb_s: float | None = None,
     nominal_gb_s: float | None = None,
 ) -> Network:
-    """The links between `nnodes` nodes and within them, for all-reduces of so many bytes.
+    """Return the links between `nnodes` nodes and within them, for all-reduces of `bucket_bytes`.
 
-    Small messages are slower: of each link the measurement counts whose size is nearest; the smallest tells the
-    latency. Between nodes the user's word (`given_gb_s`) goes before it, and the shape's figure (`nominal_gb_s`)
-    behind.
+    Small messages are slower: for each link the measurement of the nearest size counts; the smallest size gives the
+    latency. Between nodes `given_gb_s`, the user's figure, has precedence over the measurement, which has precedence
+    over `nominal_gb_s`, the shape's.
     """
     everywhere = _measured(lines, "all", bucket_bytes, nodes=nnodes)
     inside = _measured(lines, "node", bucket_bytes, nodes=1)
@@ -90,9 +90,9 @@ def network_of(
 
 
 def nominal_gb_s(shape: str | None, *, rdma: bool) -> float | None:
-    """The vendor's figure for a shape's network, GB/s; None where the catalog does not have it.
+    """Return the vendor's figure for a shape's network, GB/s. `None`: not in the catalog.
 
-    `rdma`: whether the machines' own network for that is set up.
+    `rdma`: True if the machines' RDMA network is set up.
     """
     from provision.pricing.catalog import SHAPES
 
@@ -104,7 +104,7 @@ def nominal_gb_s(shape: str | None, *, rdma: bool) -> float | None:
 
 
 def _measured(lines: Sequence[Line], scope: str, size: int, *, nodes: int) -> Bandwidth | None:
-    """The links of that scope, as its slowest group of ranks has them; a group is on so many nodes."""
+    """Return the bandwidth of the slowest group of ranks of that scope. `nodes`: nodes of a group."""
     ranks = {line["rank"] for line in lines if line["scope"] == scope}
     groups = [
         _of_group([line for line in lines if (line["scope"], line["rank"]) == (scope, rank)], size, nodes)
@@ -118,12 +118,12 @@ def _measured(lines: Sequence[Line], scope: str, size: int, *, nodes: int) -> Ba
 
 
 def _of_group(lines: Sequence[Line], size: int, nodes: int) -> Bandwidth:
-    """Of one group's lines: seconds = latency + bytes by bandwidth, which is never less than what was measured."""
+    """Fit latency and bandwidth to the lines of a group; the bandwidth is at least the measured one."""
     smallest = min(lines, key=lambda line: line["bytes"])
     larger = [line for line in lines if line is not smallest] or [smallest]
     nearest = min(larger, key=lambda line: abs(math.log(line["bytes"] / max(size, 1))))
     gb_s, ranks = float(nearest["bus_gb_s"]), smallest["world_size"]
     latency_s = max(0.0, smallest["seconds"] - rounds(ranks) * smallest["bytes"] / (gb_s * 1e9))
-    # Within a node a message is there much sooner than between nodes, where that is part of the way.
+    # A message within a node takes much less time than one between nodes, so only node hops count.
     hops = rounds(ranks) * (nodes if nodes > 1 else ranks)
     return Bandwidth(gb_s=gb_s, source="measured", hop_s=latency_s / hops)

@@ -1,4 +1,4 @@
-"""A bench as a picture: the speed against the ranks, with what was foretold, and what an epoch's time goes into."""
+"""Pictures of a bench: speed against ranks with forecasts, and the parts of an epoch's time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,12 @@ COLORS = {"compute": "#3a7d44", "communication": "#e0a458", "data": "#4a7fb0", "
 
 
 def write_bench_plot(measured: Sequence[Measured], outlooks: Sequence[Outlook], path: Path) -> str:
-    """Draw it; `measured` has at least one layout. Replaces the file; says that it did.
+    """Draw measured layouts (at least one) and forecasts. Replaces the file, and returns a line on it.
 
-    Raises Failed without matplotlib, or where the file can't be written.
+    Raises Failed without matplotlib, or if the file can't be written.
     """
     figure = new_figure(11, 4.2)
-    by_epoch = all(one.by_epoch for one in measured)
+    by_epoch = all(point.by_epoch for point in measured)
     panels = figure.subplots(1, 2 if by_epoch else 1, squeeze=False)[0]
     # Between two dollars matplotlib would read a formula.
     figure.suptitle(
@@ -36,24 +36,29 @@ def write_bench_plot(measured: Sequence[Measured], outlooks: Sequence[Outlook], 
 
 
 def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[Outlook]) -> None:
-    """Each layout's median speed and range, the forecasts' ranges, and the ideal; what lies above it is marked."""
+    """Draw each layout's median speed and range, the forecasts' ranges, and the ideal; mark points above it."""
     axes.set(title="speed", xlabel="ranks", ylabel=f"{measured[0].unit}/s")
     wrong, first = contradicting(measured), measured[0]
-    points = sorted(measured, key=lambda one: one.layout.world_size)
-    ranks, speeds = [one.layout.world_size for one in points], [one.samples_per_s for one in points]
-    below = [one.samples_per_s - min(each.samples_per_s for each in one.repetitions) for one in points]
-    above = [max(each.samples_per_s for each in one.repetitions) - one.samples_per_s for one in points]
+    points = sorted(measured, key=lambda point: point.layout.world_size)
+    ranks, speeds = [point.layout.world_size for point in points], [point.samples_per_s for point in points]
+    below = [point.samples_per_s - min(each.samples_per_s for each in point.repetitions) for point in points]
+    above = [
+        max(repetition.samples_per_s for repetition in point.repetitions) - point.samples_per_s
+        for point in points
+    ]
     axes.errorbar(ranks, speeds, yerr=[below, above], fmt="o-", capsize=3, label="measured")
-    for one in points:
-        is_above = first not in wrong and one.efficiency(first) > 1
-        remark = " (disturbed)" if one in wrong else " (above ideal)" if is_above else ""
-        _name(axes, one.layout, one.samples_per_s, remark)
+    for point in points:
+        is_above = first not in wrong and point.efficiency(first) > 1
+        remark = " (disturbed)" if point in wrong else " (above ideal)" if is_above else ""
+        _name(axes, point.layout, point.samples_per_s, remark)
     axes.plot(
-        [one.layout.world_size for one in wrong], [one.samples_per_s for one in wrong], "o", markersize=11,
+        [point.layout.world_size for point in wrong], [point.samples_per_s for point in wrong], "o", markersize=11,
         fillstyle="none", color="#b0413e", label="disturbed" if wrong else None,
     )  # fmt: skip
     label: str | None = "forecast: no .. full overlap"
-    foretold = [(one.layout, one.samples_per_s, one.measured) for one in outlooks if one.samples_per_s]
+    foretold = [
+        (point.layout, point.samples_per_s, point.measured) for point in outlooks if point.samples_per_s
+    ]
     for layout, speed, known in foretold:
         ends = [speed.slow, speed.fast]
         axes.plot([layout.world_size] * 2, ends, "_-", color="#b0413e", markersize=10, label=label)
@@ -70,35 +75,35 @@ def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[O
 
 
 def _name(axes: "Axes", layout: Layout, speed: float, remark: str = "") -> None:
-    """Write a layout's name beside its point."""
+    """Annotate a point with its layout's name."""
     at = (layout.world_size, speed)
     axes.annotate(layout.name + remark, at, textcoords="offset points", xytext=(6, -10), fontsize=8)
 
 
 def _plot_epoch(axes: "Axes", measured: Sequence[Measured]) -> None:
-    """A bar a layout: its time an epoch, split where the shares are known; what it costs above it."""
+    """Draw a bar a layout: an epoch's time, divided by known shares, with its price on top."""
     axes.set(title="an epoch", ylabel="seconds", xlim=(-0.8, max(len(measured), 2) - 0.2))
     places = range(len(measured))
     below = [0.0] * len(measured)
-    parts = [{"epoch": 1.0} if one.share.compute is None else _shares(one) for one in measured]
+    parts = [{"epoch": 1.0} if point.share.compute is None else _shares(point) for point in measured]
     for name, color in COLORS.items():
-        heights = [one.epoch_s * part.get(name, 0.0) for one, part in zip(measured, parts, strict=True)]
+        heights = [point.epoch_s * part.get(name, 0.0) for point, part in zip(measured, parts, strict=True)]
         if any(heights):
             axes.bar(places, heights, bottom=below, label=name, color=color)
         below = [low + height for low, height in zip(below, heights, strict=True)]
-    for place, one in zip(places, measured, strict=True):
-        cost = f"\n\\${one.epoch_usd:.2g}" if one.epoch_usd else ""
+    for place, point in zip(places, measured, strict=True):
+        cost = f"\n\\${point.epoch_usd:.2g}" if point.epoch_usd else ""
         axes.annotate(
-            text.duration(one.epoch_s) + cost, (place, one.epoch_s), textcoords="offset points", xytext=(0, 3),
+            text.duration(point.epoch_s) + cost, (place, point.epoch_s), textcoords="offset points", xytext=(0, 3),
             ha="center", fontsize=8,
         )  # fmt: skip
-    axes.set_xticks(places, [one.layout.name for one in measured])
+    axes.set_xticks(places, [point.layout.name for point in measured])
     axes.margins(y=0.25)
     axes.legend(loc="upper right")
 
 
-def _shares(one: Measured) -> dict[str, float]:
-    share = one.share
+def _shares(point: Measured) -> dict[str, float]:
+    share = point.share
     return {
         "compute": share.compute or 0.0,
         "communication": share.communication or 0.0,
