@@ -28,6 +28,7 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
     (("GB200",), _peaks(80, 1250, 2500, 8000, 900)),
     (("B300",), _peaks(75, 1125, 2250, 8000, 900)),
     (("B200",), _peaks(75, 1125, 2250, 8000, 900)),
+    (("GH200",), _peaks(67, 494.7, 989.4, 4000, 450)),
     (("H200", "NVL"), _peaks(60, 418, 836, 4800, 450)),
     (("H200",), _peaks(67, 494.7, 989.4, 4800, 450)),
     (("H100", "NVL"), _peaks(60, 417.5, 835, 3900, 300)),
@@ -40,6 +41,7 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
     (("A10",), _peaks(31.2, 62.5, 125, 600, 32)),
     (("L40S",), _peaks(91.6, 183, 362, 864, 32)),
     (("L4",), _peaks(30.3, 60, 121, 300, 32)),
+    (("V100", "PCIE"), _peaks(14, None, 112, 900, 16, bf16=False)),
     (("V100",), _peaks(15.7, None, 125, 900, 150, bf16=False)),
     (("T4",), _peaks(8.1, None, 65, 320, 16, bf16=False)),
 )
@@ -47,6 +49,7 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
 
 Data sheets tell tensor cores with sparsity since Ampere, which is half of it here, and links in both directions
 together. Of whole systems: HGX B200 and B300 (8 GPUs), GB200 and GB300 NVL72 (72). A10G: AWS's, of the GPU's clock.
+GH200, with 96 GB of HBM3, has its host's memory in its name: `NVIDIA GH200 480GB`.
 """
 
 

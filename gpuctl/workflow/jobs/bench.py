@@ -29,7 +29,7 @@ from gpuctl.workflow.machines.setup_state import check_set_up
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.outputs.earlier import aside_of
-from gpuctl.workflow.runs.prepare import check_nodes, prepare
+from gpuctl.workflow.runs.prepare import check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.project import project_of
 from gpuctl.workflow.runs.request.request import candidates_of, check_together, machines_of
@@ -179,6 +179,7 @@ def _bench(app: App, request: BenchRequest) -> Bench:
                 inventory,
                 nodes,
                 project,
+                gather_facts(inventory, nodes, on_cpu=project.on_cpu),
                 env_names=train_request.env,
                 aside=aside_of(replace(train_request, fresh=True), datetime.now(UTC), first=True),
             )

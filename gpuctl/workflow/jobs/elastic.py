@@ -17,7 +17,7 @@ from gpuctl.workflow.jobs.job import Job
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.machines.setup_state import without_setup
 from gpuctl.workflow.runs.outputs.earlier import aside_of
-from gpuctl.workflow.runs.prepare import prepare
+from gpuctl.workflow.runs.prepare import gather_facts, prepare
 from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.project import Project
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -280,12 +280,14 @@ class ElasticScaler:
         if without_setup(self._folder, [machine]):
             raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
         others = {name: node for name, node in nodes.items() if name != machine.name}
+        inventory, project = self._folder.load(), preparation.project
         ready = prepare(
             preparation.view,
             self._folder,
-            self._folder.load(),
+            inventory,
             {machine.name: nodes[machine.name]},
-            preparation.project,
+            project,
+            gather_facts(inventory, nodes, on_cpu=project.on_cpu),
             beside=others,
             env_names=request.env,
             aside=aside_of(request, datetime.now(UTC), first=False),

@@ -33,13 +33,13 @@ from gpuctl.workflow.runs.launch import (
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, resume_line
 from gpuctl.workflow.runs.outputs.earlier import aside_of, note_or_share, rewritten_sentence
 from gpuctl.workflow.runs.placement import place, take_back
-from gpuctl.workflow.runs.prepare import check_nodes, prepare
+from gpuctl.workflow.runs.prepare import check_nodes, gather_facts, prepare
 from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.argument_paths import path_notes
 from gpuctl.workflow.runs.request.project import Project, project_of
 from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
 from gpuctl.workflow.runs.resume import resolve, what_is_left
-from gpuctl.workflow.runs.strategy.auto import with_strategy
+from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
 from gpuctl.workflow.runs.task_files import with_task_files
 from inventories.clocks import passed_s
@@ -49,6 +49,7 @@ from inventories.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
+    from remote.checks.facts import Facts
     from remote.files.earlier import Aside
     from remote.launchers import Service
     from remote.sessions.session import Node
@@ -142,7 +143,8 @@ class _Runs:
         inventory = load_inventory(self._folder, empty=True)
         resumed = point.nodes if point else frozenset()
         planned = machines_of(inventory, self._request, self._usable(inventory, step), resumed)
-        request, project = self._project(inventory, planned)
+        request = with_plain_strategy(self._request)
+        project = project_of(self._app, request, inventory, planned)
         if step is None:
             for note in path_notes(request, project, inventory):
                 self._app.output.say(note)
@@ -170,9 +172,14 @@ class _Runs:
                 machines = [node.machine for node in nodes.values()]
                 check_set_up(self._folder, machines)
                 if [(m.python, m.shape) for m in machines] != [(m.python, m.shape) for m in planned]:
-                    request, project = self._project(inventory, machines)
+                    project = project_of(self._app, request, inventory, machines)
+                with _timed(seconds, "prepare"):
+                    view.phase("prepare", "facts, firewalls, environment, code")
+                    facts = gather_facts(inventory, nodes, on_cpu=project.on_cpu)
+                    request = with_strategy(self._app, self._request, machines, facts)
+                    project = project.with_words(request)
                 aside = aside_of(request, started_at, first=step is None)
-                prepared, service = self._prepare(view, inventory, nodes, project, seconds, aside)
+                prepared, service = self._prepare(view, inventory, nodes, project, facts, seconds, aside)
                 facts, fewer = prepared.facts, request.elastic or step is not None
                 machines, spare = machines_that_fit(request, machines, facts, view.note, fewer=fewer)
                 run_folder = self._app.store.new_run(started_at)
@@ -221,11 +228,6 @@ class _Runs:
                             take_back(view, self._folder, nodes, point, run)
                         raise
 
-    def _project(self, inventory: Inventory, machines: Sequence[Machine]) -> tuple[TrainRequest, Project]:
-        """Return the request with its strategy, and the project, for these machines."""
-        request = with_strategy(self._app, self._request, machines)
-        return request, project_of(self._app, request, inventory, machines)
-
     def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:
         """Names of the machines that can take part in a run that follows another. None: in the first all must."""
         if step is None:
@@ -239,6 +241,7 @@ class _Runs:
         inventory: Inventory,
         nodes: "Mapping[str, Node]",
         project: Project,
+        facts: "Mapping[str, Facts]",
         seconds: dict[str, float],
         aside: "Aside | None",
     ) -> "tuple[Prepared, Service]":
@@ -249,13 +252,13 @@ class _Runs:
         request, launcher = self._request, launcher_of(project.mode)
         master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
         with _timed(seconds, "prepare"):
-            view.phase("prepare", "facts, firewalls, environment, code")
             prepared = prepare(
                 view,
                 self._folder,
                 inventory,
                 nodes,
                 project,
+                facts,
                 env_names=request.env,
                 aside=aside,
             )

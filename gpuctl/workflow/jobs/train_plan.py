@@ -17,7 +17,7 @@ from gpuctl.workflow.runs.request.argument_paths import path_notes
 from gpuctl.workflow.runs.request.project import Project, project_of
 from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
 from gpuctl.workflow.runs.resume import resolve
-from gpuctl.workflow.runs.strategy.auto import with_strategy
+from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from gpuctl.workflow.runs.strategy.division import Division, division_of, lines
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
 from inventories.run import Run
@@ -121,7 +121,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     inventory = load_inventory(folder, empty=True)
     resumed = point.nodes if point else frozenset()
     machines = machines_of(inventory, request, preferred=resumed)
-    request = with_strategy(app, request, machines)
+    given, request = request, with_plain_strategy(request)
     project = project_of(app, request, inventory, machines)
     for note in path_notes(request, project, inventory):
         app.output.say(note)
@@ -139,6 +139,8 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if project.on_cpu:
         found = {name: facts.without_gpus(fact) for name, fact in found.items()}
+    request = with_strategy(app, given, machines, found)
+    project = project.with_words(request)
     machines, _ = machines_that_fit(request, machines, found, app.output.say, fewer=request.elastic)
     found = {machine.name: found[machine.name] for machine in machines}
     code = {

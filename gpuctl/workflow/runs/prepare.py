@@ -23,54 +23,63 @@ if TYPE_CHECKING:
     from remote.sessions.session import Node
 
 
+def gather_facts(inventory: Inventory, nodes: "Mapping[str, Node]", *, on_cpu: bool) -> "Mapping[str, Facts]":
+    """Ask all nodes for their facts. `on_cpu`: as if they had no GPUs."""
+    from remote.checks import facts
+    from remote.sessions.fanout import fan_out, values
+
+    # All of the cluster's, also those that take no part this time: firewalls are opened once.
+    peers = tuple(machine.private_ip for machine in inventory.machines)
+    guarded = may_stand_between(inventory.machines)
+    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
+    return {name: facts.without_gpus(fact) for name, fact in found.items()} if on_cpu else found
+
+
 def prepare(
     view: View,
     folder: ClusterFolder,
     inventory: Inventory,
     nodes: "Mapping[str, Node]",
     project: Project,
+    facts: "Mapping[str, Facts]",
     *,
     beside: "Mapping[str, Node] | None" = None,
     env_names: Collection[str] = (),
     aside: "Aside | None" = None,
 ) -> Prepared:
-    """Facts, then firewall, environment and code, on all nodes at once.
+    """Set up firewall, environment and code, on all nodes at once.
+
+    `facts`: of `nodes` and of those `beside`, as `gather_facts` returns them.
 
     `beside`: nodes that are at work, and that these are to join. They let them in, and what is installed there is
     installed here; nothing else of theirs is touched.
 
-    Where a run goes on already, only facts are taken: the preflight refuses, and what that run uses is left alone.
+    Where a run goes on already, nothing is done: the preflight refuses, and what that run uses is left alone.
     Where a disk is full, no code is sent: the preflight refuses, and tells all else that is wrong with it.
 
     Unless the project is to use CPUs alone, PreflightFailed is raised, before anything is done, where a machine has
     GPUs and none can be used. `env_names`: names of the variables that a person sets. `aside`: where what earlier
     runs wrote into the project's folder goes, if it would be lost.
     """
-    from remote.checks import facts, finding, gpu_use, preflight
+    from remote.checks import finding, gpu_use, preflight
     from remote.files.sync import folder_in
     from remote.python_env import compared
     from remote.sessions.fanout import fan_out, values
 
-    # All of the cluster's, also those that take no part this time: firewalls are opened once.
-    peers = tuple(machine.private_ip for machine in inventory.machines)
     for note in project.tree.notes:
         view.note(for_cluster(note, inventory.cluster))
-    guarded = may_stand_between(inventory.machines)
     everyone = {**nodes, **(beside or {})}
-    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), everyone))
-    if project.on_cpu:
-        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
     expected = expected_gpus(inventory, on_cpu=project.on_cpu)
-    own = {name: found[name] for name in nodes}
+    own = {name: facts[name] for name in nodes}
     if any(fact.active_runs for fact in own.values()):
         return Prepared(facts=own, code={}, roots={}, expected=expected)
     gpu_use.check(own, expected, env_names=env_names)
     # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
-    build = Build.of(everyone, found, project.install, same_machine=inventory.provider == "local")
-    room = build is not None or all(preflight.has_room(found[name]) for name in nodes)
+    build = Build.of(everyone, facts, project.install, same_machine=inventory.provider == "local")
+    room = build is not None or all(preflight.has_room(facts[name]) for name in nodes)
 
     def one(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":
-        fact = found[node.name]
+        fact = facts[node.name]
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
             fact = build.on(view, node, fact)
@@ -81,7 +90,7 @@ def prepare(
         return fact, synced, findings
 
     done = values(fan_out(one, nodes))
-    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, found[node.name]), beside or {}))
+    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, facts[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _, _) in done.items()}
     of_projects = [one for _, _, findings in done.values() for one in findings]
     for one_finding in finding.alike_together([*of_projects, *compared.findings(ready)]):

@@ -41,6 +41,11 @@ def test_mfu_is_a_fraction_of_the_peak_of_all_ranks():
         ("NVIDIA H100 PCIe", 756, 51),
         ("NVIDIA A100-SXM4-80GB", 312, 19.5),
         ("Tesla V100-SXM2-16GB", None, 15.7),
+        ("Tesla V100-PCIE-16GB", None, 14),
+        ("NVIDIA H200", 989.4, 67),
+        ("NVIDIA GH200 480GB", 989.4, 67),
+        ("NVIDIA L40S", 362, 91.6),
+        ("NVIDIA B200", 2250, 75),
     ],
 )
 def test_peaks_are_those_of_the_data_sheet_by_torchs_name(name, bf16, fp32):

@@ -49,6 +49,12 @@ class Project:
             return ()
         return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
 
+    def with_words(self, request: TrainRequest) -> "Project":
+        """Return the project with the options that the request has for the built-in job."""
+        if not request.built_in:
+            return self
+        return replace(self, script=replace(self.script, args=request.job_words))
+
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
     """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""

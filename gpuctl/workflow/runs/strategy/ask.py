@@ -1,15 +1,20 @@
 """Asks the built-in job's own arithmetic, in a process of its own, what a job would need on some machines."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.scaling.network_links import nominal_gb_s
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s, setup_s
+from inventories.machine import Machine
 from provision.clouds import Shape
+from provision.pricing.catalog import SHAPES
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
 
 CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
 
@@ -26,20 +31,50 @@ class Answer:
     """Tokens that there are. None: it is a network for images."""
 
 
-def machines_of_shape(
-    shape: Shape, count: int, usd_per_hour: float | None, *, ranks: int | None = None
-) -> dict[str, Any]:
-    """Return what is told of so many machines of a shape. `ranks`: on each; None: one for each GPU."""
+def machines_of_shape(shape: Shape, count: int, usd_per_hour: float | None) -> dict[str, Any]:
+    """Return so many machines of a shape, as the job's arithmetic takes them."""
     return {
         "shape": shape.name,
         "count": count,
-        "gpus": shape.gpus if ranks is None else ranks,
+        "gpus": shape.gpus,
         "gpu": shape.gpu,
         "gpu_memory_gb": shape.gpu_memory_gb,
         "between_gb_s": nominal_gb_s(shape.name, rdma=shape.compute_cluster and shape.bare_metal),
         "hourly_usd": None if usd_per_hour is None else usd_per_hour * count,
         "setup_s": setup_s(shape),
         "min_billed_s": min_billed_s(shape),
+    }
+
+
+def machines_of_nodes(
+    machines: Sequence[Machine], facts: "Mapping[str, Facts]", *, ranks: int | None
+) -> dict[str, Any] | str:
+    """Return the machines of a cluster, by what nvidia-smi lists on them; or why there is no advice, in a clause.
+
+    `ranks`: the ranks of each machine. None: one for each GPU. The network between them is that of their shape, if
+    gpuctl knows it.
+    """
+    kinds = {
+        tuple((gpu["name"], gpu["memory_mb"]) for gpu in facts[machine.name].gpus) for machine in machines
+    }
+    if not any(kinds):
+        return "the machines have no GPUs"
+    gpus = next(iter(kinds))
+    if len(kinds) > 1 or len(set(gpus)) > 1:
+        return "the machines' GPUs differ"
+    name, memory_mb = gpus[0]
+    if memory_mb is None:
+        return f"nvidia-smi does not report the memory of {name}"
+    shapes = {machine.shape or "" for machine in machines}
+    shape = SHAPES.get(min(shapes)) if len(shapes) == 1 else None
+    return {
+        "shape": shape.name if shape else f"{len(gpus)} x {name}",
+        "count": len(machines),
+        "gpus": len(gpus) if ranks is None else ranks,
+        "gpu": name,
+        "gpu_memory_gb": memory_mb * 2**20 / 1e9,
+        "between_gb_s": shape and nominal_gb_s(shape.name, rdma=shape.compute_cluster and shape.bare_metal),
+        "hourly_usd": None,
     }
 
 

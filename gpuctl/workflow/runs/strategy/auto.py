@@ -1,55 +1,69 @@
-"""`--strategy auto`: the advice for the machines that are there, as plain options of the built-in job."""
+"""`--strategy auto`: the advice for the machines of a cluster, as plain options of the built-in job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.text import plural
 from gpuctl.workflow.runs.request.request import AUTO, STRATEGY, TrainRequest, value_of
-from gpuctl.workflow.runs.strategy.ask import ask, machines_of_shape
+from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
 from inventories.machine import Machine
-from provision.pricing.catalog import SHAPES
+
+if TYPE_CHECKING:
+    from remote.checks.facts import Facts
 
 PLAIN = "ddp"
-"""Where there is no advice."""
+"""The strategy if there is no advice."""
 
 
-def with_strategy(app: App, request: TrainRequest, machines: Sequence[Machine]) -> TrainRequest:
-    """Return the request with a strategy in place of `auto`, and say which. Raises Usage where none fits."""
-    if not request.built_in or value_of(request.words, STRATEGY) != AUTO:
+def with_plain_strategy(request: TrainRequest) -> TrainRequest:
+    """Return the request with a strategy that any machines can have in place of `auto`, for checks of its options."""
+    return replace(request, words=_plain(request.words)) if _is_auto(request) else request
+
+
+def with_strategy(
+    app: App, request: TrainRequest, machines: Sequence[Machine], facts: "Mapping[str, Facts]"
+) -> TrainRequest:
+    """Return the request with the advised strategy in place of `auto`, and print the choice.
+
+    Raises Usage if the model fits in no way.
+    """
+    if not _is_auto(request):
         return request
-    words, said = _advised(request, machines)
-    app.output.say(f"--strategy auto: {said}")
+    words, choice = _advised(request, machines, facts)
+    app.output.say(f"--strategy auto: {choice}")
     return replace(request, words=words)
 
 
-def _advised(request: TrainRequest, machines: Sequence[Machine]) -> tuple[tuple[str, ...], str]:
-    """Return the job's options, and what to say of them."""
-    plain = _plain(request.words)
-    shapes = {machine.shape or "" for machine in machines}
-    shape = SHAPES.get(min(shapes)) if len(shapes) == 1 else None
-    if request.on_cpu or shape is None:
-        why = "no GPUs are used" if request.on_cpu else "the machines' GPUs are not known by their shape"
-        return plain, f"{PLAIN}, as {why}"
+def _is_auto(request: TrainRequest) -> bool:
+    return request.built_in and value_of(request.words, STRATEGY) == AUTO
+
+
+def _advised(
+    request: TrainRequest, machines: Sequence[Machine], facts: "Mapping[str, Facts]"
+) -> tuple[tuple[str, ...], str]:
+    """Return the job's options, and the choice in words."""
     ranks = request.nproc_per_node if isinstance(request.nproc_per_node, int) else None
+    group = "no GPUs are used" if request.on_cpu else machines_of_nodes(machines, facts, ranks=ranks)
+    if isinstance(group, str):
+        return _plain(request.words), f"{PLAIN}, as {group}"
     try:
-        answer = ask(request.words, [machines_of_shape(shape, len(machines), None, ranks=ranks)])
+        answer = ask(request.words, [group])
     except Usage as error:
-        return plain, f"{PLAIN}, as there is no advice: {error}"
+        return _plain(request.words), f"{PLAIN}, as there is no advice: {error}"
     best = answer.rows[0]
-    where = f"{plural(len(machines), 'machine')} of {shape.name}"
+    where = f"{plural(len(machines), 'machine')} of {group['shape']}"
     if not best["fits"]:
         raise Usage(
             f"--strategy auto: the model fits on {where} in no way. The nearest is {best['strategy']}. "
             f"{best['reason']} gpuctl advise says on which machines it fits."
         )
     at_once = plural(best["micro_batch"], "image" if answer.vocabulary is None else "sequence")
-    return (
-        tuple(best["words"]),
-        f"{best['strategy']}, with {at_once} at a time: {best['memory_gb']:.1f} of {shape.gpu_memory_gb} GB by "
-        f"arithmetic, on {where}",
-    )
+    memory = f"{best['memory_gb']:.1f} of {group['gpu_memory_gb']:.0f} GB"
+    choice = f"{best['strategy']}, with {at_once} at a time: {memory} by arithmetic, on {where}"
+    return tuple(best["words"]), choice
 
 
 def _plain(words: Sequence[str]) -> tuple[str, ...]:

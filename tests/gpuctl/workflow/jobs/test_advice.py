@@ -5,12 +5,13 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from node_facts import facts as a_fact
 from support import a_result, a_run
 
 from gpuctl.app import App
@@ -20,7 +21,7 @@ from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.jobs.check import compared, verdict
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
-from gpuctl.workflow.runs.strategy.auto import with_strategy
+from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from inventories.disk.store import Store
 from inventories.machine import Machine
 from inventories.run import RunNode, StepMs, TrainSummary
@@ -108,6 +109,9 @@ def test_what_can_not_be_answered_is_refused_with_a_sentence(
     assert sentence in err
 
 
+A10 = {"name": "NVIDIA A10", "memory_mb": 23_028}
+
+
 def machine(rank: int, shape: str | None) -> Machine:
     return Machine(
         name=f"node-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=None,
@@ -115,16 +119,20 @@ def machine(rank: int, shape: str | None) -> Machine:
     )  # fmt: skip
 
 
-def chosen(words: tuple[str, ...], *shapes: str | None, **asked: Any) -> tuple[TrainRequest, str]:
+def chosen(
+    words: tuple[str, ...], *gpus: Sequence[Mapping[str, Any]], shape: str | None = None, **asked: Any
+) -> tuple[TrainRequest, str]:
+    """Return the request with its strategy for machines with so many GPUs each, and what is printed."""
     said = io.StringIO()
     app = App(output=Output(Options(), stderr=said))
-    machines = [machine(rank, shape) for rank, shape in enumerate(shapes)]
-    return with_strategy(app, TrainRequest(words=words, **asked), machines), said.getvalue()
+    machines = [machine(rank, shape) for rank in range(len(gpus))]
+    facts = {one.name: a_fact(gpus=tuple(each)) for one, each in zip(machines, gpus, strict=True)}
+    return with_strategy(app, TrainRequest(words=words, **asked), machines, facts), said.getvalue()
 
 
 def test_auto_becomes_plain_options_for_the_machines_that_are_there() -> None:
     words = (*MODEL, "--strategy", "auto", "--global-batch-size", "64")
-    request, said = chosen(words, "VM.GPU.A10.2", "VM.GPU.A10.2")
+    request, said = chosen(words, [A10] * 2, [A10] * 2, shape="VM.GPU.A10.2")
     assert "auto" not in request.words
     assert {"--strategy", "--global-batch-size"} <= set(request.words)
     check_built_in(request.words)
@@ -132,9 +140,33 @@ def test_auto_becomes_plain_options_for_the_machines_that_are_there() -> None:
     assert "of 24 GB by arithmetic, on 2 machines of VM.GPU.A10.2" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "memory_mb", "model", "choice"),
+    [
+        ("NVIDIA H200", 143_771, "gpt-350m", "on 1 machine of 8 x NVIDIA H200"),
+        (
+            "NVIDIA A100-SXM4-80GB",
+            81_920,
+            "gpt-7b",
+            "of 86 GB by arithmetic, on 1 machine of 8 x NVIDIA A100-SXM4-80GB",
+        ),
+        ("Imaginary 9000", 81_920, "gpt-7b", "on 1 machine of 8 x Imaginary 9000"),
+    ],
+)
+def test_auto_takes_the_gpus_that_nvidia_smi_lists_on_machines_of_no_shape(
+    name: str, memory_mb: int, model: str, choice: str
+) -> None:
+    gpus = [{"name": name, "memory_mb": memory_mb}] * 8
+    request, said = chosen(("--model", model, "--precision", "bf16", "--strategy", "auto"), gpus)
+    check_built_in(request.words)
+    assert choice in said
+    if model == "gpt-7b":
+        assert "--strategy auto: ddp" not in said, "the weights and their states need 100 GB"
+
+
 @pytest.mark.slow
 def test_auto_takes_networks_for_images_too() -> None:
-    request, said = chosen(("--model", "cnn", "--strategy", "auto"), "VM.GPU.A10.2")
+    request, said = chosen(("--model", "cnn", "--strategy", "auto"), [A10] * 2)
     assert request.words[:4] == ("--model", "cnn", "--strategy", "ddp")
     assert said.startswith("--strategy auto: ddp, with 64 images at a time: ")
 
@@ -151,35 +183,40 @@ def test_images_have_their_own_table_and_no_count_of_tokens(advise: Advise) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "shapes", "asked", "why"),
+    ("words", "gpus", "asked", "why"),
     [
-        (MODEL, (None,), {}, "the machines' GPUs are not known by their shape"),
-        (MODEL, ("VM.GPU.A10.1", "VM.GPU.A10.2"), {}, "the machines' GPUs are not known by their shape"),
-        (MODEL, ("VM.GPU.A10.1",), {"device": "cpu"}, "no GPUs are used"),
+        (MODEL, ([], []), {}, "the machines have no GPUs"),
+        (MODEL, ([], [A10]), {}, "the machines' GPUs differ"),
+        (MODEL, ([A10], [A10] * 2), {}, "the machines' GPUs differ"),
+        (MODEL, ([A10, {**A10, "name": "NVIDIA L4"}],), {}, "the machines' GPUs differ"),
+        (MODEL, ([{**A10, "memory_mb": None}],), {}, "nvidia-smi does not report the memory of NVIDIA A10"),
+        (MODEL, ([A10],), {"device": "cpu"}, "no GPUs are used"),
         (
             ("--model", "resnet18", "--compression", "half", "--bucket-mb", "0.5", "--compile"),
-            ("VM.GPU.A10.1",),
+            ([A10],),
             {},
             "there is no advice: --compile divides",
         ),
     ],
 )
 def test_auto_is_ddp_where_there_is_no_advice_and_says_so(
-    words: tuple[str, ...], shapes: tuple[str | None, ...], asked: dict[str, Any], why: str
+    words: tuple[str, ...], gpus: tuple[Sequence[Mapping[str, Any]], ...], asked: dict[str, Any], why: str
 ) -> None:
-    request, said = chosen((*words, "--strategy=auto"), *shapes, **asked)
+    request, said = chosen((*words, "--strategy=auto"), *gpus, **asked)
     assert request.words == (*words, "--strategy=ddp")
     assert said.startswith(f"--strategy auto: ddp, as {why}")
+    given = TrainRequest(words=(*words, "--strategy", "auto"))
+    assert with_plain_strategy(given).words == (*words, "--strategy", "ddp")
 
 
 def test_auto_refuses_machines_on_which_the_model_fits_in_no_way() -> None:
     with pytest.raises(Usage, match=r"fits on 1 machine of VM\.GPU\.A10\.1 in no way\. The nearest is ddp"):
-        chosen(("--model", "gpt-7b", "--strategy", "auto"), "VM.GPU.A10.1")
+        chosen(("--model", "gpt-7b", "--strategy", "auto"), [A10], shape="VM.GPU.A10.1")
 
 
 def test_other_strategies_and_scripts_are_left_alone() -> None:
     for words in ((*MODEL, "--strategy", "fsdp"), ("train.py", "--strategy", "auto")):
-        request, said = chosen(words, "VM.GPU.A10.1")
+        request, said = chosen(words, [A10])
         assert (request.words, said) == (words, "")
 
 
