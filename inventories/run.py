@@ -272,6 +272,8 @@ class TrainSummary:
     """`fp32`, `bf16`, …"""
     memory_savers: tuple[str, ...] = ()
     """What it was given to keep less on the device: `activation_checkpointing`, `cpu_offload`."""
+    graphs: bool | None = None
+    """Whether its steps were to be CUDA graphs."""
     epochs: int | None = None
     """As many as there are to be, with those that earlier runs had taken."""
     epochs_before: int | None = None

@@ -147,6 +147,10 @@ class GraphedStep(TrainStep):
         loss, logits = self._replay()
         return loss.clone(), logits
 
+    def release(self) -> None:
+        """Destroy the graph. NCCL would wait for that before it leaves the other ranks."""
+        self._replay = self._recorder = None
+
     def _record(self, recorder: Recorder, images: Tensor, labels: Tensor) -> Callable[[], Outputs] | None:
         """Record the step on every rank.
 

@@ -99,6 +99,9 @@ class TrainStep:
         self._update()
         return loss, logits
 
+    def release(self) -> None:
+        """Release a recorded step. No step follows."""
+
     def _zero_grad(self) -> None:
         self._strategy.zero_grad(self._optimizer)
 

@@ -213,7 +213,8 @@ class Trainer:
             self._save()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is whole."""
+        """Wait until the last checkpoint is whole. No step follows."""
+        self._step.release()
         self._checkpointer.wait()
 
     def validate(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from train.models.networks import build_model
 from train.optimization.optimizer import build_optimizer
 from train.options import Compression, Options
 from train.reporting.timing import StepTimer
+from train.step_graph import WARM_UP, GraphedStep, recorder_of
 from train.strategies.ddp import DataParallel
 from train.strategies.strategy import Strategy
 from train.train_step import ModelWithLoss, TrainStep
@@ -130,6 +132,26 @@ def losses_section(work: Work) -> None:
         said=f"{len(found)} steps differ from the CPU's by {difference:.1e} at most (bound {DOUBLE_BOUND:g})",
     )
     _check_single(work)
+    _check_graphs(work)
+
+
+def _check_graphs(work: Work) -> None:
+    """Steps that are CUDA graphs have the losses of those that are not."""
+    steps = WARM_UP + work.sizes.loss_steps
+    graphs, plain = (
+        _losses(work, work.device, steps=steps, graphs=word, **SINGLE) for word in ("auto", "off")
+    )
+    work.tell.value("graphs", value={"auto": graphs, "off": plain})
+    _judge_graphs(work, "losses of CUDA graphs", graphs, plain)
+
+
+def _judge_graphs(work: Work, name: str, graphs: list[float], plain: list[float]) -> None:
+    difference = apart(graphs, plain)
+    work.tell.check(
+        name,
+        ok=difference <= SINGLE_BOUND,
+        said=f"{len(graphs)} steps differ from steps without by {difference:.1e} (bound {SINGLE_BOUND:g})",
+    )
 
 
 def _check_single(work: Work) -> None:
@@ -161,9 +183,16 @@ def _powers(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.1e}" for name, value in values.items())
 
 
-def _losses(work: Work, device: torch.device, *, double: bool = False, **chosen: Any) -> list[float]:  # noqa: ANN401
+def _losses(
+    work: Work,
+    device: torch.device,
+    *,
+    double: bool = False,
+    steps: int | None = None,
+    **chosen: Any,  # noqa: ANN401
+) -> list[float]:
     sizes = work.sizes
-    images = sizes.loss_steps * sizes.loss_batch
+    images = (steps or sizes.loss_steps) * sizes.loss_batch
     options = _job(work, sizes.loss_batch, images=images, log_every=1, **chosen)
     torch.manual_seed(options.seed)
     weights = build_model(options, SHAPE, job.CLASSES).state_dict()
@@ -199,6 +228,7 @@ def epochs_section(batch: int) -> Run:
             "published": published(0),
             "fast": _measured(work, options),
             "fast bf16": _measured(work, replace(options, precision="bf16")),
+            "fast --graphs off": _measured(work, replace(options, graphs="off")),
             "plain": _measured(work, replace(options, loop="plain")),
             "fast tf32": _measured(work, replace(options, precision="tf32")),
             f"published, {workers} workers": published(workers),
@@ -276,6 +306,8 @@ def nccl_section(work: Work) -> None:
                 ok=difference <= bound,
                 said=f"{len(found)} losses differ by up to {difference:.1e} from those without it (bound {bound:g})",
             )
+        plain, graphs = (_averaged(work, "none", WARM_UP + DDP_STEPS, graphs=on) for on in (False, True))
+        _judge_graphs(work, "DistributedDataParallel in a CUDA graph", graphs, plain)
     work.tell.value("transports", value=nccl_log.read(str(log)))
 
 
@@ -304,7 +336,9 @@ def _one_rank(work: Work, backend: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _averaged(work: Work, compression: Compression | None) -> list[float]:
+def _averaged(
+    work: Work, compression: Compression | None, steps: int = DDP_STEPS, *, graphs: bool = False
+) -> list[float]:
     """The losses of some steps on the same images, with DistributedDataParallel or (None) without."""
     options = _job(work, work.sizes.loss_batch, optimizer="sgd", lr=1e-3, compression=compression or "none")
     kind = Strategy if compression is None else DataParallel
@@ -317,18 +351,25 @@ def _averaged(work: Work, compression: Compression | None) -> list[float]:
     model = build_model(options, SHAPE, job.CLASSES).to(work.device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     timer = StepTimer(work.device)
-    objective = strategy.wrap(ModelWithLoss(model, options), steps=DDP_STEPS, on_ready=timer.gradients_ready)
-    optimizer = build_optimizer(strategy, model.parameters(), fused=True)
-    step = TrainStep(options, objective, optimizer, timer, strategy, micro_batch_size=work.sizes.loss_batch)
+    recorder = recorder_of(work.device) if graphs else None
+    objective = strategy.wrap(ModelWithLoss(model, options), steps=steps, on_ready=timer.gradients_ready)
+    optimizer = build_optimizer(strategy, model.parameters(), fused=True, graphs=recorder is not None)
+    build = partial(GraphedStep, recorder=recorder, say=_raise) if recorder else TrainStep
+    step = build(options, objective, optimizer, timer, strategy, micro_batch_size=work.sizes.loss_batch)
     losses = []
-    for _ in range(DDP_STEPS):
+    for _ in range(steps):
         timer.start()
         timer.data_ready(len(labels))
         loss, _ = step(images.contiguous(memory_format=torch.channels_last), labels)
         timer.end()
         losses.append(float(loss))
     assert all(taken.step_ms >= 0 for taken in timer.steps())
+    step.release()
     return losses
+
+
+def _raise(reason: str) -> None:
+    raise RuntimeError(reason)
 
 
 def profile_section(work: Work) -> None:

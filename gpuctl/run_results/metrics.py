@@ -241,6 +241,7 @@ def summary(
         device=_device_kind(metrics),
         precision=words(start.get("precision")),
         memory_savers=_names(start.get("memory_savers")),
+        graphs=graphs if isinstance(graphs := start.get("graphs"), bool) else None,
         epochs=whole(start.get("epochs")),
         epochs_before=_epochs_before(lines),
         epoch_s=tuple(s for line in epochs if (s := number(line.get("epoch_s"))) is not None),

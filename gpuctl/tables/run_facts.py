@@ -43,6 +43,7 @@ def facts_table(result: Result) -> RenderableType | None:
         ("epochs", epochs_text(result)),
         ("network", _network(result)),
         ("precision", _precision(train)),
+        ("steps", "CUDA graphs" if train.graphs else text.UNKNOWN),
         ("memory", memory_text(train)),
         ("saved by", _savers(train)),
     ]

@@ -22,7 +22,7 @@ SECONDS = {"total", "connect", "prepare", "preflight", "launch", "train", "colle
 TRAIN = {
     "model", "dataset", "strategy", "device", "epochs", "epoch_s", "samples_per_s", "loss", "accuracy", "metrics",
     "judged_on", "epochs_before", "first_step_s", "first_step", "parts", "step_ms", "share", "loss_at", "loss_from",
-    "loss_by", "perplexity", "tokens_per_s", "memory_gb", "mfu", "precision", "memory_savers",
+    "loss_by", "perplexity", "tokens_per_s", "memory_gb", "mfu", "precision", "memory_savers", "graphs",
 }  # fmt: skip
 RANK = {"rank", "local_rank", "node", "device", "exit_code", "step_ms_p50", "steps", "transports"}
 

@@ -65,10 +65,10 @@ def test_summary_takes_values_of_complete_job() -> None:
 
 def test_summary_has_the_precision_and_what_saves_memory() -> None:
     savers = ["activation_checkpointing", 7, "a\nb", "cpu_offload"]
-    found = summary({0: [START | {"precision": "bf16", "memory_savers": savers}]})
-    assert (found.precision, found.memory_savers) == ("bf16", ("activation_checkpointing", "cpu_offload"))
-    unknown = summary({0: [START | {"precision": 16, "memory_savers": "all"}]})
-    assert (unknown.precision, unknown.memory_savers) == (None, ())
+    found = summary({0: [START | {"precision": "bf16", "memory_savers": savers, "graphs": True}]})
+    assert (found.precision, found.graphs, found.memory_savers) == ("bf16", True, (savers[0], savers[3]))
+    unknown = summary({0: [START | {"precision": 16, "memory_savers": "all", "graphs": "yes"}]})
+    assert (unknown.precision, unknown.memory_savers, unknown.graphs) == (None, (), None)
 
 
 def test_summary_has_what_the_end_line_tells_of_text_and_devices() -> None:

@@ -459,13 +459,17 @@ def test_tables_show_tokens_memory_and_mfu_where_they_are_known() -> None:
 
 
 def test_run_table_tells_what_saves_memory() -> None:
-    told = replace(TRAIN, precision="bf16", memory_savers=("activation_checkpointing", "cpu_offload"))
+    told = replace(
+        TRAIN, precision="bf16", memory_savers=("activation_checkpointing", "cpu_offload"), graphs=True
+    )
     text = drawn(draw_run(replace(GOOD, train=told)))
     assert "precision   bf16" in text
     assert "saved by    activation checkpointing, cpu offload" in text
-    plain = drawn(draw_run(replace(GOOD, train=replace(TRAIN, precision="fp32"))))
+    assert "steps       CUDA graphs" in text
+    plain = drawn(draw_run(replace(GOOD, train=replace(TRAIN, precision="fp32", graphs=False))))
     assert "precision" not in plain
     assert "saved by" not in plain
+    assert "CUDA" not in plain
 
 
 def test_run_table_bar_is_partly_filled_for_partial_shares() -> None:

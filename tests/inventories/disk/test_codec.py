@@ -89,7 +89,7 @@ def test_to_json_writes_the_documented_result_keys():
     ]
     assert document["train"] == {
         "model": None, "dataset": None, "strategy": None, "device": None, "precision": None,
-        "memory_savers": [], "epochs": None,
+        "memory_savers": [], "graphs": None, "epochs": None,
         "epochs_before": None, "first_step_s": None,
         "first_step": None, "parts": None, "epoch_s": [1.0], "samples_per_s": None, "loss": [0.5],
         "loss_at": [], "loss_from": None, "loss_by": None,
