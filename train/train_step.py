@@ -28,15 +28,21 @@ class ModelWithLoss(nn.Module):
         super().__init__()
         self.network = network
         self._label_smoothing = options.label_smoothing
+        self._keeps_logits = not options.is_text
         if options.compile:
             # A graph for each shape. Otherwise the last batch of an epoch makes torch compile one graph for any size,
             # which is slower, and use it for all other batches as well.
             self.compile(dynamic=False)
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss, and the logits [b, classes]; of text, both are of each token."""
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the mean loss, and the logits [b, classes] of images.
+
+        Logits of text are the largest tensor of the step. As no output, they are freed before the backward pass, and
+        compiled code writes their gradient in their place.
+        """
         logits = self.network(images)
-        return mean_loss(logits, labels, label_smoothing=self._label_smoothing), logits
+        loss = mean_loss(logits, labels, label_smoothing=self._label_smoothing)
+        return loss, logits if self._keeps_logits else None
 
 
 class TrainStep:
@@ -79,8 +85,7 @@ class TrainStep:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
 
-        The logits may be None on a rank that does not count its samples. Those of text would take more memory than
-        all else, and are not kept.
+        The logits may be None on a rank that does not count its samples. Those of text are None.
         """
         strategy = self._strategy
         self._zero_grad()
@@ -92,7 +97,7 @@ class TrainStep:
                 loss, logits = self._model(inputs, targets)
                 loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
             strategy.propagate(self.scaler.scale(loss))
-            return loss.detach(), None if self._options.is_text else logits.detach()
+            return loss.detach(), None if logits is None else logits.detach()
 
         loss, logits = strategy.backward(self._model, batch, compute)
         self._timer.backward_done()

@@ -7,7 +7,7 @@ keeps: a test compares them with torch's own.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from train.models.gpt_sizes import GPTSize
+from train.models.gpt_sizes import GPTSize, head_rows
 from train.options import Precision
 
 WHOLE, HALF, DOUBLE = 4, 2, 8
@@ -199,7 +199,7 @@ def _text_network(
     size: GPTSize, vocabulary: int, length: int, whole: int, computed: int, *, by_blocks: bool, compiled: bool
 ) -> Network:
     """`whole`: bytes of a number between the layers; `computed`: of what linear layers compute."""
-    width = size.width
+    width, rows = size.width, head_rows(vocabulary)
     one = _moved_by_block(size, whole, computed).of_layer(
         _block(size, length, whole, computed, by_blocks=by_blocks), length, compiled=compiled
     )
@@ -217,7 +217,7 @@ def _text_network(
     )
     head = Layer(
         weights=2 * width,
-        copied_weights=vocabulary * width if computed < whole else 0,
+        copied_weights=rows * width * computed // HALF if computed < whole or rows > vocabulary else 0,
         flops=head_flops * length,
         saved_bytes=length * width * (whole + computed),
     )

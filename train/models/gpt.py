@@ -11,9 +11,9 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear, pad, scaled_dot_product_attention
 
-from train.models.gpt_sizes import GPTSize
+from train.models.gpt_sizes import GPTSize, head_rows
 
 STD = 0.02
 """Of random weights at the start, as in GPT-2."""
@@ -103,6 +103,24 @@ class Block(nn.Module):
         return computed
 
 
+class Head(nn.Linear):
+    """The last layer: a score for each token of the vocabulary.
+
+    Its product is computed with rows of zeros below the weight, and their scores are cut off. So they are in no loss,
+    gradient, parameter or checkpoint. Compiled code writes them with the weight's copy in half precision.
+    """
+
+    def __init__(self, vocabulary: int, size: GPTSize) -> None:
+        super().__init__(size.width, vocabulary, bias=False)
+        self._added = head_rows(vocabulary) - vocabulary
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits [b, length, vocabulary] from [b, length, width]."""
+        if not self._added:
+            return super().forward(inputs)
+        return linear(inputs, pad(self.weight, (0, 0, 0, self._added)))[..., : self.out_features]
+
+
 class GPT(nn.Sequential):
     """`embedding`, `block0`, `block1`, …, `norm`, `head`, or some of them that follow each other.
 
@@ -130,7 +148,7 @@ def assemble(vocabulary: int, size: GPTSize) -> GPT:
     parts: dict[str, nn.Module] = {"embedding": Embedding(vocabulary, size)}
     parts |= {f"block{number}": Block(size) for number in range(size.layers)}
     parts["norm"] = nn.LayerNorm(size.width)
-    parts["head"] = nn.Linear(size.width, vocabulary, bias=False)
+    parts["head"] = Head(vocabulary, size)
     model = GPT(OrderedDict(parts))
     model.tie()
     return model

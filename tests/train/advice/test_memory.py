@@ -155,7 +155,8 @@ def test_tensor_parallel_divides_blocks_and_not_the_embedding():
 def test_first_stage_of_a_pipeline_keeps_as_many_micro_batches_as_there_are_stages():
     whole = memory(Degrees(), batch=Batch(micro_batch=1, number=8))
     two = memory(Degrees(pp=2), strategy="pp", batch=Batch(micro_batch=1, number=8))
-    assert two.activations == pytest.approx(whole.activations, rel=0.1), "half of the layers, twice"
+    copied = 2 * network().layers[-1].copied_weights  # bytes, of the head, on the last stage
+    assert two.activations == pytest.approx(whole.activations - copied, rel=0.1), "half of the layers, twice"
     assert two.weights < whole.weights
 
 

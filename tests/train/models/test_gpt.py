@@ -7,9 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 
+from train.loss import NOT_COUNTED, mean_loss
 from train.models.gpt import STD, build_gpt, initialise, materialise
-from train.models.gpt_sizes import GPT_SIZES, GPTSize
+from train.models.gpt_sizes import GPT_SIZES, GPTSize, head_rows
+from train.options import Options
+from train.train_step import ModelWithLoss
 
 TINY = GPTSize(layers=2, width=32, heads=4, context=16, lr=0.01)
 
@@ -69,6 +73,42 @@ def test_head_and_embedding_are_one_weight():
     model = tiny()
     assert model.head.weight is model.embedding.token.weight
     assert sum(p is model.head.weight for p in model.parameters()) == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("vocabulary", [256, 257, 1001])
+def test_rows_added_to_the_head_are_in_no_loss_gradient_or_weight(vocabulary, smoothing):
+    model = build_gpt(vocabulary, TINY, 0).double()
+    text = torch.randint(vocabulary, (3, 9), generator=torch.Generator().manual_seed(0))
+    labels = text.roll(-1, 1)
+    labels[:, -1] = NOT_COUNTED
+    plain = nn.functional.linear(model[:-1](text), model.head.weight)
+    expected = mean_loss(plain, labels, label_smoothing=smoothing)
+    gradients = torch.autograd.grad(expected, list(model.parameters()))
+
+    loss, logits = ModelWithLoss(model, Options(dataset="text", label_smoothing=smoothing))(text, labels)
+    loss.backward()
+    assert logits is None, "they would be in memory until the backward pass has ended"
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-14)
+    for weight, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.allclose(weight.grad, gradient, rtol=1e-12, atol=1e-15)
+    assert model(text).shape == plain.shape
+    assert model.state_dict()["head.weight"].shape == (vocabulary, TINY.width)
+
+
+def test_head_computes_with_rows_as_gpus_are_fast_with():
+    assert [head_rows(vocabulary) for vocabulary in (256, 257, 50_257)] == [256, 320, 50_304]
+    model, shapes = tiny(), []
+
+    class Record(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is nn.functional.linear:
+                shapes.append(tuple(args[1].shape))
+            return function(*args, **(kwargs or {}))
+
+    with Record():
+        model.head(torch.zeros(1, 2, TINY.width))
+    assert shapes == [(64, TINY.width)]
 
 
 def test_initialised_on_meta_equals_the_plain_build():
