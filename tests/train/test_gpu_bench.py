@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.gpu import _Stop
 from bench.parts.floors import Cost, floors, peaks_of
 from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of
 from bench.parts.gpu_table import judged, precision_of, text
+from bench.parts.plain_gpt import MINIATURE as PLAIN_GPT
+from bench.parts.plain_gpt import GPTSettings, PlainGPT, plain_gpt_speed
 from bench.parts.sections import Section, run, status_of
 
 ROOT = Path(__file__).parents[2]
@@ -295,3 +298,13 @@ def test_gpu_bench_sigterm_keeps_results_and_leaves_no_process(tmp_path):
 def _worker_of(pid):
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return children.read_text().split()
+
+
+def test_plain_gpt_has_gpt2s_weights_and_times_its_last_steps_alone():
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in PlainGPT(GPTSettings()).parameters())
+    assert weights == 12 * 12 * 768**2 + (50_304 + 1_024) * 768 + 25 * 768
+    speed = plain_gpt_speed(torch.device("cpu"), steps=2, settings=PLAIN_GPT)
+    assert (speed.steps, speed.memory_gb) == (2, None)
+    assert speed.tokens_per_s == pytest.approx(2 * 16 * 1e3 / speed.ms_per_step)
+    assert plain_gpt_speed(torch.device("cpu"), until=0.0, settings=PLAIN_GPT).steps == 1
