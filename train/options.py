@@ -266,6 +266,21 @@ class Options:
     save: bool = _output(True, "Write the trained model.")
 
     @property
+    def allows_graphs(self) -> bool:
+        """Return whether the options allow steps to be CUDA graphs, with one rank or `ddp`.
+
+        The scaler of fp16 asks the device; blocks that compute again read the generator's state; torch's fused
+        operations read a learning rate on the device in single precision. With --compile no GPU has shown it yet.
+        """
+        return (
+            self.graphs == "auto"
+            and self.loop == "fast"
+            and self.precision not in ("fp16", "fp64")
+            and not self.activation_checkpointing
+            and not self.compile
+        )
+
+    @property
     def is_text(self) -> bool:
         """Whether samples are sequences of tokens, not images."""
         return self.dataset == "text"

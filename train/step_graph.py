@@ -83,20 +83,8 @@ class CudaRecorder:
 
 
 def allows_graphs(options: Options, strategy: Strategy) -> bool:
-    """Return whether the strategy and the options allow steps to be graphs.
-
-    The scaler of fp16 asks the device; blocks that compute again read the generator's state; torch's fused operations
-    read a learning rate on the device in single precision. With --compile no GPU has shown it yet.
-    """
-    return (
-        options.graphs == "auto"
-        and options.loop == "fast"
-        and strategy.graphable
-        and options.precision != "fp16"
-        and torch.get_default_dtype() == torch.float32
-        and not options.activation_checkpointing
-        and not options.compile
-    )
+    """Return whether the strategy and the options allow steps to be graphs."""
+    return options.allows_graphs and strategy.graphable and torch.get_default_dtype() == torch.float32
 
 
 def recorder_of(device: torch.device) -> Recorder | None:

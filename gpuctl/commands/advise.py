@@ -87,8 +87,8 @@ def command(
     the host's, as it starts each kernel. Links have 50 to 80 % of their figure.
     Prices are list prices of the machines, without disks.
 
-    It is arithmetic. Where a run on this computer's records was the same job on the same machines, its median step
-    counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. Where torch is installed here, it
+    It is arithmetic. Where a run on this computer's records was the same job on the same machines, the speed of its
+    steady steps counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. Where torch is installed here, it
     counts the memory of the first row, too, on tensors that take none; a difference above 10 % is told. If nothing
     fits, the exit status is 1.
 

@@ -2,7 +2,7 @@
 
 Standard input: {"machines": [{"shape", "count", "gpus", "gpu", "gpu_memory_gb", "between_gb_s", "hourly_usd",
 "setup_s", "min_billed_s"}], "batch_tokens", "tokens", "spelled_out", "runs": [{"run", "shape", "count", "ranks",
-"words", "step_s"}]}. Options are the job's own; wrong ones end it with status 2 and a sentence, as in the job.
+"words", "samples_per_s"}]}. Options are the job's own; wrong ones end it with status 2 and a sentence, as in the job.
 """
 
 import json

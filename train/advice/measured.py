@@ -1,4 +1,4 @@
-"""Steps that were measured: what a run of the same job on the same machines took goes before any arithmetic. Pure."""
+"""Measured steps: the speed of a run of the same job on the same machines goes before any arithmetic. Pure."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ DECIDE = tuple(one.name for one in fields(Options) if one.name not in SIZES | BE
 FILES = ("data_dir", "tokenizer")
 """Options for files, which have other paths on the nodes. Their names are compared."""
 SPREAD = 0.10
-"""How far the next run's median may be from an earlier one's."""
+"""How far the next run's speed may be from an earlier one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class MeasuredRun:
     """Of each machine."""
     words: tuple[str, ...]
     """The job's options."""
-    step_s: float
-    """The median."""
+    samples_per_s: float
+    """Of all ranks together, in steady steps."""
 
 
 def measured(runs: Sequence[MeasuredRun], layout: Layout, machines: Machines) -> MeasuredRun | None:
@@ -54,9 +54,10 @@ def measured(runs: Sequence[MeasuredRun], layout: Layout, machines: Machines) ->
     return None
 
 
-def range_of(run: MeasuredRun) -> tuple[float, float]:
+def range_of(run: MeasuredRun, layout: Layout) -> tuple[float, float]:
     """Return the least and most seconds to expect of a step."""
-    return run.step_s * (1 - SPREAD), run.step_s * (1 + SPREAD)
+    step_s = layout.global_batch / run.samples_per_s
+    return step_s * (1 - SPREAD), step_s * (1 + SPREAD)
 
 
 def _is_same(run: MeasuredRun, layout: Layout, env: DistributedEnvironment) -> bool:

@@ -13,7 +13,7 @@ from train.advice.measured import MeasuredRun, measured, range_of
 from train.advice.memory import USABLE, Memory
 from train.advice.network import Network, text_network
 from train.advice.question import Question
-from train.advice.speed import step_s
+from train.advice.speed import has_graphs, step_s
 from train.errors import BadEnvironment
 from train.models.gpt_sizes import GPT_SIZES
 from train.options import Options, Precision
@@ -218,9 +218,10 @@ def _row(
     options = layout.options
     seconds = None
     if run is not None:
-        seconds = range_of(run)
+        seconds = range_of(run, layout)
     elif layout.fits:
-        seconds = step_s(network, options, layout.sizes, layout.batch, machines)
+        graphs = has_graphs(options, layout.sizes, layout.memory, machines.gpu_memory_gb)
+        seconds = step_s(network, options, layout.sizes, layout.batch, machines, graphs=graphs)
     speed = usd_per_sample = mfu = cost = None
     if seconds is not None:
         speed = layout.global_batch / (sum(seconds) / 2)

@@ -1,15 +1,15 @@
 """How long a step takes: computing at what GPUs attain, and what of the communication is not hidden behind it.
 
 Pure. A GPU's time is that of its arithmetic, of its memory, and of its kernels, each of which takes a moment however
-little it does. The host starts them one by one meanwhile, and the longer of both times counts. Times are ranges, the
-ends of which are never further apart than 1.6 times: as far as those of each pair of constants.
+little it does. The host starts them one by one meanwhile, or a graph of a whole step at once, and the longer of both
+times counts. Times are ranges, whose ends are never further apart than 1.6 times: as far as each pair of constants.
 """
 
 from collections.abc import Mapping, Sequence
 
 from train.advice.communication import communication
 from train.advice.machines import Machines
-from train.advice.memory import Batch, optimized, stages_of
+from train.advice.memory import Batch, Memory, optimized, stages_of
 from train.advice.network import Network, number_bytes
 from train.options import Options
 from train.strategies.degrees import Degrees
@@ -24,7 +24,7 @@ OF_MEMORY = (0.99, 0.62)
 """Of the data sheet's rate of a GPU's memory, which networks for images wait for: most of their operations compute
 little with what they read. With both, what NVIDIA's DeepLearningExamples measured of ResNet-50 is in the range: 367
 images a second on a V100 in fp32, 1,200 in half precision; on an A100 938 in tf32, 2,470 in half precision."""
-KERNEL_S = 4e-6
+KERNEL_S = (3.2e-6, 5.0e-6)
 """Of a kernel that does next to nothing, on the GPU. A step of ResNet-18 with small images, with its 313 kernels in a
 CUDA graph, takes 1.5 ms on an H200, of which arithmetic and memory explain 0.2."""
 LAUNCH_S = (24e-6, 38.4e-6)
@@ -41,10 +41,25 @@ RECOMPUTED = 4 / 3
 """Times as much computing where the forward pass is done twice."""
 
 
+def has_graphs(options: Options, sizes: Degrees, memory: Memory, gpu_memory_gb: float) -> bool:
+    """Return whether the job's steps are CUDA graphs.
+
+    A graph keeps its memory, and the job goes without if other batches would not have as much again beside it.
+    """
+    graphable = options.strategy == "ddp" and options.compression == "none"
+    graphable |= sizes.replicas == 1 and not sizes.split
+    of_graph = memory.activations + memory.outputs + memory.gradients
+    room = memory.total + of_graph <= gpu_memory_gb * 1e9
+    return options.allows_graphs and graphable and room
+
+
 def step_s(
-    network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines
+    network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines, *, graphs: bool
 ) -> tuple[float, float] | None:
-    """Return the least and most seconds of a step. None: the GPU's peak, a link or the host is not known."""
+    """Return the least and most seconds of a step. `graphs`: whether it is one.
+
+    None: the GPU's peak, a link or the host is not known.
+    """
     peak, memory = machines.peak_flops(options.precision), machines.memory_bytes_s
     links = communication(network, options, sizes, batch, machines)
     if peak is None or memory is None or links is None or options.cpu_offload:
@@ -53,11 +68,13 @@ def step_s(
     again = RECOMPUTED if options.activation_checkpointing else 1.0
     flops = again * batch.micro_batch * max(stage.flops for stage in stages)
     moved = again * max(batch.micro_batch * stage.moved_bytes + stage.moved_once_bytes for stage in stages)
-    launches = again * max(stage.launches for stage in stages) + STEP_LAUNCHES / batch.number
+    beside = STEP_LAUNCHES / batch.number
+    kernels = again * max(stage.launches for stage in stages) + beside
+    launches = beside if graphs else kernels
     update = _update_bytes(network, options, sizes) / memory
 
-    def at(attained: float, of_memory: float, share: float, launch_s: float) -> float:
-        one = flops / (peak * attained) + moved / (memory * of_memory) + launches * KERNEL_S
+    def at(attained: float, of_memory: float, share: float, kernel_s: float, launch_s: float) -> float:
+        one = flops / (peak * attained) + moved / (memory * of_memory) + kernels * kernel_s
         one = max(one, launches * launch_s)
         # p stages take the time of m + p - 1 of their m micro-batches: the bubble is (p - 1) / (m + p - 1).
         computing = one * (batch.number + sizes.pp - 1)
@@ -69,7 +86,7 @@ def step_s(
         return computing + update + links.shown / share + left
 
     attained = ATTAINED_BY_IMAGES[options.precision == "fp32"] if network.of_images else ATTAINED
-    low, high = map(at, attained, OF_MEMORY, LINK_SHARES, LAUNCH_S)
+    low, high = map(at, attained, OF_MEMORY, LINK_SHARES, KERNEL_S, LAUNCH_S)
     return low, high
 
 

@@ -1,4 +1,4 @@
-"""What runs on this computer's records measured, for the advice on the same machines."""
+"""Speeds of the runs on this computer's records, for the advice on the same machines."""
 
 from contextlib import suppress
 from typing import Any
@@ -17,13 +17,13 @@ def measured_runs(store: Store) -> list[dict[str, Any]]:
 
 
 def _measured(folder: RunFolder) -> dict[str, Any] | None:
-    """Return what the job's arithmetic takes of a run. None: it measured nothing, or its record can't be read."""
+    """Return a run as the job's arithmetic takes it. None: it had no steady step, or its record can't be read."""
     with suppress(InventoryError):
         run, result = folder.load_run(), folder.load_result()
         ranks = {node.nproc for node in run.nodes}
         if result is None or result.status != "succeeded" or run.shape is None or len(ranks) != 1:
             return None
-        if not run.built_in or run.searched or result.train.step_ms.p50 is None:
+        if not run.built_in or run.searched or not result.train.samples_per_s:
             return None
         return {
             "run": run.run,
@@ -31,6 +31,6 @@ def _measured(folder: RunFolder) -> dict[str, Any] | None:
             "count": len(run.nodes),
             "ranks": ranks.pop(),
             "words": run.args,
-            "step_s": result.train.step_ms.p50 / 1000,
+            "samples_per_s": result.train.samples_per_s,
         }
     return None

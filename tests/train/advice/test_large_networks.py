@@ -14,6 +14,8 @@ from train.command_line import parse
 GPT2 = "--precision bf16 --tokenizer gpt2.json"
 RESNET18 = "--model resnet18 --dataset synthetic --synthetic 50000,3,32,32,10"
 
+GRAPH = f"{RESNET18} --graphs auto"
+
 
 @pytest.mark.parametrize(
     ("words", "step_ms", "allocated_gb"),
@@ -30,6 +32,9 @@ RESNET18 = "--model resnet18 --dataset synthetic --synthetic 50000,3,32,32,10"
         ),
         pytest.param(f"{RESNET18} --batch-size 64", 8.57, None, marks=pytest.mark.slow),
         pytest.param(f"{RESNET18} --precision bf16 --batch-size 64", 8.21, None, marks=pytest.mark.slow),
+        pytest.param(f"{GRAPH} --precision bf16 --batch-size 64", 1.53, None, marks=pytest.mark.slow),
+        pytest.param(f"{GRAPH} --precision tf32 --batch-size 64", 1.49, None, marks=pytest.mark.slow),
+        pytest.param(f"{GRAPH} --precision bf16 --batch-size 1024", 2.84, None, marks=pytest.mark.slow),
     ],
 )
 def test_step_and_memory_of_an_h200_are_as_measured(words, step_ms, allocated_gb, tmp_path, monkeypatch):
@@ -38,7 +43,7 @@ def test_step_and_memory_of_an_h200_are_as_measured(words, step_ms, allocated_gb
     one = Machines(
         shape="s", count=1, gpus=1, gpu="NVIDIA H200", gpu_memory_gb=150.8, between_gb_s=None, hourly_usd=None
     )
-    [row] = rows(question_of(words.split(), batch_tokens=None, tokens=None), [one])
+    [row] = rows(question_of(["--graphs", "off", *words.split()], batch_tokens=None, tokens=None), [one])
     low, high = row.step_s
     assert low <= step_ms / 1000 <= high <= 1.602 * low
     if allocated_gb is not None:

@@ -75,6 +75,26 @@ def test_largest_micro_batch_that_fits_is_taken_and_the_rest_is_accumulated():
     assert not asked(*more)[0].fits
 
 
+def test_steps_that_are_graphs_do_not_wait_for_the_host():
+    words = [*TEXT, "--precision", "bf16", "--batch-size", "2"]
+    h200 = machines(gpu="NVIDIA H200", gb=150.8)
+    [graph] = asked(*words, among=[h200])
+    alike = [
+        [*words, "--graphs", "off"],
+        [*words, "--precision", "fp16"],
+        [*words, "--compression", "half", "--graphs", "off"],
+    ]
+    for other in alike:
+        [row] = asked(*other, among=[h200])
+        assert row.step_s[0] > 1.5 * graph.step_s[1], other
+    full = replace(h200, gpu_memory_gb=graph.memory_gb / 0.95 + 0.01)
+    [row] = asked(*words, among=[full])
+    assert row.fits
+    assert row.step_s[0] > 1.5 * graph.step_s[1], (
+        "the memory of a graph is left for other batches, or none is recorded"
+    )
+
+
 def test_model_of_7b_on_one_a10_says_why_it_does_not_fit():
     [row] = asked("--model", "gpt-7b")
     assert not row.fits
@@ -160,8 +180,14 @@ def test_tokens_of_images_are_refused_with_what_to_do():
         asked("--model", "resnet50", tokens=1e9)
 
 
-def measured_run(words, **changed):
-    same = {"run": "20260101-000000-abcd", "shape": "s", "count": 2, "ranks": 4, "step_s": 0.5}
+def measured_run(words, *, step_s=0.5, batch=96, **changed):
+    same = {
+        "run": "20260101-000000-abcd",
+        "shape": "s",
+        "count": 2,
+        "ranks": 4,
+        "samples_per_s": batch / step_s,
+    }
     return MeasuredRun(**{**same, "words": tuple(words), **changed})
 
 
@@ -233,7 +259,7 @@ def test_run_that_succeeded_has_proved_that_it_fits():
     small = [machines()]
     [row] = rows(question, small)
     assert not row.fits
-    run = measured_run(row.words, count=1, ranks=1)
+    run = measured_run(row.words, count=1, ranks=1, batch=row.batch_samples)
     [found] = rows(question, small, [run])
     assert found.fits
     assert (found.step_s, found.reason) == ((0.45, 0.55), f"measured in {run.run}")

@@ -68,7 +68,11 @@ def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advi
     node = RunNode(name="work-0", rank=0, nproc=2, first_rank=0, run_dir="/nowhere")
     folder.save_run(a_run(run=folder.id, nodes=(node,), script="built-in", args=words, shape="VM.GPU.A10.2"))
     folder.save_result(
-        a_result(run=folder.id, status="succeeded", train=TrainSummary(step_ms=StepMs(p50=2000.0)))
+        a_result(
+            run=folder.id,
+            status="succeeded",
+            train=TrainSummary(samples_per_s=before["batch_samples"] / 2.0, step_ms=StepMs(p50=1.0)),
+        )
     )
     [found] = json.loads(advise(*asked)[1])["rows"]
     assert (found["step_s"], found["reason"]) == ([1.8, 2.2], f"measured in {folder.id}")
