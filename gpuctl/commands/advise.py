@@ -88,9 +88,9 @@ def command(
     Prices are list prices of the machines, without disks.
 
     It is arithmetic. Where a run on this computer's records was the same job on the same machines, the speed of its
-    steady steps counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. Where torch is installed here, it
-    counts the memory of the first row, too, on tensors that take none; a difference above 10 % is told. If nothing
-    fits, the exit status is 1.
+    steady steps counts, 10 % less to 10 % more: gpuctl train and gpuctl bench make such runs. If torch is on
+    this computer, it counts the memory of the first row, too, on tensors that take none; a difference above 10 % is
+    told. If nothing fits, the exit status is 1.
 
     `gpuctl train -- --strategy auto` takes the advice
     for the machines that are there.
