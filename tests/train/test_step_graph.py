@@ -15,7 +15,7 @@ from train.models.gpt_sizes import GPT_SIZES, GPTSize
 from train.options import Options
 from train.reporting.report import Report
 from train.reporting.time_parts import TimeParts
-from train.step_graph import MEASURED_EVERY, WARM_UP, GraphedStep, allows_graphs, recorder_of
+from train.step_graph import MEASURED_EVERY, WARM_UP, allows_graphs, recorder_of
 from train.strategies.ddp import DataParallel
 from train.strategies.strategy import Strategy
 from train.trainer import Trainer
@@ -258,47 +258,74 @@ def test_averaged_steps_as_graphs_have_the_same_losses(run, changed, tmp_path, f
     assert sum(end["share"].values()) == pytest.approx(1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU whose steps could be recorded")
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": "resnet18", "stem": "cifar", "synthetic": (IMAGES, 3, 32, 32, 4)},
-        {
-            "model": "vgg11",
-            "precision": "bf16",
-            "optimizer": "sgd",
-            "schedule": "cosine",
-            "max_grad_norm": 1.0,
-        },
-    ],
-    ids=["resnet18", "dropout"],
-)
-def test_steps_on_a_gpu_have_the_same_losses_and_wait_for_nothing(tmp_path, monkeypatch, changed):
-    changed = {"synthetic": (IMAGES, 3, 32, 32, 4), "augmentation": "crop", **changed}
+def on_gpu(folder, options, monkeypatch, hook=None):
+    """Train two epochs on the first GPU, where no step of the second may wait. Returns the step and all losses."""
     env, device = DistributedEnvironment(), torch.device("cuda", 0)
-    steps = {}
-    for graphs in ("auto", "off"):
-        options = options_of(**changed, graphs=graphs)
-        path = tmp_path / f"{graphs}.jsonl"
-        with Report(path=path, env=env, options=options) as report:
-            load = partial(load_dataset, options, env)
-            trainer = Trainer(options, env, device, report, tmp_path, TimeParts(), load)
-            trainer.train_epoch()
-            step = type(trainer._step).__call__
+    path = folder / f"{options.graphs}.jsonl"
+    with Report(path=path, env=env, options=options) as report:
+        load = partial(load_dataset, options, env)
+        trainer = Trainer(options, env, device, report, folder, TimeParts(), load)
+        if hook:
+            trainer.model.register_forward_hook(hook)
+        trainer.train_epoch()
+        step = type(trainer._step).__call__
 
-            def strict(self, *batch, step=step):
-                torch.cuda.set_sync_debug_mode("error")
-                try:
-                    return step(self, *batch)
-                finally:
-                    torch.cuda.set_sync_debug_mode("default")
+        def strict(self, *batch):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return step(self, *batch)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
 
-            monkeypatch.setattr(type(trainer._step), "__call__", strict)
-            trainer.train_epoch()
-            monkeypatch.undo()
-        steps[graphs] = [line for line in map(json.loads, path.read_text().splitlines()) if "step" in line]
-        if graphs == "auto":
-            assert isinstance(trainer._step, GraphedStep)
-            assert sum(taken.in_graph for taken in trainer.timer.steps()) == 2 * 17 - WARM_UP
-    ours, theirs = ([line["loss"] for line in steps[graphs]] for graphs in ("auto", "off"))
-    assert ours == pytest.approx(theirs, rel=1e-2 if "precision" in changed else 1e-3)
+        monkeypatch.setattr(type(trainer._step), "__call__", strict)
+        trainer.train_epoch()
+        monkeypatch.undo()
+        in_graph = sum(taken.in_graph for taken in trainer.timer.steps())
+        trainer.finish()
+    lines = map(json.loads, path.read_text().splitlines())
+    return in_graph, [line["loss"] for line in lines if "step" in line]
+
+
+WITH_DROPOUT = {
+    "model": "vgg11",
+    "optimizer": "sgd",
+    "lr": 2**-13,
+    "schedule": "cosine",
+    "max_grad_norm": 1.0,
+    "synthetic": (IMAGES, 3, 32, 32, 4),
+    "augmentation": "crop",
+}
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no GPU whose steps could be recorded"
+)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("changed", "tolerance"),
+    [
+        ({}, 1e-3),
+        ({"model": "resnet18", "optimizer": "sgd", "lr": 2**-13}, 1e-3),
+        ({"precision": "bf16"}, 1e-2),
+    ],
+    ids=["dropout", "resnet18", "bf16"],
+)
+def test_steps_on_a_gpu_have_the_same_losses_and_wait_for_nothing(tmp_path, monkeypatch, changed, tolerance):
+    in_graph, graphs = on_gpu(tmp_path, options_of(**WITH_DROPOUT | changed), monkeypatch)
+    assert in_graph == 2 * 17 - WARM_UP
+    plain = on_gpu(tmp_path, options_of(**WITH_DROPOUT | changed, graphs="off"), monkeypatch)
+    assert plain == (0, pytest.approx(graphs, rel=tolerance))
+
+
+@needs_gpu
+def test_step_that_a_gpu_cannot_record_runs_without(tmp_path, monkeypatch, capsys):
+    """Dropout still draws the same numbers."""
+
+    def wait(_module, _inputs, outputs):
+        if torch.cuda.is_current_stream_capturing():
+            outputs.sum().item()
+
+    in_graph, graphs = on_gpu(tmp_path, options_of(**WITH_DROPOUT), monkeypatch, hook=wait)
+    assert (in_graph, capsys.readouterr().out.count("steps are not CUDA graphs")) == (0, 1)
+    plain = on_gpu(tmp_path, options_of(**WITH_DROPOUT, graphs="off"), monkeypatch)
+    assert plain == (0, pytest.approx(graphs, rel=1e-3))
