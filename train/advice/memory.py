@@ -13,7 +13,8 @@ from train.strategies.balance import best_cut
 from train.strategies.degrees import SHARDED, Degrees, gathers_in_half
 
 LIBRARIES_BYTES = 1.5e9
-"""Of CUDA's context, NCCL's buffers and cuBLAS's workspaces: around that much of a GPU before any tensor."""
+"""Of CUDA's context, NCCL's buffers and cuBLAS's workspaces: around that much of a GPU before any tensor. An H200 had
+1.4 GB in use while it multiplied matrices of 8,192 x 8,192."""
 USABLE = 0.95
 """Of a GPU's memory, before what is free lies in pieces that are too small."""
 STATES = {"adam": 2, "adamw": 2, "sgd": 1}

@@ -230,7 +230,9 @@ def _text_network(
         tied_weights=vocabulary * width,
         largest_weight=max(vocabulary, 4 * width) * width,
         unwrapped_weights=embedding.weights,
-        output_bytes=length * vocabulary * 3 * max(whole, WHOLE),
+        # The loss has logits, logarithms and a gradient in single precision at least; compiled, it has logits, their
+        # gradient and a padded copy as the head computes them.
+        output_bytes=length * vocabulary * 3 * (computed if compiled else max(whole, WHOLE)),
         tokens=length,
         heads=size.heads,
     )
