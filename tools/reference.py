@@ -13,14 +13,19 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 
 from gpuctl.command_line import root_help
 from gpuctl.command_line.job_file.schema import schema, spec_meanings, spec_types
+from gpuctl.option_table.bench_options import BenchSettings
+from gpuctl.option_table.train_options import TrainSettings
+from inventories.option import Option, options_of
 from inventories.setup_steps import SetupStep
 from inventories.validate import spec_keys
 from train.command_line import option_groups
@@ -28,6 +33,14 @@ from train.command_line import option_groups
 PAGES = Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. -->\n"
 
+KEYWORDS_HEAD = '''"""Types of the library's keywords, written by `make docs`: change `gpuctl.option_table`."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Literal, TypeAlias, TypedDict
+
+File: TypeAlias = str | PathLike[str]
+'''
 SPEC_INTRODUCTION = """# Spec file
 
 {note}
@@ -91,6 +104,45 @@ def job_page() -> str:
         ]
         parts += [f"## {title.capitalize()}\n", *_table(("option", "meaning"), rows), ""]
     return "\n".join(parts)
+
+
+def keywords_module() -> str:
+    """The module with the types of the library's keywords, for editors and type checkers."""
+    classes = {
+        "train": ("TrainOptions", (TrainSettings,)),
+        "bench": ("BenchOptions", (BenchSettings, TrainSettings)),
+    }
+    parts = [KEYWORDS_HEAD]
+    for command, (name, declared) in classes.items():
+        parts.append(
+            f'\n\nclass {name}(TypedDict, total=False):\n    """The options of `gpuctl {command}`."""\n\n'
+        )
+        parts += [
+            f"    {option.keyword}: {_annotation(option, declared)}\n"
+            for option in options_of(*declared, command=command)
+        ]
+    return "".join(parts)
+
+
+def _annotation(option: Option, declared: tuple[type, ...]) -> str:
+    """The type of a keyword: that of its field, but for any path and any sequence."""
+    if option.annotation:
+        return option.annotation
+    return _type_text(next(each.type for cls in declared for each in fields(cls) if each.name == option.name))
+
+
+def _type_text(kind: Any) -> str:  # noqa: ANN401 - a type
+    """A type as it is written."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " | ".join([*(_type_text(part) for part in parts if part is not NoneType), "None"])
+    if origin is Literal:
+        return f"Literal{json.dumps(parts)}"
+    if origin is tuple:
+        return f"Sequence[{_type_text(parts[0])}]"
+    if origin is Mapping:
+        return f"Mapping[{', '.join(map(_type_text, parts))}]"
+    return "File" if kind is Path else str(kind.__name__)
 
 
 def _typed(flag: str, arguments: Mapping[str, Any]) -> str:
@@ -188,6 +240,7 @@ def main(words: list[str]) -> int:
     """Write the pages, or compare them with `--check`; the exit status."""
     stale = []
     pages = {"commands.md": commands_page(), "spec.md": spec_page(), "built-in-job.md": job_page()}
+    pages["../../gpuctl/library/keywords.py"] = keywords_module()
     pages["gpuctl.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     for name, text in pages.items():
         path = PAGES / name

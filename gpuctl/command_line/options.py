@@ -6,8 +6,8 @@
     def command(app: App, rank: int | None) -> int | None: ...
 
 A command returns its exit status, or None for 0. Options given before and after the command's name are
-put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`; options that
-several commands which start ranks have stand here, too.
+put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`.
+`command_options` makes the options that `gpuctl.option_table` declares.
 """
 
 import functools
@@ -24,6 +24,7 @@ from gpuctl.errors import Usage
 from gpuctl.global_options import Options
 from gpuctl.text import dashed
 from inventories.did_you_mean import nearest
+from inventories.option import Option, in_order, options_of
 
 TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": dashed}
 """`context_settings` of a command whose first argument ends its options: the rest is left as it is.
@@ -36,90 +37,61 @@ About: TypeAlias = Literal["one", "all", "none"]
 TYPED = "gpuctl.typed"
 """Key of a context's `meta`: the words that were typed after a `ScriptCommand`'s name."""
 
-env_option = click.option(
-    "--env",
-    multiple=True,
-    metavar="K=V",
-    help="Set a variable for every rank. K alone takes its value from here. Repeatable.",
-)
-device_option = click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu"]),
-    help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
-)
-stop_grace_option = click.option(
-    "--stop-grace",
-    metavar="TIME",
-    help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
-)
-python_option = click.option(
-    "--python", metavar="PATH", help="Use this Python on the nodes, and install nothing."
-)
+
+def command_options(
+    command: str, *classes: type, more: Sequence[Option] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options that these classes declare for it. `more`: options that only the command reads."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = in_order([*options_of(*classes, command=command), *more])
+        made = [click_option(option, command) for option in options if option.flags]
+        above = getattr(function, "__click_params__", [])
+        function.__click_params__ = [*above, *reversed(made)]  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
-def install_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of what its ranks find installed: python, pip, requirements, wheels, the project."""
-    for option in (
-        click.option(
-            "--no-install-project",
-            "install_project",
-            is_flag=True,
-            flag_value=False,
-            default=True,
-            help="Do not install the project that the script is in (default: where it has a build system, editable).",
-        ),
-        click.option(
-            "--wheels",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="Install from this folder of wheels, for nodes without internet access.",
-        ),
-        click.option(
-            "--requirements",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="Install what this requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml lists "
-            "(default: the project's).",
-        ),
-        click.option(
-            "--pip",
-            multiple=True,
-            metavar="REQ",
-            help="Install this, and torch, for the ranks: a package, or the project's '.[EXTRA]' or '--group NAME'. "
-            "Repeatable.",
-        ),
-        python_option,
-    ):
-        function = option(function)
-    return function
+def click_option(option: Option, command: str = "") -> click.Option:
+    """Return click's form of an option, with its help in a command."""
+    about: dict[str, Any] = {"default": option.default} if option.default not in (None, ()) else {}
+    text = option.help_in.get(command, option.help)
+    if option.kind is bool:
+        about |= {"default": option.default}
+        if not any("/" in flag for flag in option.flags):
+            about |= {"is_flag": True, "flag_value": not option.default}
+    else:
+        about |= {"type": _type(option), "multiple": option.multiple, "metavar": option.metavar}
+        about |= {"show_default": bool(about.get("default") is not None and "(default" not in text)}
+    if option.completes:
+        about["shell_complete"] = getattr(completions, option.completes)
+    return click.Option([*option.flags, option.keyword], help=text, **about)
 
 
-def run_options(app: "App", given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - options of any command
-    """What a command was given, as the library takes it: options have the same names there."""
+def _type(option: Option) -> Any:  # noqa: ANN401 - one of click's types
+    """Return click's type of an option's values."""
+    if isinstance(option.kind, tuple):
+        return click.Choice(option.kind)
+    if option.kind is Path:
+        to_file, to_folder = option.exists != "folder", option.exists != "file"
+        return click.Path(
+            path_type=Path, exists=option.exists is not None, file_okay=to_file, dir_okay=to_folder
+        )
+    lowest = option.min if option.above is None else option.above
+    if lowest is None and option.max is None:
+        return option.kind
+    bounded: Any = click.IntRange if option.kind is int else click.FloatRange
+    return bounded(lowest, option.max, min_open=option.above is not None)
+
+
+def run_options(app: "App", given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - keywords of any command
+    """Return a command's options as the library's keywords have them."""
     from gpuctl.environment_variables import variable
 
     env = dict(variable(word) for word in given["env"])
-    return {**given, "env": env, "allow_large": app.options.yes}
-
-
-def project_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of what is sent to the nodes: root, include."""
-    for option in (
-        click.option(
-            "--include",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            callback=lambda _context, _parameter, paths: tuple(path.absolute() for path in paths),
-            metavar="PATH",
-            help="Send this file or folder too, although git ignores it. Repeatable.",
-        ),
-        click.option(
-            "--root",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            metavar="DIR",
-            help="Send this folder, which holds the current one (default: its git repository, else itself).",
-        ),
-    ):
-        function = option(function)
-    return function
+    include = [path.absolute() for path in given["include"]]
+    return {**given, "env": env, "include": include, "allow_large": app.options.yes}
 
 
 def common_options(function: Callable[..., Any], *, about: About = "one") -> Callable[..., Any]:

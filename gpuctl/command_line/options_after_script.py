@@ -19,19 +19,20 @@ import click
 from gpuctl.app import App
 from gpuctl.command_line.options import TYPED
 from gpuctl.errors import Usage
+from gpuctl.option_table.bench_options import BenchSettings
+from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.scripts.misplaced import corrected_line, either_spelling, option_name, without_secrets
 from gpuctl.scripts.sources import sources_of
 from gpuctl.text import dashed
 from inventories.did_you_mean import nearest
+from inventories.option import options_of
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest
 
-DISTINCTIVE = frozenset({
-    "--bring", "--cluster", "--detach", "--dry-run", "--forecast", "--hang-after", "--layouts", "--max-restarts",
-    "--nnodes", "--no-install-project", "--nproc-per-node", "--on-hang", "--repeats", "--resume-from",
-    "--share-outputs", "--skip-preflight", "--stop-grace",
-})  # fmt: skip
+DISTINCTIVE = frozenset({"--cluster", "--dry-run"}) | {
+    option.flag for option in options_of(TrainSettings, BenchSettings) if option.distinctive
+}
 """Options whose names few scripts have. A script may well take the others by its library, such as --resume."""
 MIN_LIKENESS = 0.85
 """Likeness, 0 .. 1, from which a word counts as a distinctive option that is misspelt."""

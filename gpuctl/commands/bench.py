@@ -11,18 +11,26 @@ from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
     ScriptCommand,
+    command_options,
     common_options,
-    device_option,
-    env_option,
-    install_options,
-    project_options,
     run_options,
-    stop_grace_option,
 )
 from gpuctl.command_line.options_after_script import check_options
+from gpuctl.option_table.bench_options import BenchSettings
+from gpuctl.option_table.train_options import TrainSettings
+from inventories.option import Option
 
 if TYPE_CHECKING:
     from gpuctl.workflow.jobs.bench import Bench
+
+PLOT = Option(
+    flags=("--plot",),
+    keyword="plot",
+    kind=Path,
+    metavar="FILE.png",
+    after="bandwidth_gb_s",
+    help="Write a plot.",
+)
 
 
 @click.command(
@@ -32,46 +40,11 @@ if TYPE_CHECKING:
     "gpuctl bench --layouts 1x1,1x2 -- --epochs 3.",
 )
 @common_options
-@click.option(
-    "--layouts",
-    metavar="NxP,…",
-    help="Nodes x processes on each node (default: one process, one whole node, all nodes).",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(3, 100),
-    default=3,
-    show_default=True,
-    help="Timed runs of each layout, after one warm-up run.",
-)
-@click.option(
-    "--forecast",
-    metavar="NxP,…",
-    help="Predict speed and cost of these layouts from runs that are measured here first.",
-)
-@click.option(
-    "--bandwidth-gb-s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="GB/s",
-    help="Bandwidth between nodes for the forecast (default: measured, or the shape's figure).",
-)
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Write a plot.")
-@device_option
-@env_option
-@install_options
-@project_options
-@stop_grace_option
-@click.option(
-    "-m", "--module", metavar="MODULE", help="Measure a module; the arguments after it are passed to it."
-)
+@command_options("bench", BenchSettings, TrainSettings, more=(PLOT,))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 @job_file_options("environment", "")
 def command(
     app: App,
-    layouts: str | None,
-    repeats: int,
-    forecast: str | None,
-    bandwidth_gb_s: float | None,
     plot: Path | None,
     words: tuple[str, ...],
     **options: object,
@@ -111,13 +84,8 @@ def command(
 
     if plot is not None:
         check_picture(plot)
-    own = {
-        "layouts": () if layouts is None else layouts.split(","),
-        "repeats": repeats,
-        "forecast": () if forecast is None else forecast.split(","),
-        "bandwidth_gb_s": bandwidth_gb_s,
-    }
-    request = bench_request(words, run_options(app, {**own, **options}))
+    split = {name: str(options[name]).split(",") for name in ("layouts", "forecast") if options[name]}
+    request = bench_request(words, run_options(app, {**options, **split}))
     if request.job.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     request = replace(request, job=check_options(app, request.job))

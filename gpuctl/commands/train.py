@@ -13,27 +13,32 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuctl.app import App
-from gpuctl.command_line import completions
 from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
     ScriptCommand,
+    command_options,
     common_options,
-    device_option,
-    env_option,
-    install_options,
-    project_options,
     run_options,
-    stop_grace_option,
 )
 from gpuctl.command_line.options_after_script import check_options
 from gpuctl.errors import Interrupted
-from remote.launchers import LAUNCHERS
+from gpuctl.option_table.train_options import TrainSettings
+from inventories.option import Option
 
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.read import Job
     from gpuctl.workflow.jobs.job import Job as TrainedJob
     from inventories.run import Result
+
+DRY_RUN = Option(
+    flags=("--dry-run/--no-dry-run",),
+    keyword="dry_run",
+    kind=bool,
+    after="stop_grace",
+    help="Only print what would be run and set on each node. --no-dry-run: run, and give a --dry-run after the "
+    "script to the script.",
+)
 
 
 @click.command(
@@ -43,85 +48,7 @@ if TYPE_CHECKING:
     "gpuctl train my.py --lr 0.1, gpuctl train -- --epochs 3.",
 )
 @common_options
-@click.option(
-    "--mode",
-    type=click.Choice(tuple(LAUNCHERS)),
-    help="Launcher (default: torchrun; with --resume the earlier run's).",
-)
-@click.option(
-    "--nnodes",
-    metavar="N|MIN:MAX",
-    help="Number of nodes (default: all). MIN:MAX is elastic: as many as there are, now and later.",
-)
-@click.option(
-    "--nproc-per-node",
-    metavar="auto|N",
-    help="Processes on each node (default: one for each GPU; without GPUs, one).",
-)
-@click.option(
-    "--detach", is_flag=True, help="Return when the ranks have started; gpuctl logs -f follows the run."
-)
-@device_option
-@env_option
-@install_options
-@project_options
-@click.option(
-    "--bring",
-    multiple=True,
-    metavar="PATTERN",
-    help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
-    "Repeatable.",
-)
-@click.option(
-    "--fresh",
-    is_flag=True,
-    help="Begin with what is sent alone: put aside what earlier runs wrote into the project's folder on the nodes.",
-)
-@click.option(
-    "--share-outputs",
-    is_flag=True,
-    help="Copy the latest version of each file that earlier runs wrote into the project's folder to all nodes.",
-)
-@click.option("--skip-preflight", is_flag=True, help="Start even if the preflight finds problems.")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Resume from the latest checkpoint of SCRIPT (default: the one run last).",
-)
-@click.option(
-    "--resume-from",
-    metavar="RUN",
-    help="Resume from this run's checkpoints (the end of its id is enough).",
-    shell_complete=completions.runs,
-)
-@click.option(
-    "--max-restarts",
-    type=click.IntRange(0, 1000),
-    default=0,
-    metavar="N",
-    help="If a run fails, restart from its checkpoints on the nodes that answer, at most N times (default: 0).",
-)
-@click.option(
-    "--hang-after",
-    metavar="TIME|off",
-    help="Without progress for so long the run counts as hung, such as 10m (default: 20 times its usual step, at "
-    "least 120s).",
-)
-@click.option(
-    "--on-hang",
-    type=click.Choice(("report", "stop", "restart")),
-    help="What to do if the run hangs, once the cause is told (default: report).",
-)
-@stop_grace_option
-@click.option(
-    "--dry-run/--no-dry-run",
-    default=None,
-    help="Only print what would be run and set on each node. --no-dry-run: run, and give a --dry-run after the "
-    "script to the script.",
-)
-@click.option(
-    "-m", "--module", metavar="MODULE", help="Run a module; the arguments after it are passed to it."
-)
+@command_options("train", TrainSettings, more=(DRY_RUN,))
 @click.argument(
     "words",
     nargs=-1,
@@ -133,7 +60,6 @@ if TYPE_CHECKING:
 def command(
     app: App,
     dry_run: bool | None,
-    module: str | None,
     words: tuple[str, ...],
     job: "Job | None",
     **options: object,
@@ -197,7 +123,7 @@ def command(
     from gpuctl.workflow.runs.request.request import built_in_help
 
     all_words, project = what_runs(words, job)
-    request = train_request(all_words, run_options(app, {**options, "module": module, "project": project}))
+    request = train_request(all_words, run_options(app, {**options, "project": project}))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
     request = check_options(app, request, ignored="--dry-run" if dry_run is False else "")

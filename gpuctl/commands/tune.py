@@ -1,6 +1,6 @@
 """`gpuctl tune`: a search for hyperparameters, with Ray Tune."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,15 +9,13 @@ from gpuctl.command_line.job_file.command import job_file_options
 from gpuctl.command_line.options import (
     TAIL,
     ScriptCommand,
+    command_options,
     common_options,
-    device_option,
-    env_option,
-    install_options,
-    project_options,
     run_options,
-    stop_grace_option,
 )
 from gpuctl.command_line.options_after_script import refuse_after_function
+from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.tune_options import TuneSettings
 
 if TYPE_CHECKING:
     from gpuctl.workflow.jobs.tune import Tuned
@@ -29,73 +27,12 @@ if TYPE_CHECKING:
     tail_hint="Options of the built-in job go after --: gpuctl tune --param 'lr=uniform(0.01,0.2)' -- --epochs 5.",
 )
 @common_options
-@click.option(
-    "--param",
-    "params",
-    multiple=True,
-    metavar="NAME=FROM",
-    help="What to search, and where: 'lr=loguniform(1e-4,1e-1)'. Repeatable.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(1, 10_000),
-    help="Number of trials (default: 8; with grid: of each combination, default 1).",
-)
-@click.option(
-    "--scheduler",
-    type=click.Choice(["fifo", "asha"]),
-    default="fifo",
-    show_default=True,
-    help="asha: end trials early that are behind.",
-)
-@click.option("--metric", metavar="NAME", help="Metric to optimize (default: the built-in job's accuracy).")
-@click.option(
-    "--goal",
-    type=click.Choice(["max", "min"]),
-    default="max",
-    show_default=True,
-    help="Maximize or minimize the metric.",
-)
-@click.option(
-    "--cpus-per-trial",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="CPU cores per trial.",
-)
-@click.option(
-    "--gpus-per-trial",
-    type=click.FloatRange(0),
-    metavar="N",
-    help="GPUs per trial (default: 1 if there are any).",
-)
-@click.option(
-    "--most-at-once",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Maximum number of trials at a time (default: what fits).",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed for sampling trials.")
-@device_option
-@env_option
-@install_options
-@project_options
-@stop_grace_option
+@command_options("tune", TuneSettings, TrainSettings)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT.py:FUNCTION] [-- ARGS]...")
 @job_file_options("environment", "")
 def command(
     app: App,
-    params: tuple[str, ...],
-    trials: int | None,
-    scheduler: Literal["fifo", "asha"],
-    metric: str | None,
-    goal: Literal["max", "min"],
-    cpus_per_trial: float,
-    gpus_per_trial: float | None,
-    most_at_once: int | None,
-    seed: int,
     words: tuple[str, ...],
-    stop_grace: str | None,
     **options: object,
 ) -> int:
     """Search for hyperparameters with Ray Tune, on all of the cluster's machines at once.
@@ -115,16 +52,14 @@ def command(
 
     All trials come back in artifacts/trials.json, also after Ctrl-C.
     """
-    from gpuctl.workflow.jobs.search_space import parse_params, trials_of
+    from gpuctl.option_table.values import read_options
     from gpuctl.workflow.jobs.tune import TuneRequest, tune
     from gpuctl.workflow.runs.request.engine_config import with_config
     from gpuctl.workflow.runs.request.request import TrainRequest, built_in_help
-    from inventories.validate import check_stop_grace_s
 
-    grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
-    space = parse_params(params)
-    given = run_options(app, options)
-    request = with_config(TrainRequest(launcher="ray", words=words, stop_grace_s=grace_s, **given))
+    search = TuneRequest(**read_options(options, TuneSettings))
+    given = read_options(run_options(app, options), TrainSettings)
+    request = with_config(TrainRequest(**given, launcher="ray", words=words))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
 
@@ -138,22 +73,7 @@ def command(
 
             app.output.table(tune_table(tuned.result, tuned.search, tuned.words))
 
-    tuned = tune(
-        app,
-        request,
-        TuneRequest(
-            params=space,
-            trials=trials_of(space, trials),
-            scheduler=scheduler,
-            metric=metric,
-            mode=goal,
-            cpus=cpus_per_trial,
-            gpus=gpus_per_trial,
-            most_at_once=most_at_once,
-            seed=seed,
-        ),
-        on_end=show,
-    )
+    tuned = tune(app, request, search, on_end=show)
     if tuned.interrupted:
         return 130
     return 0 if tuned.result.status == "succeeded" else 1

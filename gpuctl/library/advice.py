@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from gpuctl.errors import Usage
-from gpuctl.library.options import refuse_unknown, several
+from gpuctl.option_table.values import refuse_unknown, several
 from gpuctl.workflow.jobs.advise import AdviseRequest
 from provision.clouds import CLOUDS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Pushed,
         RunInfo,
     )
-    from gpuctl.library.options import BenchOptions, File, TrainOptions
+    from gpuctl.library.keywords import BenchOptions, File, TrainOptions
     from gpuctl.workflow.jobs.bench import BenchResult
     from inventories.disk.store import ClusterFolder
     from inventories.hang import Hang
@@ -98,8 +98,9 @@ class Cluster:
         for what can't be run, PreflightFailed for what would fail later, Interrupted with the stopped run as its
         `result` after Ctrl-C.
         """
-        from gpuctl.library.options import several, train_request
+        from gpuctl.library.options import train_request
         from gpuctl.library.training import train
+        from gpuctl.option_table.values import several
 
         words = [str(arg) for arg in several("args", args)]
         if script is not None:
@@ -119,7 +120,8 @@ class Cluster:
         `args`: the script and its arguments, or the built-in job's options. Raises Interrupted, with what
         was measured until then, after Ctrl-C; a run that fails ends it with `status` `failed`.
         """
-        from gpuctl.library.options import bench_request, several
+        from gpuctl.library.options import bench_request
+        from gpuctl.option_table.values import several
         from gpuctl.workflow.jobs.bench import bench
 
         words = [str(arg) for arg in several("args", args)]

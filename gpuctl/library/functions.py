@@ -9,8 +9,9 @@ from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan, UpResult
 from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.cluster import Cluster
-from gpuctl.library.options import UpOptions, UpRequest, several, up_request
+from gpuctl.library.options import UpOptions, UpRequest, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
+from gpuctl.option_table.values import several
 from inventories.errors import InventoryError
 from inventories.run import Result
 

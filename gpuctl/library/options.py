@@ -1,38 +1,29 @@
 """What `up`, `train` and `bench` accept, and what is made of it, for the library and for the command line."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+from typing import Any, TypedDict
 
-from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
-from gpuctl.scaling.measurements import Layout, parse_layouts
+from gpuctl.library.keywords import BenchOptions, File, TrainOptions
+from gpuctl.option_table.bench_options import BenchSettings
+from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
 from gpuctl.workflow.clusters.up import HostKeys
-from gpuctl.workflow.jobs.bench_request import LEAST_REPEATS, MOST_REPEATS, BenchRequest
+from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
-from gpuctl.workflow.runs.request.request import TrainRequest, check_bring, check_together
-from inventories.did_you_mean import did_you_mean
-from inventories.hang import OnHang
+from gpuctl.workflow.runs.request.request import TrainRequest, check_together
 from inventories.spec import DEFAULT_CLUSTER, Spec
 from inventories.validate import (
     check_limits,
     check_max_cost_usd,
     check_option,
-    check_stop_grace_s,
     check_ttl_s,
     parse_duration_s,
     read_spec,
 )
-from remote.launchers import LAUNCHERS
-
-File: TypeAlias = str | PathLike[str]
-Value = TypeVar("Value")
-MOST_PROCESSES = 1024
-"""On a node."""
-MOST_RESTARTS = 1000
 
 
 class UpOptions(TypedDict, total=False):
@@ -83,84 +74,6 @@ class UpOptions(TypedDict, total=False):
     """How long machines may take to boot, such as `30m`."""
     wait: bool
     """False: return once the machines run; don't connect yet."""
-
-
-class TrainOptions(TypedDict, total=False):
-    """The options of `gpuctl train`, named as on the command line."""
-
-    module: str | None
-    """Run this module in place of a script."""
-    mode: str | None
-    """`torchrun` or `ray`. Default: torchrun, or the earlier run's."""
-    nnodes: int | str | None
-    """Nodes that take part: a number, or `MIN:MAX`. Default: all."""
-    nproc_per_node: int | Literal["auto"] | None
-    """Default: one a GPU, else one."""
-    detach: bool
-    """Return when the ranks have started."""
-    device: Literal["auto", "cpu"] | None
-    env: Mapping[str, str]
-    """Variables for every rank."""
-    python: str | None
-    pip: Sequence[str]
-    requirements: File | None
-    wheels: File | None
-    install_project: bool
-    """False: the project that the script is in is not installed, only what it needs."""
-    skip_preflight: bool
-    resume: bool
-    """Resume from the latest checkpoint of the script."""
-    resume_from: str | None
-    """Resume from this run's checkpoints."""
-    max_restarts: int
-    hang_after: str | None
-    """Time without progress after which the run counts as hung, such as `10m`; `off`. Default: by its own past."""
-    on_hang: OnHang | None
-    """What is done then: `report` (default), `stop`, `restart`."""
-    stop_grace: str | None
-    """How long ranks that are stopped get to save before they are killed, such as `5m`. Default: `30s`."""
-    project: File | None
-    """The folder that holds the script, and in whose copy it runs. Default: the current one."""
-    root: File | None
-    """The folder that is sent to the nodes. Default: the git repository that `project` is in, else `project`."""
-    include: Sequence[File]
-    """Files and folders in it that are sent although git ignores them; relative to `project`."""
-    bring: Sequence[str]
-    """Patterns of what the run writes into its folder and is to come back in any size; `["none"]`: nothing is."""
-    fresh: bool
-    """Begin with what is sent alone: what earlier runs wrote into that folder is put aside on the nodes."""
-    share_outputs: bool
-    """Put what earlier runs wrote into the folder of rank 0's node on all nodes."""
-    allow_large: bool
-    """Send that folder however large it is. Default: one that is too large is refused."""
-
-
-class BenchOptions(TypedDict, total=False):
-    """The options of `gpuctl bench`, named as on the command line."""
-
-    layouts: Sequence[str]
-    """Nodes x processes a node, such as `2x4`. Default: one process, one whole node, all nodes."""
-    repeats: int
-    """Timed runs of each layout, after one that warms up. Default: 3."""
-    forecast: Sequence[str]
-    """Layouts to forecast."""
-    bandwidth_gb_s: float | None
-    """Between nodes, for the forecast. Default: measured."""
-    device: Literal["auto", "cpu"] | None
-    env: Mapping[str, str]
-    python: str | None
-    module: str | None
-    """Measure this module in place of a script."""
-    pip: Sequence[str]
-    requirements: File | None
-    wheels: File | None
-    install_project: bool
-    project: File | None
-    """The folder that holds the script. Default: the current one."""
-    root: File | None
-    include: Sequence[File]
-    allow_large: bool
-    stop_grace: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,49 +133,13 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
 
 
 def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
-    """What these options ask for; `words`: the script and its arguments, or those of the module or built-in job.
+    """Return the request of these options. `words`: the script and its arguments, or those of the built-in job.
 
-    Raises Usage for what can't be.
+    Raises Usage for what is not possible.
     """
     refuse_unknown("train", options, TrainOptions)
-    min_nodes, max_nodes = _nnodes(options.get("nnodes"))
-    mode, restarts = options.get("mode"), options.get("max_restarts", 0)
-    if mode not in (None, *LAUNCHERS):
-        raise Usage(f"--mode {mode} is not possible: give {' or '.join(LAUNCHERS)}.")
-    if not 0 <= restarts <= MOST_RESTARTS:
-        raise Usage(f"--max-restarts {restarts} is not possible: give a number from 0 to {MOST_RESTARTS}.")
-    project = _there("project", options.get("project"), Path.is_dir)
-    root = _there("root", options.get("root"), Path.is_dir)
-    request = TrainRequest(
-        launcher=mode,
-        nnodes=max_nodes,
-        min_nodes=min_nodes,
-        nproc_per_node=_nproc(options.get("nproc_per_node")),
-        detach=options.get("detach", False),
-        device=options.get("device"),
-        env=_env(options.get("env", {})),
-        python=options.get("python"),
-        pip=tuple(several("pip", options.get("pip", ()))),
-        requirements=_there("requirements", options.get("requirements"), Path.is_file),
-        wheels=_there("wheels", options.get("wheels"), Path.is_dir),
-        install_project=options.get("install_project", True),
-        skip_preflight=options.get("skip_preflight", False),
-        module=options.get("module"),
-        words=tuple(words),
-        project=None if project is None else project.absolute(),
-        root=None if root is None else root.absolute(),
-        include=tuple(Path(path) for path in several("include", options.get("include", ()))),
-        bring=check_bring(several("bring", options.get("bring", ()))),
-        fresh=options.get("fresh", False),
-        share_outputs=options.get("share_outputs", False),
-        allow_large=options.get("allow_large", False),
-        resume=options.get("resume", False),
-        resume_from=options.get("resume_from"),
-        max_restarts=restarts,
-        hang_after=_hang_after(options.get("hang_after")),
-        on_hang=options.get("on_hang"),
-        stop_grace_s=None if (grace := options.get("stop_grace")) is None else check_stop_grace_s(grace),
-    )
+    given = read_options(options, TrainSettings)
+    request = TrainRequest(**given, min_nodes=min_nodes(options.get("nnodes")), words=tuple(words))
     request = with_config(request)
     check_together(request)
     check_earlier(request)
@@ -270,17 +147,8 @@ def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
     return request
 
 
-def _hang_after(given: str | None) -> float | Literal["off"] | None:
-    """What --hang-after says. Raises InvalidInput."""
-    if given in (None, "off"):
-        return given  # type: ignore[return-value]
-    return parse_duration_s(given, "--hang-after")
-
-
 def _check_hangs(request: TrainRequest) -> None:
-    """Raises Usage where nobody would be there to do what is asked for."""
-    if request.on_hang not in (None, *get_args(OnHang)):
-        raise Usage(f"--on-hang {request.on_hang} is not possible: give {', '.join(get_args(OnHang))}.")
+    """Raise Usage for an action on a hang that another option makes impossible."""
     if not request.ends_hung:
         return
     if request.hang_after == "off":
@@ -292,81 +160,11 @@ def _check_hangs(request: TrainRequest) -> None:
 
 
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
-    """What these options ask for; `words`: the script and its arguments, or the built-in job's options.
+    """Return the request of these options. `words`: the script and its arguments, or the built-in job's options.
 
-    Raises Usage for what can't be.
+    Raises Usage for what is not possible.
     """
     refuse_unknown("bench", options, BenchOptions)
-
-    def layouts(names: Sequence[str], option: str) -> tuple[Layout, ...]:
-        names = several(option.removeprefix("--"), names)
-        return parse_layouts(",".join(names), option) if names else ()
-
-    job: TrainOptions = {
-        name: value for name, value in options.items() if name in TrainOptions.__annotations__
-    }  # type: ignore[assignment]
-    repeats = options.get("repeats", LEAST_REPEATS)
-    if not LEAST_REPEATS <= repeats <= MOST_REPEATS:
-        raise Usage(
-            f"--repeats {repeats} is not possible: give a number from {LEAST_REPEATS} to {MOST_REPEATS}."
-        )
-    return BenchRequest(
-        layouts=layouts(options.get("layouts", ()), "--layouts"),
-        repeats=repeats,
-        forecast=layouts(options.get("forecast", ()), "--forecast"),
-        bandwidth_gb_s=options.get("bandwidth_gb_s"),
-        job=train_request(words, job),
-    )
-
-
-def several(name: str, values: Sequence[Value]) -> Sequence[Value]:
-    """These values. Raises TypeError for a str, which would be taken for one value a letter."""
-    if isinstance(values, str | bytes | PathLike):
-        one = values.split() if isinstance(values, str) and name == "args" else [values]
-        raise TypeError(f"{name} is a list, such as {name}={one!r}, and not a {type(values).__name__}")
-    return values
-
-
-def refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> None:
-    """Raise TypeError, as Python does, for an option that there is not: it would be left out without a word."""
-    for name in options:
-        if name not in known.__annotations__:
-            near = did_you_mean(name, known.__annotations__)
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{near}")
-
-
-def _env(variables: Mapping[str, str]) -> dict[str, str]:
-    return dict(variable(f"{name}={value}") for name, value in variables.items())
-
-
-def _there(option: str, file: File | None, exists: Callable[[Path], bool]) -> Path | None:
-    """A file or folder of this computer. Raises Usage where it is not there."""
-    if file is None or exists(Path(file)):
-        return None if file is None else Path(file)
-    raise Usage(f"--{option}: there is no {'file' if exists is Path.is_file else 'folder'} {file}.")
-
-
-def _nnodes(asked: int | str | None) -> tuple[int | None, int | None]:
-    """Of `--nnodes`: the fewest, None where it is not elastic, and the most."""
-    if asked is None:
-        return None, None
-    text = str(asked)
-    least, colon, most = text.rpartition(":")
-    if not most.isdecimal() or (colon and not least.isdecimal()):
-        raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
-    if int(most) < 1:
-        raise Usage(f"--nnodes {text} is not possible: it must be at least 1.")
-    if colon and not 1 <= int(least) <= int(most):
-        raise Usage(f"--nnodes {text} is not possible: MIN must be at least 1, and MAX at least MIN.")
-    return int(least) if colon else None, int(most)
-
-
-def _nproc(asked: int | str | None) -> int | Literal["auto"] | None:
-    if asked is None or asked == "auto":
-        return None if asked is None else "auto"
-    text = str(asked)
-    if not text.isdigit() or not 1 <= int(text) <= MOST_PROCESSES:
-        raise Usage(
-            f"--nproc-per-node {text} is not possible: give auto, or a number from 1 to {MOST_PROCESSES}."
-        )
-    return int(text)
+    known = TrainOptions.__annotations__
+    job: Any = {name: value for name, value in options.items() if name in known}
+    return BenchRequest(**read_options(options, BenchSettings), job=train_request(words, job))

@@ -25,9 +25,8 @@ from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
 from gpuctl.global_options import Options
 from gpuctl.library.advice import AdviseOptions, advise_request
+from gpuctl.library.keywords import BenchOptions, TrainOptions
 from gpuctl.library.options import (
-    BenchOptions,
-    TrainOptions,
     UpOptions,
     bench_request,
     train_request,

@@ -1,24 +1,17 @@
 """The keys of a job's file, made from the options of `gpuctl train`: what is an option there is a key here."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from typing import Any
 
 import click
 
-from gpuctl.command_line import root_help
-from gpuctl.command_line.options import env_option, install_options, project_options
-from gpuctl.global_options import Options
+from gpuctl.command_line.options import click_option
+from gpuctl.option_table.train_options import TrainSettings
+from inventories.option import options_of
 
 ENVIRONMENT, RUN, TOP = "environment", "run", ""
 SCRIPT, ARGUMENTS = "script", "arguments"
 """Keys under `run` for what is no option on a command line."""
-NAMES = {"env": "variables", "bring": "outputs"}
-"""Option → its key, where that has another name."""
-ONE_RUN = frozenset({"resume", "resume_from", "fresh", "share_outputs", "skip_preflight", "dry_run"})
-"""Options that are about one run, and stand in no file."""
 OTHER_WORDS = {
     "args": ARGUMENTS, "command": SCRIPT, "file": SCRIPT, "nproc": "nproc_per_node", "nodes": "nnodes",
     "env": "variables", "envs": "variables", "packages": "pip", "dependencies": "requirements", "launcher": "mode",
@@ -31,9 +24,14 @@ OTHER_WORDS = {
 class Key:
     """A key that says what an option says."""
 
-    section: str
-    """The key that it is under; empty: it is at the top."""
+    path: tuple[str, ...]
+    """Where it is in the file."""
     option: click.Option
+
+    @property
+    def section(self) -> str:
+        """The key that it is under; empty: it is at the top."""
+        return self.path[0] if len(self.path) > 1 else TOP
 
     @property
     def field(self) -> str:
@@ -44,12 +42,7 @@ class Key:
     @property
     def name(self) -> str:
         """The last part of its path in the file."""
-        return NAMES.get(self.field, self.field)
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Where it is in the file."""
-        return (self.section, self.name) if self.section else (self.name,)
+        return self.path[-1]
 
     @property
     def takes_number(self) -> bool:
@@ -63,28 +56,11 @@ class Key:
         return " or ".join("a number" if word == "N" else word for word in words)
 
 
-def names_of(*decorators: Callable[..., Any]) -> frozenset[str]:
-    """The names of the options that these give a command."""
-
-    def nothing() -> None:
-        """Take the options."""
-
-    for decorate in decorators:
-        decorate(nothing)
-    return frozenset(param.name for param in nothing.__click_params__)  # type: ignore[attr-defined]
-
-
 @cache
 def option_keys() -> tuple[Key, ...]:
-    """Every key that says what an option of `gpuctl train` says, in that order."""
-    environment = names_of(install_options, env_option)
-    top = names_of(project_options) | {"bring"}
-    train: click.Command = import_module(root_help.module_of("train")).command
-    keys = []
-    for option in train.params:
-        if not isinstance(option, click.Option) or not option.expose_value:
-            continue
-        if option.name not in ONE_RUN | frozenset(Options.__dataclass_fields__):
-            section = ENVIRONMENT if option.name in environment else TOP if option.name in top else RUN
-            keys.append(Key(section=section, option=option))
-    return tuple(keys)
+    """Return every key that says what an option of `gpuctl train` says, in the order of its help."""
+    return tuple(
+        Key(path=tuple(option.key.split(".")), option=click_option(option))
+        for option in options_of(TrainSettings)
+        if option.key
+    )

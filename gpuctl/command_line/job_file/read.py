@@ -252,7 +252,8 @@ class _Reader:
 
     def check_together(self, job: Job) -> None:
         """Add what the options' own checks refuse, at the line of the option that it is about."""
-        from gpuctl.library.options import TrainOptions, train_request
+        from gpuctl.library.keywords import TrainOptions
+        from gpuctl.library.options import train_request
 
         words = (*(() if job.script is None else ("script",)), *job.arguments)
         known = TrainOptions.__annotations__

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuctl.errors import Usage
+from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.scaling.measurements import Layout
 from gpuctl.text import plural
 from gpuctl.workflow.runs.request.request import TrainRequest, value_of
@@ -13,21 +14,12 @@ BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-te
 """Before the words of the person, which win: what is written is not measured, and need not come back."""
 WARM_UP_WORDS = ("--epochs", "1")
 """Behind the words of the person: data is downloaded, files and caches are warm."""
-LEAST_REPEATS, MOST_REPEATS = 3, 100
-"""Timed runs of a layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchRequest:
-    """What a person asked `gpuctl bench` for."""
+class BenchRequest(BenchSettings):
+    """The settings of `gpuctl bench`."""
 
-    layouts: tuple[Layout, ...] = ()
-    """Empty: those that follow from the cluster."""
-    repeats: int = LEAST_REPEATS
-    """Timed runs of each layout."""
-    forecast: tuple[Layout, ...] = ()
-    bandwidth_gb_s: float | None = None
-    """Between nodes, in place of what would be measured."""
     job: TrainRequest = field(default_factory=TrainRequest)
     """What is measured: a script, a module or the built-in job."""
 

@@ -5,18 +5,19 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
+from gpuctl.option_table.search_space import LISTS, Param, grid_points, trials_of
+from gpuctl.option_table.tune_options import TuneSettings
 from gpuctl.run_results.search import read_search
 from gpuctl.workflow.jobs.run_machines import run_machines
-from gpuctl.workflow.jobs.search_space import LISTS, Param, grid_points
 from gpuctl.workflow.jobs.train import train
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
 from inventories.disk.codec import to_json
 from inventories.run import Result
-from inventories.search import Goal, Search
+from inventories.search import Search
 from remote.files.tree import read_tree, root_of
 from remote.launchers.rank_command import name_of_function, user_function
 
@@ -25,28 +26,17 @@ MAX_LINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneRequest:
-    """What a person asked `gpuctl tune` for, beside what `train` takes."""
-
-    params: tuple[Param, ...]
-    trials: int
-    scheduler: Literal["fifo", "asha"]
-    metric: str | None
-    """None: the built-in job's accuracy."""
-    mode: Goal
-    cpus: float
-    gpus: float | None
-    """Of a trial. None: one where there are any."""
-    most_at_once: int | None
-    seed: int
+class TuneRequest(TuneSettings):
+    """The settings of `gpuctl tune`, beside those that `train` takes."""
 
     def document(self, metric: str, words: Sequence[str] | None) -> dict[str, Any]:
         """As the nodes are told. `words`: options that all trials of the built-in job have; None: for a function."""
+        trials = trials_of(self.params, self.trials)
         return {
             "params": {param.name: param.document() for param in self.params},
             "fixed": {} if words is None else {"words": list(words)},
-            "trials": self.trials,
-            "samples": self.trials // grid_points(self.params),
+            "trials": trials,
+            "samples": trials // grid_points(self.params),
             "metric": metric,
             "mode": self.mode,
             "scheduler": self.scheduler,

@@ -4,21 +4,18 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from gpuctl.errors import Usage
+from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.text import plural
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
-from inventories.hang import OnHang
 from inventories.machine import Inventory, Machine
 from inventories.run import Misplaced, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
-
-if TYPE_CHECKING:
-    pass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("", "-1")
@@ -31,58 +28,13 @@ DATA_OPTIONS = ("--data-dir", "--data")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRequest:
+class TrainRequest(TrainSettings):
     """The settings of `gpuctl train` that a user typed, or that a file has."""
 
-    launcher: str | None = None
-    """None: not said; that of the run that it resumes, else torchrun."""
-    nnodes: int | None = None
-    """None: all machines."""
     min_nodes: int | None = None
     """The fewest machines of an elastic job, `nnodes` being the most. None: exactly `nnodes` take part."""
-    nproc_per_node: int | Literal["auto"] | None = None
-    """auto, or None for not said: one a GPU, or one where there is none."""
-    detach: bool = False
-    device: Literal["auto", "cpu"] | None = None
-    """cpu: GPUs are not to be used. None: not said."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    python: str | None = None
-    pip: tuple[str, ...] = ()
-    """Requirements for the ranks' environment."""
-    requirements: Path | None = None
-    wheels: Path | None = None
-    """Folder of wheels to install from, instead of an index."""
-    install_project: bool = True
-    """True: where the script's project has a build system, it is installed, too."""
-    skip_preflight: bool = False
-    module: str | None = None
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
-    project: Path | None = None
-    """The folder in whose copy the script runs. None: the current one."""
-    root: Path | None = None
-    """The folder that is sent, which holds it. None: the git repository that it is in, else it alone."""
-    include: tuple[Path, ...] = ()
-    """Files and folders in `root` that are sent though git ignores them."""
-    bring: tuple[str, ...] = ()
-    """Patterns of what it writes into `root` on the nodes and is to come back in any size; `none`: nothing is."""
-    fresh: bool = False
-    """True: what earlier runs wrote into its copies is put aside first."""
-    share_outputs: bool = False
-    """True: what earlier runs wrote into the copy of rank 0's node is put on all nodes first."""
-    allow_large: bool = False
-    """True: it is sent however large it is."""
-    resume: bool = False
-    """Resume the latest run with checkpoints of its own, of the script that is named, or that ran last."""
-    resume_from: str | None = None
-    """Resume this run."""
-    max_restarts: int = 0
-    hang_after: float | Literal["off"] | None = None
-    """Seconds without progress after which the run counts as hung. None: by its own past."""
-    on_hang: OnHang | None = None
-    """None: not said; it is only told of, or what the run that it resumes was given is done."""
-    stop_grace_s: float | None = None
-    """Seconds that ranks get to save before SIGKILL. None: not said."""
     search: Mapping[str, Any] | None = None
     """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
     added_args: int = 0
@@ -263,20 +215,6 @@ def check_detach(request: TrainRequest) -> None:
             f"{option} needs gpuctl to stay: it is what starts the next run. Leave out --detach; a terminal "
             "multiplexer (tmux) keeps gpuctl going."
         )
-
-
-def check_bring(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
-    names = tuple(pattern.removeprefix("./") for pattern in patterns)
-    if "none" in names and len(set(names)) > 1:
-        raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
-    for pattern in names:
-        if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
-            raise Usage(
-                f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
-                "in it such as 'runs/*'."
-            )
-    return names
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:

@@ -17,7 +17,8 @@ from support import a_run
 
 from gpuctl.errors import Usage
 from gpuctl.global_options import Options
-from gpuctl.library.options import TrainOptions, train_request
+from gpuctl.library.keywords import TrainOptions
+from gpuctl.library.options import train_request
 from gpuctl.output import Output
 from gpuctl.scripts.sources import sources_of_script
 from gpuctl.tables.view import PlainView

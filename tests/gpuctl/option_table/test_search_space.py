@@ -3,7 +3,7 @@
 import pytest
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.jobs.search_space import Param, parse_param, parse_params, trials_of
+from gpuctl.option_table.search_space import Param, parse_param, parse_params, trials_of
 
 
 @pytest.mark.parametrize(

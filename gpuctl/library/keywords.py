@@ -1,0 +1,60 @@
+"""Types of the library's keywords, written by `make docs`: change `gpuctl.option_table`."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Literal, TypeAlias, TypedDict
+
+File: TypeAlias = str | PathLike[str]
+
+
+class TrainOptions(TypedDict, total=False):
+    """The options of `gpuctl train`."""
+
+    mode: str | None
+    nnodes: int | str | None
+    nproc_per_node: int | Literal["auto"] | None
+    detach: bool
+    device: Literal["auto", "cpu"] | None
+    env: Mapping[str, str]
+    python: str | None
+    pip: Sequence[str]
+    requirements: File | None
+    wheels: File | None
+    install_project: bool
+    root: File | None
+    include: Sequence[File]
+    bring: Sequence[str]
+    fresh: bool
+    share_outputs: bool
+    skip_preflight: bool
+    resume: bool
+    resume_from: str | None
+    max_restarts: int
+    hang_after: str | None
+    on_hang: Literal["report", "stop", "restart"] | None
+    stop_grace: str | None
+    module: str | None
+    project: File | None
+    allow_large: bool
+
+
+class BenchOptions(TypedDict, total=False):
+    """The options of `gpuctl bench`."""
+
+    layouts: Sequence[str]
+    repeats: int
+    forecast: Sequence[str]
+    bandwidth_gb_s: float | None
+    device: Literal["auto", "cpu"] | None
+    env: Mapping[str, str]
+    python: str | None
+    pip: Sequence[str]
+    requirements: File | None
+    wheels: File | None
+    install_project: bool
+    root: File | None
+    include: Sequence[File]
+    stop_grace: str | None
+    module: str | None
+    project: File | None
+    allow_large: bool

@@ -1,0 +1,138 @@
+"""The options of `gpuctl train`, and those that `bench` and `tune` have, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from gpuctl.option_table.values import (
+    hang_after_s,
+    max_nodes,
+    patterns,
+    processes,
+    stop_grace_s,
+    variables,
+)
+from inventories.hang import OnHang
+from inventories.option import option
+from remote.launchers import LAUNCHERS
+
+_train = partial(option, commands=("train",))
+_shared = partial(option, commands=("train", "bench", "tune"))
+"""Declare an option of every command that starts ranks."""
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The options of `gpuctl train`, as its request has them. None: not set."""
+
+    launcher: str | None = _train(
+        "--mode", keyword="mode", key="run.mode", kind=tuple(LAUNCHERS),
+        help="Launcher (default: torchrun; with --resume the earlier run's).",
+    )
+    nnodes: int | None = _train(
+        "--nnodes", key="run.nnodes", metavar="N|MIN:MAX", kind=str, read=max_nodes, annotation="int | str | None",
+        distinctive=True,
+        help="Number of nodes (default: all). MIN:MAX is elastic: as many as there are, now and later.",
+    )
+    nproc_per_node: int | Literal["auto"] | None = _train(
+        "--nproc-per-node", key="run.nproc_per_node", metavar="auto|N", kind=str, read=processes, distinctive=True,
+        help="Processes on each node (default: one for each GPU; without GPUs, one).",
+    )
+    detach: bool = _train(
+        "--detach", default=False, key="run.detach", distinctive=True,
+        help="Return when the ranks have started; gpuctl logs -f follows the run.",
+    )
+    device: Literal["auto", "cpu"] | None = _shared(
+        "--device", key="run.device",
+        help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
+    )
+    env: Mapping[str, str] = _shared(
+        "--env", default={}, key="environment.variables", metavar="K=V", kind=str, multiple=True, read=variables,
+        help="Set a variable for every rank. K alone takes its value from here. Repeatable.",
+    )
+    python: str | None = _shared(
+        "--python", key="environment.python", metavar="PATH",
+        help="Use this Python on the nodes, and install nothing.",
+    )
+    pip: tuple[str, ...] = _shared(
+        "--pip", default=(), key="environment.pip", metavar="REQ",
+        help="Install this, and torch, for the ranks: a package, or the project's '.[EXTRA]' or '--group NAME'. "
+        "Repeatable.",
+    )
+    requirements: Path | None = _shared(
+        "--requirements", key="environment.requirements", exists="file",
+        help="Install what this requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml lists "
+        "(default: the project's).",
+    )
+    wheels: Path | None = _shared(
+        "--wheels", key="environment.wheels", exists="folder",
+        help="Install from this folder of wheels, for nodes without internet access.",
+    )
+    install_project: bool = _shared(
+        "--no-install-project", default=True, key="environment.install_project", distinctive=True,
+        help="Do not install the project that the script is in (default: where it has a build system, editable).",
+    )
+    root: Path | None = _shared(
+        "--root", key="root", metavar="DIR", exists="folder", absolute=True,
+        help="Send this folder, which holds the current one (default: its git repository, else itself).",
+    )
+    include: tuple[Path, ...] = _shared(
+        "--include", default=(), key="include", metavar="PATH",
+        help="Send this file or folder too, although git ignores it. Repeatable.",
+    )
+    bring: tuple[str, ...] = _train(
+        "--bring", default=(), key="outputs", metavar="PATTERN", read=patterns, distinctive=True,
+        help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
+        "Repeatable.",
+    )
+    fresh: bool = _train(
+        "--fresh", default=False,
+        help="Begin with what is sent alone: put aside what earlier runs wrote into the project's folder on the "
+        "nodes.",
+    )
+    share_outputs: bool = _train(
+        "--share-outputs", default=False, distinctive=True,
+        help="Copy the latest version of each file that earlier runs wrote into the project's folder to all nodes.",
+    )
+    skip_preflight: bool = _train(
+        "--skip-preflight", default=False, distinctive=True, help="Start even if the preflight finds problems.",
+    )
+    resume: bool = _train(
+        "--resume", default=False,
+        help="Resume from the latest checkpoint of SCRIPT (default: the one run last).",
+    )
+    resume_from: str | None = _train(
+        "--resume-from", metavar="RUN", completes="runs", distinctive=True,
+        help="Resume from this run's checkpoints (the end of its id is enough).",
+    )
+    max_restarts: int = _train(
+        "--max-restarts", default=0, key="run.max_restarts", metavar="N", min=0, max=1000, distinctive=True,
+        help="If a run fails, restart from its checkpoints on the nodes that answer, at most N times (default: 0).",
+    )
+    hang_after: float | Literal["off"] | None = _train(
+        "--hang-after", key="run.hang_after", metavar="TIME|off", kind=str, read=hang_after_s,
+        annotation="str | None", distinctive=True,
+        help="Without progress for so long the run counts as hung, such as 10m (default: 20 times its usual step, "
+        "at least 120s).",
+    )
+    on_hang: OnHang | None = _train(
+        "--on-hang", key="run.on_hang", distinctive=True,
+        help="What to do if the run hangs, once the cause is told (default: report).",
+    )
+    stop_grace_s: float | None = _shared(
+        "--stop-grace", keyword="stop_grace", key="run.stop_grace", metavar="TIME", kind=str, read=stop_grace_s,
+        annotation="str | None", distinctive=True,
+        help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
+    )
+    module: str | None = option(
+        "-m", "--module", key="run.module", metavar="MODULE", commands=("train", "bench"),
+        help="Run a module; the arguments after it are passed to it.",
+        help_in={"bench": "Measure a module; the arguments after it are passed to it."},
+    )
+    project: Path | None = option(commands=("train", "bench"), exists="folder", absolute=True)
+    """The folder in whose copy the script runs. None: the current one."""
+    allow_large: bool = option(commands=("train", "bench"), default=False)
+    """True: the project is sent however large it is."""

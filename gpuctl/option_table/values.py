@@ -1,0 +1,161 @@
+"""Values of options: as a person or a program gives them, and as a request has them."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from gpuctl.environment_variables import variable
+from gpuctl.errors import Usage
+from inventories.did_you_mean import did_you_mean
+from inventories.option import Option, options_of
+
+if TYPE_CHECKING:
+    from gpuctl.scaling.measurements import Layout
+
+Value = TypeVar("Value")
+MAX_PROCESSES = 1024
+"""On a node."""
+
+
+def read_options(given: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Return field → value for the options among `given` that the classes declare. None: as if it were left out.
+
+    Raises Usage and InvalidInput for a value that is not possible, TypeError for a str in place of a list.
+    """
+    return {
+        option.name: read_value(option, given[option.keyword])
+        for option in options_of(*classes)
+        if given.get(option.keyword) is not None
+    }
+
+
+def read_value(option: Option, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own
+    """Return an option's value as the request has it."""
+    if option.multiple and not isinstance(value, Mapping):
+        value = tuple(several(option.keyword, value))
+    if option.read is not None:
+        return option.read(value)
+    if option.kind is Path:
+        return tuple(map(Path, value)) if option.multiple else _path(option, Path(value))
+    if isinstance(option.kind, tuple) and value not in option.kind:
+        words = (" or " if len(option.kind) == 2 else ", ").join(option.kind)
+        raise Usage(f"{option.flag} {value} is not possible: give {words}.")
+    if option.min is not None and option.max is not None and not option.min <= value <= option.max:
+        bounds = f"from {option.min} to {option.max}"
+        raise Usage(f"{option.flag} {value} is not possible: give a number {bounds}.")
+    return value
+
+
+def several(name: str, values: Sequence[Value]) -> Sequence[Value]:
+    """Return these values. Raises TypeError for a str, which would count as one value for each letter."""
+    if isinstance(values, str | bytes | PathLike):
+        items = values.split() if isinstance(values, str) and name == "args" else [values]
+        raise TypeError(f"{name} is a list, such as {name}={items!r}, and not a {type(values).__name__}")
+    return values
+
+
+def refuse_unknown(function: str, options: Mapping[str, Any], known: type) -> None:
+    """Raise TypeError, as Python does, for a keyword that does not exist: it would be ignored."""
+    for name in options:
+        if name not in known.__annotations__:
+            near = did_you_mean(name, known.__annotations__)
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'{near}")
+
+
+def _path(option: Option, path: Path) -> Path:
+    """Return the path. Raises Usage for a file or folder that does not exist."""
+    if (option.exists == "file" and not path.is_file()) or (option.exists == "folder" and not path.is_dir()):
+        raise Usage(f"{option.flag}: there is no {option.exists} {path}.")
+    return path.absolute() if option.absolute else path
+
+
+def variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the ranks. Raises Usage for a name that is not possible."""
+    return dict(variable(f"{name}={value}") for name, value in given.items())
+
+
+def max_nodes(given: int | str) -> int:
+    """Return the number of nodes, or MAX of `MIN:MAX`. Raises Usage."""
+    return _nnodes(given)[1]
+
+
+def min_nodes(given: int | str | None) -> int | None:
+    """Return MIN of `MIN:MAX`. None: the run is not elastic. Raises Usage."""
+    return None if given is None else _nnodes(given)[0]
+
+
+def _nnodes(given: int | str) -> tuple[int | None, int]:
+    text = str(given)
+    lowest, colon, highest = text.rpartition(":")
+    if not highest.isdecimal() or (colon and not lowest.isdecimal()):
+        raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
+    if int(highest) < 1:
+        raise Usage(f"--nnodes {text} is not possible: it must be at least 1.")
+    if colon and not 1 <= int(lowest) <= int(highest):
+        raise Usage(f"--nnodes {text} is not possible: MIN must be at least 1, and MAX at least MIN.")
+    return int(lowest) if colon else None, int(highest)
+
+
+def processes(given: int | str) -> int | Literal["auto"]:
+    """Return the number of processes on each node. Raises Usage."""
+    text = str(given)
+    if text == "auto":
+        return "auto"
+    if not text.isdigit() or not 1 <= int(text) <= MAX_PROCESSES:
+        raise Usage(
+            f"--nproc-per-node {text} is not possible: give auto, or a number from 1 to {MAX_PROCESSES}."
+        )
+    return int(text)
+
+
+def patterns(given: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
+    names = tuple(pattern.removeprefix("./") for pattern in given)
+    if "none" in names and len(set(names)) > 1:
+        raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
+    for pattern in names:
+        if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
+            raise Usage(
+                f"--bring {pattern!r} names nothing in the project's folder: give a name such as '*.pt', or a path "
+                "in it such as 'runs/*'."
+            )
+    return names
+
+
+def hang_after_s(given: str) -> float | Literal["off"]:
+    """Return the seconds without progress after which a run counts as hung. Raises InvalidInput."""
+    from inventories.validate import parse_duration_s
+
+    return "off" if given == "off" else parse_duration_s(given, "--hang-after")
+
+
+def stop_grace_s(given: str) -> float:
+    """Return the seconds that ranks have to save before they are killed. Raises InvalidInput."""
+    from inventories.validate import check_stop_grace_s
+
+    return check_stop_grace_s(given)
+
+
+def boot_timeout_s(given: str) -> float:
+    """Return the seconds that machines have to boot. Raises InvalidInput."""
+    from inventories.validate import parse_duration_s
+
+    return parse_duration_s(given, "--boot-timeout")
+
+
+def layouts(given: Sequence[str]) -> "tuple[Layout, ...]":
+    """Return the layouts to measure. Raises Usage."""
+    return _layouts(given, "--layouts")
+
+
+def forecast(given: Sequence[str]) -> "tuple[Layout, ...]":
+    """Return the layouts to predict. Raises Usage."""
+    return _layouts(given, "--forecast")
+
+
+def _layouts(names: Sequence[str], flag: str) -> "tuple[Layout, ...]":
+    from gpuctl.scaling.measurements import parse_layouts
+
+    names = several(flag.removeprefix("--"), names)
+    return parse_layouts(",".join(names), flag) if names else ()
