@@ -16,7 +16,7 @@ Kind: TypeAlias = type | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option: how it is typed, its values, its help, and every other place that takes it."""
+    """An option: its flags, values and help, and its names in the library and in files."""
 
     flags: tuple[str, ...] = ()
     """Names on the command line, as click takes them. Empty: it has no option there."""
@@ -27,7 +27,7 @@ class Option:
     help: str = ""
     metavar: str | None = None
     kind: Kind | None = None
-    """Type of a value on the command line, or the words that are possible. None: by the type of the field."""
+    """Type of a value on the command line, or the possible words. Default: that of the field."""
     multiple: bool = False
     """Whether it may be typed several times."""
     default: Any = None
@@ -40,7 +40,7 @@ class Option:
     above: float | None = None
     """A lower bound that is not possible itself."""
     read: Callable[[Any], Any] | None = None
-    """Returns the field's value for a value of the command line or the library. None: by `kind`."""
+    """Returns the field's value for a value of the command line or the library. Default: as `kind` says."""
     annotation: str = ""
     """Type of the library's keyword. Empty: that of the field."""
     key: str = ""
@@ -75,14 +75,14 @@ def option(*flags: str, default: Any = None, **about: Any) -> Any:  # noqa: ANN4
 
 @cache
 def options_of(*classes: type, command: str = "") -> tuple[Option, ...]:
-    """Return the options that dataclasses declare, or only those of a command, in the order of its help."""
+    """Return the options that dataclasses declare, for a command, in the order of its help."""
     declared = [_completed(each) for cls in classes for each in fields(cls) if "option" in each.metadata]
     declared = [each for each in declared if not (command and each.commands) or command in each.commands]
     return tuple(in_order(declared))
 
 
 def in_order(options: Iterable[Option]) -> list[Option]:
-    """Return options in the order of the help: those with `after` follow the option that it names."""
+    """Return options in the order of the help: one with `after` follows the option that it names."""
     declared = list(options)
     ordered = [option for option in declared if not option.after]
     for option in declared:

@@ -85,13 +85,13 @@ def _type(option: Option) -> Any:  # noqa: ANN401 - one of click's types
     return bounded(lowest, option.max, min_open=option.above is not None)
 
 
-def run_options(app: "App", given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - keywords of any command
+def run_options(app: "App", typed: Mapping[str, Any]) -> Any:  # noqa: ANN401 - keywords of any command
     """Return a command's options as the library's keywords have them."""
     from gpuctl.environment_variables import variable
 
-    env = dict(variable(word) for word in given["env"])
-    include = [path.absolute() for path in given["include"]]
-    return {**given, "env": env, "include": include, "allow_large": app.options.yes}
+    env = dict(variable(word) for word in typed["env"])
+    include = [path.absolute() for path in typed["include"]]
+    return {**typed, "env": env, "include": include, "allow_large": app.options.yes}
 
 
 def common_options(function: Callable[..., Any], *, about: About = "one") -> Callable[..., Any]:

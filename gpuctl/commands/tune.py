@@ -58,8 +58,8 @@ def command(
     from gpuctl.workflow.runs.request.request import TrainRequest, built_in_help
 
     search = TuneRequest(**read_options(options, TuneSettings))
-    given = read_options(run_options(app, options), TrainSettings)
-    request = with_config(TrainRequest(**given, launcher="ray", words=words))
+    settings = read_options(run_options(app, options), TrainSettings)
+    request = with_config(TrainRequest(**settings, launcher="ray", words=words))
     if request.built_in and {"-h", "--help"} & set(words):
         return built_in_help()
 

@@ -133,13 +133,13 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
 
 
 def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:
-    """Return the request of these options. `words`: the script and its arguments, or those of the built-in job.
+    """Return the request of these options. `words`: the script and its arguments, or the built-in job's options.
 
-    Raises Usage for what is not possible.
+    Raises Usage for options that are not possible.
     """
     refuse_unknown("train", options, TrainOptions)
-    given = read_options(options, TrainSettings)
-    request = TrainRequest(**given, min_nodes=min_nodes(options.get("nnodes")), words=tuple(words))
+    settings = read_options(options, TrainSettings)
+    request = TrainRequest(**settings, min_nodes=min_nodes(options.get("nnodes")), words=tuple(words))
     request = with_config(request)
     check_together(request)
     check_earlier(request)
@@ -162,7 +162,7 @@ def _check_hangs(request: TrainRequest) -> None:
 def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
     """Return the request of these options. `words`: the script and its arguments, or the built-in job's options.
 
-    Raises Usage for what is not possible.
+    Raises Usage for options that are not possible.
     """
     refuse_unknown("bench", options, BenchOptions)
     known = TrainOptions.__annotations__

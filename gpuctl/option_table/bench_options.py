@@ -16,7 +16,7 @@ MIN_REPEATS, MAX_REPEATS = 3, 100
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """The options of `gpuctl bench`, as its request has them, beside those of `TrainSettings`."""
+    """The options of `gpuctl bench`, as its request has them. `TrainSettings` declares the others."""
 
     layouts: "tuple[Layout, ...]" = option(
         "--layouts", default=(), metavar="NxP,…", kind=str, read=layouts, annotation="Sequence[str]",

@@ -1,4 +1,4 @@
-"""The options of `gpuctl train`, and those that `bench` and `tune` have, too."""
+"""The options of `gpuctl train`. `gpuctl bench` and `gpuctl tune` share a part of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from inventories.search import Goal
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """The options of `gpuctl tune`, as its request has them, beside those of `TrainSettings`."""
+    """The options of `gpuctl tune`, as its request has them. `TrainSettings` declares the others."""
 
     params: tuple[Param, ...] = option(
         "--param", default=(), metavar="NAME=FROM", read=parse_params,

@@ -18,15 +18,15 @@ MAX_PROCESSES = 1024
 """On a node."""
 
 
-def read_options(given: Mapping[str, Any], *classes: type) -> dict[str, Any]:
-    """Return field → value for the options among `given` that the classes declare. None: as if it were left out.
+def read_options(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Return field → value for the options that the classes declare. A value of None counts as absent.
 
     Raises Usage and InvalidInput for a value that is not possible, TypeError for a str in place of a list.
     """
     return {
-        option.name: read_value(option, given[option.keyword])
+        option.name: read_value(option, options[option.keyword])
         for option in options_of(*classes)
-        if given.get(option.keyword) is not None
+        if options.get(option.keyword) is not None
     }
 
 
@@ -70,23 +70,23 @@ def _path(option: Option, path: Path) -> Path:
     return path.absolute() if option.absolute else path
 
 
-def variables(given: Mapping[str, str]) -> dict[str, str]:
+def variables(value: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the ranks. Raises Usage for a name that is not possible."""
-    return dict(variable(f"{name}={value}") for name, value in given.items())
+    return dict(variable(f"{name}={value}") for name, value in value.items())
 
 
-def max_nodes(given: int | str) -> int:
+def max_nodes(value: int | str) -> int:
     """Return the number of nodes, or MAX of `MIN:MAX`. Raises Usage."""
-    return _nnodes(given)[1]
+    return _nnodes(value)[1]
 
 
-def min_nodes(given: int | str | None) -> int | None:
-    """Return MIN of `MIN:MAX`. None: the run is not elastic. Raises Usage."""
-    return None if given is None else _nnodes(given)[0]
+def min_nodes(value: int | str | None) -> int | None:
+    """Return MIN of `MIN:MAX`, for an elastic run. Raises Usage."""
+    return None if value is None else _nnodes(value)[0]
 
 
-def _nnodes(given: int | str) -> tuple[int | None, int]:
-    text = str(given)
+def _nnodes(value: int | str) -> tuple[int | None, int]:
+    text = str(value)
     lowest, colon, highest = text.rpartition(":")
     if not highest.isdecimal() or (colon and not lowest.isdecimal()):
         raise Usage(f"--nnodes {text} is not possible: give a number of nodes, or MIN:MAX, such as 1:4.")
@@ -97,9 +97,9 @@ def _nnodes(given: int | str) -> tuple[int | None, int]:
     return int(lowest) if colon else None, int(highest)
 
 
-def processes(given: int | str) -> int | Literal["auto"]:
+def processes(value: int | str) -> int | Literal["auto"]:
     """Return the number of processes on each node. Raises Usage."""
-    text = str(given)
+    text = str(value)
     if text == "auto":
         return "auto"
     if not text.isdigit() or not 1 <= int(text) <= MAX_PROCESSES:
@@ -109,9 +109,9 @@ def processes(given: int | str) -> int | Literal["auto"]:
     return int(text)
 
 
-def patterns(given: Sequence[str]) -> tuple[str, ...]:
+def patterns(names: Sequence[str]) -> tuple[str, ...]:
     """Return patterns of files to download, as the nodes take them. Raises Usage for a wrong pattern."""
-    names = tuple(pattern.removeprefix("./") for pattern in given)
+    names = tuple(pattern.removeprefix("./") for pattern in names)
     if "none" in names and len(set(names)) > 1:
         raise Usage("--bring none brings nothing back: leave it out, or leave out the patterns.")
     for pattern in names:
@@ -123,35 +123,35 @@ def patterns(given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def hang_after_s(given: str) -> float | Literal["off"]:
+def hang_after_s(value: str) -> float | Literal["off"]:
     """Return the seconds without progress after which a run counts as hung. Raises InvalidInput."""
     from inventories.validate import parse_duration_s
 
-    return "off" if given == "off" else parse_duration_s(given, "--hang-after")
+    return "off" if value == "off" else parse_duration_s(value, "--hang-after")
 
 
-def stop_grace_s(given: str) -> float:
+def stop_grace_s(value: str) -> float:
     """Return the seconds that ranks have to save before they are killed. Raises InvalidInput."""
     from inventories.validate import check_stop_grace_s
 
-    return check_stop_grace_s(given)
+    return check_stop_grace_s(value)
 
 
-def boot_timeout_s(given: str) -> float:
+def boot_timeout_s(value: str) -> float:
     """Return the seconds that machines have to boot. Raises InvalidInput."""
     from inventories.validate import parse_duration_s
 
-    return parse_duration_s(given, "--boot-timeout")
+    return parse_duration_s(value, "--boot-timeout")
 
 
-def layouts(given: Sequence[str]) -> "tuple[Layout, ...]":
+def layouts(names: Sequence[str]) -> "tuple[Layout, ...]":
     """Return the layouts to measure. Raises Usage."""
-    return _layouts(given, "--layouts")
+    return _layouts(names, "--layouts")
 
 
-def forecast(given: Sequence[str]) -> "tuple[Layout, ...]":
+def forecast(names: Sequence[str]) -> "tuple[Layout, ...]":
     """Return the layouts to predict. Raises Usage."""
-    return _layouts(given, "--forecast")
+    return _layouts(names, "--forecast")
 
 
 def _layouts(names: Sequence[str], flag: str) -> "tuple[Layout, ...]":

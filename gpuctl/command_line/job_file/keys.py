@@ -58,7 +58,7 @@ class Key:
 
 @cache
 def option_keys() -> tuple[Key, ...]:
-    """Return every key that says what an option of `gpuctl train` says, in the order of its help."""
+    """Return every key for an option of `gpuctl train`, in the order of its help."""
     return tuple(
         Key(path=tuple(option.key.split(".")), option=click_option(option))
         for option in options_of(TrainSettings)

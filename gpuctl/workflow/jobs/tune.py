@@ -27,7 +27,7 @@ MAX_LINES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRequest(TuneSettings):
-    """The settings of `gpuctl tune`, beside those that `train` takes."""
+    """The settings of a search. A `TrainRequest` has the others."""
 
     def document(self, metric: str, words: Sequence[str] | None) -> dict[str, Any]:
         """As the nodes are told. `words`: options that all trials of the built-in job have; None: for a function."""
