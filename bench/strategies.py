@@ -124,7 +124,9 @@ def ours(strategy: str, batch: Batch) -> Loop:
     optimizer = build_optimizer(distributed, model.parameters(), fused=True)
     timer, progress = StepTimer(device), TrainingProgress(device)
     wrapped = distributed.wrap(ModelWithLoss(model, options), steps=100, on_ready=timer.gradients_ready)
-    step = TrainStep(options, wrapped, optimizer, timer, distributed, micro_batch_size=BATCH // number)
+    step = TrainStep(
+        options, wrapped, optimizer, timer, distributed, batch_size=BATCH, micro_batch_size=BATCH // number
+    )
     log = StepLogger(
         Report(path=None, env=env, options=options), timer, device, 10, counts=distributed.counts
     )

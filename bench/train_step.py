@@ -99,6 +99,7 @@ class Ours:
             optimizer,
             self._timer,
             strategy,
+            batch_size=BATCH,
             micro_batch_size=BATCH,
         )
         self._progress = TrainingProgress(device)

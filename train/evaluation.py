@@ -11,6 +11,7 @@ from train.batches.in_memory import evaluation_batches
 from train.data.dataset import Samples
 from train.reporting.metrics import MetricsManager
 from train.strategies.strategy import Strategy
+from train.tuning import untuned
 
 MAX_SAMPLES = 1024
 MAX_NUMBERS = 2**20
@@ -23,6 +24,7 @@ MAX_EXPONENT = 700.0
 
 
 @torch.inference_mode()
+@untuned()
 def evaluate(
     model: nn.Module,
     samples: Samples,

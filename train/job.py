@@ -95,6 +95,4 @@ def set_arithmetic(options: Options) -> None:
         torch.set_default_dtype(torch.float64)
     # torch's own default is tf32 for convolutions alone.
     torch.backends.cudnn.allow_tf32 = options.precision == "tf32"
-    # Batches have two shapes, with the last one of an epoch: it is worth trying which convolution is the fastest.
-    torch.backends.cudnn.benchmark = options.loop == "fast"
     torch.set_float32_matmul_precision("high" if options.precision == "tf32" else "highest")

@@ -1,38 +1,43 @@
 """One training step: forward and backward pass, averaged gradients, update of the weights.
 
-With `--compile` it is three compiled parts: the network with its loss, their backward pass, and what is done with the
-gradients. Between them are the averaging over the ranks, which DistributedDataParallel starts while the backward pass
-is under way, and the timer's marks.
+With `--compile` the network's repeated blocks are compiled one by one, or the network with its loss as a whole, each
+with its backward pass. The averaging over the ranks, the clipping and the update are torch's own.
 """
 
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from train.errors import BadOptions
 from train.loss import mean_loss
-from train.optimization.optimizer import update_is_compiled
 from train.options import Options
 from train.reporting.timing import StepTimer
 from train.strategies.strategy import Strategy, weights_of
+from train.tuning import compile_in_parts, compiled_blocks, untuned, whole_batch_sizes
 
 
 class ModelWithLoss(nn.Module):
-    """The network and its loss as one module: compiled, they are one graph, in DistributedDataParallel as well."""
+    """The network and its loss as one module, which DistributedDataParallel takes."""
 
     def __init__(self, network: nn.Module, options: Options) -> None:
         super().__init__()
         self.network = network
         self._label_smoothing = options.label_smoothing
         self._keeps_logits = not options.is_text
+        self._first_parts: list[nn.Module] = []
+        """Of text, compiled in blocks: the network up to its last block. What follows is one graph with the loss."""
         if options.compile:
-            # A graph for each shape. Otherwise the last batch of an epoch makes torch compile one graph for any size,
-            # which is slower, and use it for all other batches as well.
-            self.compile(dynamic=False)
+            blocks = compiled_blocks(network)
+            compile_in_parts(self, blocks)
+            if blocks and options.is_text:
+                parts = list(network.children())
+                end = parts.index(blocks[-1]) + 1
+                self._first_parts, self._last_parts = parts[:end], parts[end:]
+                self._compiled_loss = torch.compile(self._loss, dynamic=False)
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean loss, and the logits [b, classes] of images.
@@ -40,9 +45,17 @@ class ModelWithLoss(nn.Module):
         Logits of text are the largest tensor of the step. As no output, they are freed before the backward pass, and
         compiled code writes their gradient in their place.
         """
-        logits = self.network(images)
-        loss = mean_loss(logits, labels, label_smoothing=self._label_smoothing)
-        return loss, logits if self._keeps_logits else None
+        if not self._first_parts:
+            return self._loss([self.network], images, labels)
+        for part in self._first_parts:
+            images = part(images)
+        return self._compiled_loss(self._last_parts, images, labels)
+
+    def _loss(self, parts: list[nn.Module], values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        for part in parts:
+            values = part(values)
+        loss = mean_loss(values, labels, label_smoothing=self._label_smoothing)
+        return loss, values if self._keeps_logits else None
 
 
 class TrainStep:
@@ -60,14 +73,16 @@ class TrainStep:
         timer: StepTimer,
         strategy: Strategy,
         *,
+        batch_size: int,
         micro_batch_size: int,
     ) -> None:
         """`model`: a ModelWithLoss, wrapped by the strategy.
 
-        `micro_batch_size`: images that are computed at once, at most.
+        `batch_size`: of a whole batch, at the start. `micro_batch_size`: images that are computed at once, at most.
         """
         self._options = options
         self._micro_batch_size = micro_batch_size
+        self._tuned_sizes = whole_batch_sizes(batch_size, micro_batch_size)
         self._model = model
         self._optimizer = optimizer
         self._timer = timer
@@ -79,8 +94,6 @@ class TrainStep:
         self._update: Callable[[], None] = (
             self._scaled_update if self.scaler.is_enabled() else self._plain_update
         )
-        if update_is_compiled(options):
-            self._update = torch.compile(self._plain_update, dynamic=False)
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
@@ -93,10 +106,11 @@ class TrainStep:
         batch = list(zip(*parts, strict=True))
 
         def compute(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-            with strategy.autocast(), _explain_single_image(self._options.model):
-                loss, logits = self._model(inputs, targets)
-                loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
-            strategy.propagate(self.scaler.scale(loss))
+            with nullcontext() if len(targets) in self._tuned_sizes else untuned():
+                with strategy.autocast(), _explain_single_image(self._options.model):
+                    loss, logits = self._model(inputs, targets)
+                    loss = loss * (len(targets) / len(labels)) if len(batch) > 1 else loss
+                strategy.propagate(self.scaler.scale(loss))
             return loss.detach(), None if logits is None else logits.detach()
 
         loss, logits = strategy.backward(self._model, batch, compute)

@@ -46,6 +46,7 @@ from train.train_step import (
     micro_batch_size,
     smallest_micro_batch,
 )
+from train.tuning import searches_convolutions
 
 if TYPE_CHECKING:
     from train.checkpoints.parts import PartsReader
@@ -119,14 +120,20 @@ class Trainer:
         self._optimizer = build_optimizer(
             self.strategy, self.model.parameters(), fused=fused, graphs=self._graphs
         )
+        steps = options.epochs * self._steps(self._batch_size, 0)
+        torch.backends.cudnn.benchmark = searches_convolutions(options, steps)
         wrapped = self.strategy.wrap(
-            ModelWithLoss(self.model, options),
-            steps=options.epochs * self._steps(self._batch_size, 0),
-            on_ready=self.timer.gradients_ready,
+            ModelWithLoss(self.model, options), steps=steps, on_ready=self.timer.gradients_ready
         )
         build_step = partial(GraphedStep, recorder=recorder, say=report.say) if recorder else TrainStep
         self._step = build_step(
-            options, wrapped, self._optimizer, self.timer, self.strategy, micro_batch_size=micro_batch
+            options,
+            wrapped,
+            self._optimizer,
+            self.timer,
+            self.strategy,
+            batch_size=self._batch_size,
+            micro_batch_size=micro_batch,
         )
         self._lr_schedule = lr_schedule(options, replicas)
         self._lr = options.lr

@@ -355,7 +355,8 @@ def _averaged(
     objective = strategy.wrap(ModelWithLoss(model, options), steps=steps, on_ready=timer.gradients_ready)
     optimizer = build_optimizer(strategy, model.parameters(), fused=True, graphs=recorder is not None)
     build = partial(GraphedStep, recorder=recorder, say=_raise) if recorder else TrainStep
-    step = build(options, objective, optimizer, timer, strategy, micro_batch_size=work.sizes.loss_batch)
+    batch = work.sizes.loss_batch
+    step = build(options, objective, optimizer, timer, strategy, batch_size=batch, micro_batch_size=batch)
     losses = []
     for _ in range(steps):
         timer.start()

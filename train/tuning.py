@@ -1,0 +1,70 @@
+"""Work for the shapes of a whole batch alone: compiled code, and the search for the fastest convolutions.
+
+Both take seconds for each shape, which few steps do not win back. Other shapes, such as the last batch of an epoch
+and those of evaluations, are computed as torch does it at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import _dynamo, nn
+
+from train.options import Options
+from train.strategies.wrapping import repeated_blocks
+
+MIN_STEPS_TO_SEARCH = 30_000
+"""Steps from which cuDNN's search for the fastest algorithms is worth its seconds.
+
+For ResNet-50 it took 17.5 s on an H200: with steps of 31 ms, 2 % of so many. torch has every algorithm built for each
+convolution, which takes most of that time; `cudnn.benchmark_limit` only limits how many of them are run.
+"""
+MAX_GRAPHS = 64
+"""Compiled versions of one function. Past torch's own limit of 8 it would compute without them, for ever."""
+
+
+def searches_convolutions(options: Options, steps: int) -> bool:
+    """Return whether a job of that many steps looks for the fastest algorithm of each convolution."""
+    return options.loop == "fast" and steps >= MIN_STEPS_TO_SEARCH
+
+
+@contextmanager
+def untuned() -> Iterator[None]:
+    """Compute without compiled code, and without a search for convolutions; forward and backward."""
+    search = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = search
+
+
+def whole_batch_sizes(batch_size: int, micro_batch_size: int) -> frozenset[int]:
+    """Return the sizes of the micro-batches of a whole batch: the last one may be smaller."""
+    return frozenset({micro_batch_size, batch_size % micro_batch_size or micro_batch_size})
+
+
+def compiled_blocks(network: nn.Module) -> list[nn.Module]:
+    """Return the blocks that are compiled one by one, so that those that are alike share one graph.
+
+    Empty: the network repeats few blocks, and is compiled faster as a whole.
+    """
+    blocks = list(repeated_blocks(network).values())
+    # Their text has the widths of all layers within them.
+    kinds = len(set(map(str, blocks)))
+    return blocks if 2 * kinds <= len(blocks) else []
+
+
+def compile_in_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
+    """Have the blocks compiled at their first call, or the model where they are empty: one graph for each shape.
+
+    Otherwise a second shape makes torch compile a graph for any, which is slower, and use it for the first as well.
+    """
+    config = _dynamo.config
+    config.cache_size_limit = MAX_GRAPHS
+    # DistributedDataParallel averages what a block's backward pass has computed while the one before it computes. A
+    # whole network is divided for that, along the buckets.
+    config.optimize_ddp = not blocks
+    for part in blocks or [model]:
+        part.compile(dynamic=False)
