@@ -222,8 +222,8 @@ class Options:
     )
     compile: bool = _speed(
         False,
-        "Compile the whole step with torch.compile: network, loss, backward pass, clipping and, except with fp16, "
-        "the optimizer. The first steps take about a minute.",
+        "Compile network and loss with torch.compile: a block that the network repeats once, and for whole batches "
+        "alone.",
     )
     compression: Compression = _speed(
         "none",

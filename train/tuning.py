@@ -63,8 +63,8 @@ def compile_in_parts(model: nn.Module, blocks: list[nn.Module]) -> None:
     """
     config = _dynamo.config
     config.cache_size_limit = MAX_GRAPHS
-    # DistributedDataParallel averages what a block's backward pass has computed while the one before it computes. A
-    # whole network is divided for that, along the buckets.
+    # DistributedDataParallel averages a block's gradients while the block before it computes. For the same, torch
+    # divides a network that is compiled whole along the buckets.
     config.optimize_ddp = not blocks
     for part in blocks or [model]:
         part.compile(dynamic=False)

@@ -1,11 +1,19 @@
 """The environment of a run's processes on one node. Pure: facts and wishes in, variables out."""
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 
 from inventories.run import Run, RunNode
 from remote.checks.facts import Facts
 from remote.launchers import nccl
-from remote.shared.constants import COMMIT_VARIABLE, DIRTY_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
+from remote.shared.constants import (
+    COMMIT_VARIABLE,
+    DIRTY_VARIABLE,
+    ENVIRONMENTS,
+    NODE_FOLDER,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+)
 
 
 def rank_environment(
@@ -24,4 +32,20 @@ def rank_environment(
     if run.commit is not None:
         environment |= {COMMIT_VARIABLE: run.commit.sha, DIRTY_VARIABLE: str(int(run.commit.dirty))}
     environment |= nccl.variables(facts, master_addr=run.master_addr, nodes=len(run.nodes))
-    return {**environment, **env}
+    return {**environment, **compiled_code(facts), **env}
+
+
+def compiled_code(facts: Facts) -> dict[str, str]:
+    """Return the variables by which torch and Triton keep compiled code in the node's environment.
+
+    The next run finds it, also after a restart of the machine, and `gpuctl clean` deletes it with the environment.
+
+    Returns:
+        The variables. Empty: the ranks use a Python of the machine, and torch keeps the code in /tmp.
+    """
+    environments = PurePosixPath(facts.home) / NODE_FOLDER / ENVIRONMENTS
+    python = PurePosixPath(facts.python)
+    if environments not in python.parents:
+        return {}
+    folder = environments / python.relative_to(environments).parts[0] / "compiled"
+    return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", "TRITON_CACHE_DIR": f"{folder}/triton"}

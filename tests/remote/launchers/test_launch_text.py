@@ -77,6 +77,32 @@ def test_rank_environment_names_the_interface_and_user_values_win() -> None:
     assert unknown["OMP_NUM_THREADS"] == "4"
 
 
+@pytest.mark.parametrize(
+    ("python", "given", "torch", "triton"),
+    [
+        ("/usr/bin/python3", {}, None, None),
+        ("3fa9-linux/venv/bin/python", {}, "3fa9-linux/compiled/torch", "3fa9-linux/compiled/triton"),
+        # A project's environment, which lies over another.
+        (
+            "3fa9-linux/projects/77/venv/bin/python",
+            {},
+            "3fa9-linux/compiled/torch",
+            "3fa9-linux/compiled/triton",
+        ),
+        ("3fa9-linux/venv/bin/python", {"TRITON_CACHE_DIR": "/t"}, "3fa9-linux/compiled/torch", "/t"),
+    ],
+)
+def test_compiled_code_is_kept_in_the_environment_unless_the_user_says_where(
+    python: str, given: dict[str, str], torch: str | None, triton: str | None
+) -> None:
+    environments = Path("/home/ubuntu/.gpuctl-node/envs")
+    run = run_of_two()
+    own = replace(facts(), python=str(environments / python))
+    made = rank_environment.rank_environment(run, run.nodes[0], own, cores=8, env=given)
+    expected = [path and str(environments / path) for path in (torch, triton)]
+    assert [made.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")] == expected
+
+
 def test_cores_are_shared_by_nodes_of_one_machine() -> None:
     found = {
         "a": facts(boot_id="x", cpus=8),
