@@ -245,6 +245,12 @@ def compiled_section(batch: int, precision: str) -> Run:
         name = "fast --compile" if precision == "fp32" else f"fast {precision} --compile"
         options = _job(work, batch, compile=True, precision=precision)
         _each(work, {name: _measured(work, options)})
+        if work.device.type == "cuda" and (batch, precision) == (work.sizes.batches[0], "fp32"):
+            # Until a GPU has shown this, the job does not record compiled steps.
+            plain, graphs = (
+                _averaged(work, None, WARM_UP + DDP_STEPS, graphs=on, compile=True) for on in (False, True)
+            )
+            _judge_graphs(work, "compiled steps in CUDA graphs", graphs, plain)
 
     return run
 
@@ -337,10 +343,22 @@ def _one_rank(work: Work, backend: str) -> Iterator[None]:
 
 
 def _averaged(
-    work: Work, compression: Compression | None, steps: int = DDP_STEPS, *, graphs: bool = False
+    work: Work,
+    compression: Compression | None,
+    steps: int = DDP_STEPS,
+    *,
+    graphs: bool = False,
+    compile: bool = False,  # noqa: A002 - the option's name
 ) -> list[float]:
     """The losses of some steps on the same images, with DistributedDataParallel or (None) without."""
-    options = _job(work, work.sizes.loss_batch, optimizer="sgd", lr=1e-3, compression=compression or "none")
+    options = _job(
+        work,
+        work.sizes.loss_batch,
+        optimizer="sgd",
+        lr=1e-3,
+        compression=compression or "none",
+        compile=compile,
+    )
     kind = Strategy if compression is None else DataParallel
     strategy = kind(options, DistributedEnvironment(), work.device)
     generator = torch.Generator().manual_seed(0)
