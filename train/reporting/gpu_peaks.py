@@ -49,7 +49,8 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
 
 Data sheets tell tensor cores with sparsity since Ampere, which is half of it here, and links in both directions
 together. Of whole systems: HGX B200 and B300 (8 GPUs), GB200 and GB300 NVL72 (72). A10G: AWS's, of the GPU's clock.
-GH200, with 96 GB of HBM3, has its host's memory in its name: `NVIDIA GH200 480GB`.
+GH200 is an H100 with 96 GB of HBM3 at 4 TB/s; its name, `NVIDIA GH200 480GB`, has the host's memory. V100 for PCIe:
+https://www.io-tech.fi/uutinen/nvidia-esitteli-tesla-v100-pci-express-kiihdyttimen-tieteelliseen-laskentaan/
 """
 
 
