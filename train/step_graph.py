@@ -160,7 +160,10 @@ class GraphedStep(TrainStep):
         self._recorder = None
         self._timer.in_graph(False)
         self._model = self._strategy.renew(self._model)
-        self._say(f"steps are not CUDA graphs (--graphs): {reason}. The run continues without.")
+        self._say(
+            f"the step can't be recorded as a CUDA graph: {reason}. The run continues without graphs; with "
+            "--graphs off it does not try."
+        )
         return None
 
     def _zero_grad(self) -> None:

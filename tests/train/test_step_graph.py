@@ -174,8 +174,8 @@ def test_step_that_cannot_be_recorded_runs_without(tmp_path, monkeypatch, capsys
     graphs = losses(tmp_path / "auto", options_of(**changed), monkeypatch, recorder)
     lines = [line for line in capsys.readouterr().out.splitlines() if "CUDA graph" in line]
     assert lines == [
-        "steps are not CUDA graphs (--graphs): operation not permitted when stream is capturing. The run continues "
-        "without."
+        "the step can't be recorded as a CUDA graph: operation not permitted when stream is capturing. The run "
+        "continues without graphs; with --graphs off it does not try."
     ]
     assert (recorder.recorded, recorder.replayed) == (0, 0)
     assert graphs == losses(tmp_path / "off", options_of(**changed, graphs="off"), monkeypatch)
@@ -242,9 +242,7 @@ def test_averaged_steps_as_graphs_have_the_same_losses(run, changed, tmp_path, f
         for word in ("auto", "off")
     )
     assert (graphs.status, plain.status) == (0, 0), graphs.err + plain.err
-    assert ("steps are not CUDA graphs (--graphs): another rank can't record it." in graphs.out) == (
-        fails == "here"
-    )
+    assert ("as a CUDA graph: another rank can't record it." in graphs.out) == (fails == "here")
     for rank in (0, 1):
         ours, theirs = (of_rank(done.run_dir, rank) for done in (graphs, plain))
         assert [line["loss"] for line in ours] == [line["loss"] for line in theirs]
@@ -326,6 +324,6 @@ def test_step_that_a_gpu_cannot_record_runs_without(tmp_path, monkeypatch, capsy
             outputs.sum().item()
 
     in_graph, graphs = on_gpu(tmp_path, options_of(**WITH_DROPOUT), monkeypatch, hook=wait)
-    assert (in_graph, capsys.readouterr().out.count("steps are not CUDA graphs")) == (0, 1)
+    assert (in_graph, capsys.readouterr().out.count("can't be recorded as a CUDA graph")) == (0, 1)
     plain = on_gpu(tmp_path, options_of(**WITH_DROPOUT, graphs="off"), monkeypatch)
     assert plain == (0, pytest.approx(graphs, rel=1e-3))
