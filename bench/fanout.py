@@ -42,7 +42,7 @@ inventory = read_inventory(Path(sys.argv[1]) / "inventory.yaml")
 marks.append(time.perf_counter())
 import remote.transport.ssh
 from remote.sessions.connect import connect
-from remote.sessions.fanout import fan_out, values
+from remote.fanout import fan_out, values
 marks.append(time.perf_counter())
 machines = {machine.name: machine for machine in inventory.machines}
 cluster = ClusterFolder(Path(sys.argv[1]))

@@ -34,7 +34,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inventories.disk.store import ClusterFolder
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.rented.provider import CloudProvider
 from tests.fakes.client import FakeCloud, start_fake
 

@@ -36,7 +36,7 @@ import json, resource, sys
 from pathlib import Path
 from inventories.machine import Machine
 from remote.sessions import connect
-from remote.sessions import fanout
+from remote import fanout
 from remote.files import sync
 from remote.files import tree
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from inventories.errors import InventoryError as InventoryError
     from inventories.errors import Locked as Locked
     from inventories.errors import NotFound as NotFound
-    from inventories.hang import Hang as Hang
     from inventories.machine import MachineInfo as MachineInfo
-    from inventories.run import Result as Result
+    from inventories.runs.hang import Hang as Hang
+    from inventories.runs.run import Result as Result
     from provision.errors import BadCredentials as BadCredentials
     from provision.errors import LeftBehind as LeftBehind
     from provision.errors import NoCapacity as NoCapacity
@@ -60,11 +60,11 @@ LIBRARY = {
         "ClusterStatus", "ClusterSummary", "CommandResult", "DownResult", "LogLine", "Pulled", "Pushed", "RunInfo",
         "UpPlan",
     ),
-    "inventories.hang": ("Hang",),
+    "inventories.runs.hang": ("Hang",),
     "inventories.machine": ("MachineInfo",),
     "gpuctl.workflow.jobs.advise": ("AdviceRow",),
     "gpuctl.workflow.jobs.bench": ("BenchResult",),
-    "inventories.run": ("Result",),
+    "inventories.runs.run": ("Result",),
     "provision.provider": ("Leftover",),
     "gpuctl.errors": ("Attention", "Declined", "Failed", "GpuctlError", "Interrupted", "Usage"),
     "inventories.errors": ("InvalidInput", "InventoryError", "Locked", "NotFound"),

@@ -52,7 +52,7 @@ class App:
     @functools.cached_property
     def job_path(self) -> Path | None:
         """The project's gpuctl.yaml, or the file that was named in its place; None: there is none."""
-        from inventories.job_file import find
+        from inventories.specs.job_file import find
 
         return find()
 
@@ -64,7 +64,7 @@ class App:
         if self.cluster_named or self.job_path is None:
             return
         from inventories.errors import InvalidInput
-        from inventories.job_file import cluster_of
+        from inventories.specs.job_file import cluster_of
 
         try:
             name = cluster_of(self.job_path)

@@ -1,6 +1,6 @@
 """What commands return and `--json` prints: frozen dataclasses whose attributes are the document's keys.
 
-A run's result is `inventories.run.Result`; a machine is `inventories.machine.MachineInfo`. What is not known is None.
+A run's result is `inventories.runs.run.Result`, a machine `inventories.machine.MachineInfo`. Unknown values are None.
 """
 
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from inventories.disk import codec
+from inventories import codec
 
 if TYPE_CHECKING:
-    from inventories.gpu_driver import DriverPlan
     from inventories.machine import MachineInfo, MachineState
-    from inventories.run import RunStatus
-    from inventories.setup_steps import SetupStep
+    from inventories.runs.run import RunStatus
+    from inventories.specs.gpu_driver import DriverPlan
+    from inventories.specs.setup_steps import SetupStep
     from provision.pricing.plan_price import PlanPrice
     from provision.provider import Leftover, PlannedMachine
     from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms

@@ -57,7 +57,7 @@ class Output:
         """
         import json
 
-        from inventories.disk.codec import plain
+        from inventories.codec import plain
 
         assert not self.printed_document, "a command prints one JSON document"
         self.printed_document = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import DriverPlan
+from inventories.specs.gpu_driver import DriverPlan
 from provision.errors import UnknownProvider
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.waiting import Say

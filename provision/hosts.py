@@ -7,9 +7,9 @@ from dataclasses import replace
 from inventories.ansible.inventory import read_hosts_file
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan, unknown_branch
+from inventories.specs.spec import Spec
 from inventories.user_programs import without_secrets
 from provision.errors import RefusedPlan
 from provision.findings import Finding

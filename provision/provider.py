@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from inventories.disk.store import Journal
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.spec import Spec
 from provision.findings import Finding
 from provision.pricing.plan_price import FREE, PlanPrice
 from provision.records import EndGuard, PlannedEnd, PlannedRequest, PlannedResource, Terms

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from inventories.disk import codec
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories import codec
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 
 InstanceState = Literal["pending", "running", "stopping", "stopped", "ending", "ended"]
 """`ending` still costs money and still counts; `ended` instances stay listed for hours."""

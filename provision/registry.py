@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, KUBERNETES, PROVIDERS, check_name, describe
 from provision.errors import UnknownProvider, UnknownShape
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 
 OPTIONS = {
     "shape": "--shape",

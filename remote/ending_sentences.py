@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from inventories.run import LeftProcess, NodeEnding
-from remote.checks.finding import listed
+from inventories.runs.run import LeftProcess, NodeEnding
+from remote.findings import listed
 
 SHORT_S = 1.0
 """Ranks that end sooner are not worth a line."""

@@ -45,7 +45,7 @@ _CLOUD = (
     "tests/fakes/aws_proxy",
     "tests/fakes/oci",
 )
-_RUN = ("gpuctl/workflow/", "remote/", "inventories/run.py")
+_RUN = ("gpuctl/workflow/", "remote/", "inventories/runs/run.py")
 _HOSTS = ("remote/", "gpuctl/workflow/", "tests/fakes/vms")
 _EKS = ("provision/eks/", "provision/rented/managed_kubernetes/", "provision/aws/", "tests/fakes/aws_proxy")
 _OKE = ("provision/oke/", "provision/rented/managed_kubernetes/", "provision/oci/", "tests/fakes/oci")
@@ -143,7 +143,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "integration/test_job_file.py": (
         "gpuctl/command_line/job_file/",
-        "inventories/job_file.py",
+        "inventories/specs/job_file.py",
         "gpuctl/command_line/options.py",
     ),
     "integration/test_hangs_vms.py": (
@@ -151,7 +151,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/node/hangs/",
         "remote/runs/rank_activity.py",
     ),
-    "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pod", "tests/fakes/kube"),
+    "integration/test_kubernetes.py": ("provision/kubernetes/", "remote/transport/pods/", "tests/fakes/kube"),
     "provision/aws/infrastructure/test_private.py": ("provision/aws/", "tests/fakes/aws_proxy"),
     "provision/kubernetes/test_provider.py": ("provision/kubernetes/", "tests/fakes/kube"),
     "provision/eks/test_ends.py": _EKS,
@@ -163,7 +163,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "provision/oke/test_provider.py": _OKE,
     "integration/test_kube_server.py": (
         "provision/kubernetes/",
-        "remote/transport/pod",
+        "remote/transport/pods/",
         "tests/kube/",
         "tests/fakes/kube/",
     ),
@@ -181,7 +181,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
         "remote/files/sync.py",
     ),
     "integration/test_mirror.py": (
-        "remote/files/mirror.py",
+        "remote/runs/mirror.py",
         "gpuctl/workflow/runs/outputs/checkpoints.py",
         "remote/files/checkpoints.py",
     ),
@@ -254,7 +254,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "integration/test_setup.py": (
         "gpuctl/workflow/machines/setup.py",
         "gpuctl/workflow/clusters/up.py",
-        "inventories/setup_steps.py",
+        "inventories/specs/setup_steps.py",
     ),
     "integration/test_slow_link.py": ("train/strategies/", "gpuctl/scaling/forecast.py"),
     "integration/test_strategies.py": (

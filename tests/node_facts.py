@@ -2,7 +2,7 @@
 
 import itertools
 
-from remote.checks.facts import NO_GPU, Facts
+from remote.facts import NO_GPU, Facts
 
 __all__ = ["NO_GPU", "facts"]
 

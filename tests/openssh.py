@@ -16,7 +16,7 @@ from support import wait_for
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.transport import host_keys
+from remote.transport import known_hosts
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 needs_sshd = pytest.mark.skipif(
@@ -48,7 +48,7 @@ class Server:
         """A folder in which the server's host key is pinned for the machine."""
         folder = ClusterFolder(self.folder / "cluster")
         folder.make()
-        pattern = host_keys.host_pattern(machine.host, machine.port)
+        pattern = known_hosts.host_pattern(machine.host, machine.port)
         folder.known_hosts_path.write_text(f"{pattern} {self.host_key}\n")
         return folder
 

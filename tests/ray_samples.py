@@ -1,7 +1,7 @@
 """Machines and a run on Ray, for tests of what is made of them."""
 
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.runs.run import Run, RunNode
 
 HEAD = "10.0.0.1:20100"
 IDS = {"c-0": "1afe", "c-1": "07c2"}

@@ -20,7 +20,7 @@ from forks import Forks
 from gpuctl.global_options import Options
 from gpuctl.output import Output
 from inventories.disk.store import Store
-from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 BIN = Path(sys.executable).parent
 STARTED: "list[subprocess.Popen[str]]" = []

@@ -26,8 +26,8 @@ from gpuctl.command_line.job_file.schema import schema, spec_meanings, spec_type
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from inventories.option import Option, options_of
-from inventories.setup_steps import SetupStep
-from inventories.validate import spec_keys
+from inventories.specs.setup_steps import SetupStep
+from inventories.specs.validate import spec_keys
 from train.command_line import option_groups
 
 PAGES = Path(__file__).parent.parent / "docs" / "reference"

@@ -222,6 +222,6 @@ def _partly_done(error: BaseException) -> dict[str, Any]:
     result = error.result if isinstance(error, Attention) else None
     if result is None:
         return {}
-    from inventories.disk.codec import to_json  # only those who have an error pay for it
+    from inventories.codec import to_json  # only those who have an error pay for it
 
     return to_json(result)

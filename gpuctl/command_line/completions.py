@@ -59,7 +59,7 @@ def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
 def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
     """The names of the cluster's machines."""
     from inventories.disk.store import Store
-    from inventories.job_file import cluster_of, find
+    from inventories.specs.job_file import cluster_of, find
 
     job = find()
     name = _told(context, "cluster") or (cluster_of(job) if job else None) or "default"

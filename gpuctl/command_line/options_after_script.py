@@ -97,7 +97,7 @@ def check_options(app: App, request: "TrainRequest", *, ignored: str = "") -> "T
     unknown = [name for name in line.names if name != ignored and not _takes(sources, name)]
     if note := _note(line, unknown, ignored, is_sent=bool(sources)):
         app.output.say(note)
-    from inventories.run import Misplaced  # completion does without it
+    from inventories.runs.run import Misplaced  # completion does without it
 
     misplaced = Misplaced(
         command=(line.command, *without_secrets(line.before)),

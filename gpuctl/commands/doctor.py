@@ -53,8 +53,8 @@ def command(
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
         document = _of_machines(app, spot=spot, ttl=ttl, **asked)
     else:
-        from inventories.spec import Spec
-        from inventories.validate import check_option, check_ttl_s
+        from inventories.specs.spec import Spec
+        from inventories.specs.validate import check_option, check_ttl_s
 
         given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
         ttl_s = None if ttl is None else check_ttl_s(ttl)

@@ -48,7 +48,7 @@ def command(app: App, rank: str | None, words: tuple[str, ...]) -> int:
 
 def _document(result: "CommandResult") -> dict[str, Any]:
     """A node of `exec --json`; it has an `error` where it could not be asked."""
-    from inventories.disk.codec import to_json
+    from inventories.codec import to_json
 
     document = to_json(result)
     if result.error is None:

@@ -11,7 +11,7 @@ from gpuctl.text import clean
 
 if TYPE_CHECKING:
     from gpuctl.json_documents import LogLine
-    from inventories.run import Result
+    from inventories.runs.run import Result
 
 
 @click.command()

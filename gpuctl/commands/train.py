@@ -29,7 +29,7 @@ from inventories.option import Option
 if TYPE_CHECKING:
     from gpuctl.command_line.job_file.read import Job
     from gpuctl.workflow.jobs.job import Job as TrainedJob
-    from inventories.run import Result
+    from inventories.runs.run import Result
 
 DRY_RUN = Option(
     flags=("--dry-run/--no-dry-run",),
@@ -169,7 +169,7 @@ def _waiting_bytes(descriptor: int) -> int:
 def report(app: App, result: "Result", *, interrupted: bool) -> int:
     """Show what came of a job, and return the command's exit status."""
     from gpuctl.workflow.jobs.job import WRONG_OPTIONS
-    from inventories.end_reasons import Reason
+    from inventories.runs.end_reasons import Reason
 
     if app.options.json:
         app.output.json(result)

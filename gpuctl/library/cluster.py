@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gpuctl.library.keywords import BenchOptions, File, TrainOptions
     from gpuctl.workflow.jobs.bench import BenchResult
     from inventories.disk.store import ClusterFolder
-    from inventories.hang import Hang
     from inventories.machine import MachineInfo
-    from inventories.run import Result
+    from inventories.runs.hang import Hang
+    from inventories.runs.run import Result
     from remote.transport.connection_group import PinnedGroup
     from remote.transport.pinned_connection import PinnedConnection
 
@@ -222,7 +222,7 @@ class Cluster:
             raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
         from gpuctl.workflow.jobs.run_machines import end_idle_machines
         from gpuctl.workflow.runs.stop import stop
-        from inventories.validate import check_stop_grace_s
+        from inventories.specs.validate import check_stop_grace_s
 
         grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
         result, errors = stop(self._app, self._own(run), grace_s, interrupted=signal == "int")

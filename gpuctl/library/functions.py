@@ -13,7 +13,7 @@ from gpuctl.library.options import UpOptions, UpRequest, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.option_table.values import several
 from inventories.errors import InventoryError
-from inventories.run import Result
+from inventories.runs.run import Result
 
 
 def up(

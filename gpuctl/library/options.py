@@ -15,8 +15,8 @@ from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together
-from inventories.spec import DEFAULT_CLUSTER, Spec
-from inventories.validate import (
+from inventories.specs.spec import DEFAULT_CLUSTER, Spec
+from inventories.specs.validate import (
     check_limits,
     check_max_cost_usd,
     check_option,
@@ -98,7 +98,7 @@ def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAUL
 
     Raises InvalidInput and Usage for what can't be.
     """
-    from remote.transport.host_keys import USER_FILES
+    from remote.transport.known_hosts import USER_FILES
 
     refuse_unknown("up", options, UpOptions)
     file = options.get("file")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpuctl.app import App
     from gpuctl.workflow.jobs.job import Job
     from gpuctl.workflow.runs.request.request import TrainRequest
-    from inventories.run import Result
+    from inventories.runs.run import Result
 
 
 def train(

@@ -14,8 +14,8 @@ from gpuctl.option_table.values import (
     stop_grace_s,
     variables,
 )
-from inventories.hang import OnHang
 from inventories.option import option
+from inventories.runs.hang import OnHang
 from remote.launchers import LAUNCHERS
 
 _train = partial(option, commands=("train",))

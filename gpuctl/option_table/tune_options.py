@@ -5,7 +5,7 @@ from typing import Literal
 
 from gpuctl.option_table.search_space import MAX_TRIALS, Param, parse_params
 from inventories.option import option
-from inventories.search import Goal
+from inventories.runs.search import Goal
 
 
 # fmt: off

@@ -125,21 +125,21 @@ def patterns(names: Sequence[str]) -> tuple[str, ...]:
 
 def hang_after_s(value: str) -> float | Literal["off"]:
     """Return the seconds without progress after which a run counts as hung. Raises InvalidInput."""
-    from inventories.validate import parse_duration_s
+    from inventories.specs.validate import parse_duration_s
 
     return "off" if value == "off" else parse_duration_s(value, "--hang-after")
 
 
 def stop_grace_s(value: str) -> float:
     """Return the seconds that ranks have to save before they are killed. Raises InvalidInput."""
-    from inventories.validate import check_stop_grace_s
+    from inventories.specs.validate import check_stop_grace_s
 
     return check_stop_grace_s(value)
 
 
 def boot_timeout_s(value: str) -> float:
     """Return the seconds that machines have to boot. Raises InvalidInput."""
-    from inventories.validate import parse_duration_s
+    from inventories.specs.validate import parse_duration_s
 
     return parse_duration_s(value, "--boot-timeout")
 

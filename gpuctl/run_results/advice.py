@@ -12,9 +12,9 @@ from gpuctl.scripts.misplaced import how_to_move
 from gpuctl.scripts.sources import reads_at
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Cause, Reason
 from inventories.errors import InventoryError
-from inventories.run import Result, Run
+from inventories.runs.end_reasons import Cause, Reason
+from inventories.runs.run import Result, Run
 
 SHARDED = ("fsdp", "zero3")
 """Strategies that divide all that a rank keeps among all ranks."""

@@ -18,9 +18,9 @@ from gpuctl.run_results.curves.plot_files import check_picture, new_figure, save
 from gpuctl.run_results.metric_names import is_held_out
 from gpuctl.run_results.result import args_of, earlier_of, job_of
 from gpuctl.run_results.variants import differences, options_of
-from inventories.disk.codec import to_json
-from inventories.run import Result
-from inventories.search import Search
+from inventories.codec import to_json
+from inventories.runs.run import Result
+from inventories.runs.search import Search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

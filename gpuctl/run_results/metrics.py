@@ -22,8 +22,8 @@ from gpuctl.run_results.metric_names import (
     unusable,
 )
 from gpuctl.text import clean
-from inventories.end_reasons import Reason
-from inventories.run import Share, StepMs, TrainSummary, UnusedMetrics
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Share, StepMs, TrainSummary, UnusedMetrics
 from remote.runs.metrics_lines import MetricsFile
 
 LEAST_WRITTEN_S = 0.1

@@ -14,8 +14,8 @@ from typing import TypeVar
 from gpuctl.text import clean, with_tilde
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, OutsidePath, RunFile
-from inventories.run import Result, Run
+from inventories.runs.outputs import FileKind, NodeOutputs, OutputFile, OutputTotal, OutsidePath, RunFile
+from inventories.runs.run import Result, Run
 from remote.shared.checkpoint_sets import sets_in
 from remote.shared.constants import HOME_OUTPUTS, NODE_FOLDER, RUN_DIR_VARIABLE, RUNS
 

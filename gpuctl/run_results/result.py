@@ -14,9 +14,9 @@ from gpuctl.run_results.metric_names import Line
 from gpuctl.run_results.run_status import exit_code_of, reason_of, run_status
 from gpuctl.run_results.time_parts import first_step_of, train_parts_of
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
-from inventories.run import (
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import (
     FirstError,
     NodeRecord,
     RankRecord,
@@ -26,7 +26,7 @@ from inventories.run import (
     Seconds,
     TrainSummary,
 )
-from inventories.usage import RunUse
+from inventories.runs.usage import RunUse
 
 
 def args_of(result: Result) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from gpuctl.run_results.failures.failures import Failure
-from inventories.end_reasons import Reason
-from inventories.run import NodeRecord, RankRecord, Run, RunStatus
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import NodeRecord, RankRecord, Run, RunStatus
 
 
 def run_status(

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuctl.errors import Failed
-from inventories.disk.codec import from_json
+from inventories.codec import from_json
 from inventories.errors import CorruptFile
-from inventories.run import Result
-from inventories.search import Search, TrialsFile
+from inventories.runs.run import Result
+from inventories.runs.search import Search, TrialsFile
 
 TRIALS = "artifacts/trials.json"
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from gpuctl import text
 from gpuctl.run_results.metric_names import Line, number
 from gpuctl.run_results.metrics import whole, words
-from inventories.run import Run
-from inventories.usage import GpuUse, NodeUse, RunUse
+from inventories.runs.run import Run
+from inventories.runs.usage import GpuUse, NodeUse, RunUse
 
 NODES_SHOWN = 8
 LEAST_SAMPLES = 3

@@ -9,7 +9,7 @@ from gpuctl import text
 from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.run import Result, RunOptions
+from inventories.runs.run import Result, RunOptions
 from remote.shared.addresses import without_logins
 
 Setting: TypeAlias = tuple[str, str]

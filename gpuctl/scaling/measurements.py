@@ -14,7 +14,7 @@ from gpuctl import text
 from gpuctl.errors import Usage
 from gpuctl.run_results import metrics as run_metrics
 from gpuctl.run_results.metric_names import Line, number
-from inventories.run import Result, Share, StepMs
+from inventories.runs.run import Result, Share, StepMs
 
 MAX_LAYOUTS = 32
 Unit: TypeAlias = Literal["samples", "steps", "epochs"]

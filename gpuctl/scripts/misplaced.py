@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.text import clean, dashed
-from inventories.end_reasons import Cause
+from inventories.runs.end_reasons import Cause
 from remote.shared.addresses import without_logins
 
 if TYPE_CHECKING:
-    from inventories.run import FirstError, Run
+    from inventories.runs.run import FirstError, Run
 
 
 def how_to_move(run: "Run", error: "FirstError") -> str:

@@ -29,7 +29,7 @@ from gpuctl.tables.run_facts import (
     metric_text,
 )
 from inventories.machine import MachineInfo
-from inventories.run import Result
+from inventories.runs.run import Result
 from provision.records import EndGuard
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]

@@ -20,8 +20,8 @@ from gpuctl.run_results.outputs import (
     pull_outputs_command,
 )
 from gpuctl.tables.run_facts import LABEL_WIDTH
-from inventories.outputs import OutputTotal, OutsidePath
-from inventories.run import Result
+from inventories.runs.outputs import OutputTotal, OutsidePath
+from inventories.runs.run import Result
 from remote.files.tree import human_bytes
 
 NODES_SHOWN = 4

@@ -24,7 +24,7 @@ from gpuctl.tables.outputs import OutputLines
 from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts_table
 from gpuctl.tables.tune import search_table
 from gpuctl.tables.view import log_line
-from inventories.run import RankResult, Result, Seconds, Share, UnusedMetrics
+from inventories.runs.run import RankResult, Result, Seconds, Share, UnusedMetrics
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
 

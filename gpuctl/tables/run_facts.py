@@ -14,7 +14,7 @@ from rich.table import Table
 from gpuctl import text
 from gpuctl.run_results.result import nothing_was_left
 from gpuctl.tables.layout import GAP
-from inventories.run import LossSource, Result, TrainSummary
+from inventories.runs.run import LossSource, Result, TrainSummary
 
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22

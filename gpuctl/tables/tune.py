@@ -9,8 +9,8 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import clean, duration, metric, plural, shorten
-from inventories.run import Result
-from inventories.search import Search
+from inventories.runs.run import Result
+from inventories.runs.search import Search
 
 ERROR_WIDTH = 60
 

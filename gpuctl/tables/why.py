@@ -11,8 +11,8 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.text import UNKNOWN, clean, clean_lines
-from inventories.hang import Hang, RankStacks, alike
-from remote.checks.finding import number_ranges
+from inventories.runs.hang import Hang, RankStacks, alike
+from remote.findings import number_ranges
 
 RANKS_SHOWN = 8
 """Of more ranks, those that do the same have one row."""

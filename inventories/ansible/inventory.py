@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from inventories import yaml_source
+from inventories import codec, yaml_source
 from inventories.ansible.groups import read_hosts
 from inventories.ansible.host_vars import machines_of
-from inventories.disk import codec
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine
 from inventories.yaml_source import Problems

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inventories.disk import codec, files
+from inventories import codec
+from inventories.disk import files
 from inventories.errors import CorruptFile
 
 

@@ -18,16 +18,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from inventories import codec
 from inventories.ansible.inventory import read_inventory, write_inventory
 from inventories.did_you_mean import nearest
-from inventories.disk import codec, files, lock
+from inventories.disk import files, lock
 from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
-from inventories.validate import check_cluster_name
+from inventories.specs.validate import check_cluster_name
 
 if TYPE_CHECKING:
-    from inventories.run import Result, Run
+    from inventories.runs.run import Result, Run
 
 __all__ = ["ClusterFolder", "Journal", "RunFolder", "Store"]
 
@@ -237,7 +238,7 @@ class RunFolder:
 
     def load_run(self) -> "Run":
         """What was launched. Raises NotFound, CorruptFile or NewerFormat."""
-        from inventories.run import Run
+        from inventories.runs.run import Run
 
         rebuild = f"The run can't be followed; remove the folder '{self.path}' once you have what you need."
         run = self._load(Run, self.run_path, rebuild)
@@ -254,7 +255,7 @@ class RunFolder:
 
     def load_result(self) -> "Result | None":
         """The result; None where there is none yet. Raises CorruptFile or NewerFormat."""
-        from inventories.run import Result
+        from inventories.runs.run import Result
 
         rebuild = f"Remove the file and run `gpuctl results {self.id}`, which collects the run again."
         return self._load(Result, self.result_path, rebuild)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from inventories.gpu_driver import LAST_FOR_KEPLER, LAST_FOR_VOLTA
+from inventories.specs.gpu_driver import LAST_FOR_KEPLER, LAST_FOR_VOLTA
 from provision.clouds import Shape
 
 PRICED_AT = "2026-07"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inventories.gpu_driver import DriverPlan
+from inventories.specs.gpu_driver import DriverPlan
 from provision.aws import preview as aws_preview
 from provision.eks import efa, names, preview, requests
 from provision.eks.description import CONTROL_PLANE_HOURLY_USD, CPU_MACHINE_USD

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import DriverPlan
+from inventories.specs.gpu_driver import DriverPlan
 from provision.aws import quotas, requests, shapes
 from provision.aws.api import Api
 from provision.aws.requests import filters

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER
+from inventories.specs.spec import Spec
 from provision.errors import Denied, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.findings import Finding
 from provision.kubernetes import checks, objects

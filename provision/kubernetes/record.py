@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from inventories.disk import codec, files
+from inventories import codec
+from inventories.disk import files
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile
 

@@ -18,7 +18,7 @@ from inventories.disk import files
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput, InventoryError, NewerFormat
 from inventories.machine import Inventory, Machine, MachineState
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import CreateFailed, RefusedPlan
 from provision.findings import Finding
 from provision.local import processes, start, state

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories.disk import codec, files
+from inventories import codec
+from inventories.disk import files
 from provision.provider import Leftover
 
 KEPT_ENV = frozenset(

@@ -2,7 +2,7 @@
 
 import re
 
-from inventories.gpu_driver import LAST_FOR_VOLTA
+from inventories.specs.gpu_driver import LAST_FOR_VOLTA
 from provision.clouds import Shape
 
 PRICED_AT = "2026-07"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from inventories.gpu_driver import DriverPlan
+from inventories.specs.gpu_driver import DriverPlan
 from provision.oci import preview as oci_preview
 from provision.oke import names, requests
 from provision.oke.description import (

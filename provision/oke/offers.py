@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import DriverPlan
+from inventories.specs.gpu_driver import DriverPlan
 from provision.errors import CloudError, NoCapacity, UnknownShape
 from provision.oci import quotas, shapes
 from provision.oci.api import Api, Json

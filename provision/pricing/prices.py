@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from inventories.disk import codec, files
+from inventories import codec
+from inventories.disk import files
 from inventories.errors import CorruptFile
 from provision.clouds import describe, price_region
 from provision.errors import CloudError

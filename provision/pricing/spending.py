@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
 from inventories.money import dollars
-from inventories.spec import LEAST_TTL_S
+from inventories.specs.spec import LEAST_TTL_S
 from provision.clouds import refresh_command
 from provision.errors import RefusedPlan
 from provision.records import Target, read_time

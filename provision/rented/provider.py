@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine, MachineState
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import describe
 from provision.errors import BadCredentials, CloudError, OtherAccount
 from provision.findings import Finding

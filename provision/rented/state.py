@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from inventories.disk import codec, files, lock
+from inventories import codec
+from inventories.disk import files, lock
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import CorruptFile
 from provision.clouds import base_of

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from remote.checks.facts import Facts
-from remote.checks.finding import Finding, not_the_first
+from remote.facts import Facts
+from remote.findings import Finding, not_the_first
 from remote.launchers import nccl
 
 OCI_RDMA_IMAGE = "marketplace:Oracle Linux - GPU Cluster Networking Image"

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from remote.checks.facts import Facts
-from remote.checks.finding import KERNEL_LOG, Finding, alike_together, cannot_start, sentence
 from remote.checks.readiness import driver_problem, driver_state
+from remote.facts import Facts
+from remote.findings import KERNEL_LOG, Finding, alike_together, cannot_start, sentence
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ON_CPUS = "To run on the CPUs all the same: --device cpu"

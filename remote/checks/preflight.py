@@ -4,8 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from inventories.machine import Machine
 from remote.checks import fast_network, gpu_use
-from remote.checks.facts import Facts
-from remote.checks.finding import (
+from remote.checks.gpu_use import Expected
+from remote.checks.probe import ProbeAnswer
+from remote.checks.probe_findings import probed
+from remote.facts import Facts
+from remote.findings import (
     LOOPBACK,
     Finding,
     alike_together,
@@ -14,9 +17,6 @@ from remote.checks.finding import (
     not_the_first,
     sentence,
 )
-from remote.checks.gpu_use import Expected
-from remote.checks.probe import ProbeAnswer
-from remote.checks.probe_findings import probed
 from remote.launchers import DEFAULT, launcher_of, nccl
 from remote.shared.constants import RENDEZVOUS_PORTS
 

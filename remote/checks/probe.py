@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from inventories.clocks import MAX_RETRIES, Watch, awake_s, wait_awake
 from remote.errors import BadAnswer, NodeFailed
-from remote.sessions.fanout import fan_out
+from remote.fanout import fan_out
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames

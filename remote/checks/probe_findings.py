@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 
 from inventories.machine import Machine
-from remote.checks.facts import Facts
-from remote.checks.finding import LOOPBACK, Finding, not_the_first
 from remote.checks.probe import Health, ProbeAnswer, StaleProcess
 from remote.checks.probe_summary import unreachable
+from remote.facts import Facts
+from remote.findings import LOOPBACK, Finding, not_the_first
 from remote.firewall import may_drop_outgoing
 
 MIN_INODES = 1000

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from remote.checks.finding import Finding, listed, named
 from remote.checks.probe import Attempt, ProbeAnswer
+from remote.findings import Finding, listed, named
 from remote.firewall.steps import SUDO
 from remote.shared.constants import CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 

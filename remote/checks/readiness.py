@@ -11,9 +11,9 @@ from typing import Any, Literal
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.checks.facts import Driver, Facts, gather
-from remote.checks.finding import KERNEL_LOG
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
+from remote.facts import Driver, Facts, gather
+from remote.findings import KERNEL_LOG
 from remote.launchers.nccl import cluster_network, joins_cluster_network
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node

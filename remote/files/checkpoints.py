@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from inventories.run import Checkpoints, Run, RunNode
+from inventories.runs.run import Checkpoints, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files.pull import take_in
 from remote.files.receive import FileReceiver

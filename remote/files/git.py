@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories.run import Commit
+from inventories.runs.run import Commit
 from remote.errors import SyncRefused
 
 GIT_S = 300.0

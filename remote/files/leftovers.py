@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from inventories.disk.codec import from_json
+from inventories.codec import from_json
 from inventories.errors import CorruptFile
 from remote.errors import BadAnswer
 from remote.sessions.limits import Bounds

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inventories.gpu_driver import DriverPlan
-from remote.checks.facts import Facts
-from remote.checks.finding import KERNEL_LOG, listed
+from inventories.specs.gpu_driver import DriverPlan
 from remote.checks.readiness import MISMATCH, driver_problem, driver_state
+from remote.facts import Facts
+from remote.findings import KERNEL_LOG, listed
 from remote.sessions.wait_for_boot import span
 from remote.shared.constants import NODE_FOLDER
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
-from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
+from inventories.specs.gpu_driver import DriverPlan
 from remote.checks import readiness
-from remote.checks.facts import Facts, gather
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed
+from remote.facts import Facts, gather
 from remote.gpu_driver import decision
 from remote.gpu_driver.decision import Limits, Look
 from remote.sessions.limits import Bounds

@@ -14,9 +14,9 @@ from remote.errors import UnknownLauncher
 if TYPE_CHECKING:
     from inventories.disk.store import ClusterFolder
     from inventories.machine import Machine
-    from inventories.run import Run, RunNode
-    from remote.checks.facts import Facts
-    from remote.checks.finding import Finding
+    from inventories.runs.run import Run, RunNode
+    from remote.facts import Facts
+    from remote.findings import Finding
     from remote.launchers.rank_command import Script
     from remote.sessions.session import Node
 
@@ -61,7 +61,7 @@ class Service(ABC):
         env: Mapping[str, str],
     ) -> dict[str, dict[str, Any]]:
         """Return what each node's supervisor is given, by node. `code`: the project's folder by node."""
-        from remote.checks.facts import cores_of_a_node
+        from remote.facts import cores_of_a_node
 
         cores = cores_of_a_node(facts)
         return {

@@ -8,9 +8,9 @@ from typing import Any
 
 from inventories.machine import Machine
 from inventories.ray_in_pods import RAY_VERSION
-from inventories.run import Run, RunNode
-from remote.checks.facts import Facts
+from inventories.runs.run import Run, RunNode
 from remote.errors import BadAnswer, RayNotReady
+from remote.facts import Facts
 from remote.launchers import Service, nccl
 from remote.launchers import ray_commands as commands
 from remote.launchers.rank_command import Script

@@ -6,7 +6,7 @@ lead to the other nodes it can't know. Names and meanings: NVIDIA's "NCCL Enviro
 
 from collections.abc import Mapping
 
-from remote.checks.facts import Facts, RdmaDevice
+from remote.facts import Facts, RdmaDevice
 
 SOCKETS = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}
 """One TCP connection carries some 10 Gbps at best, and by default NCCL opens one. NVIDIA names 4 and 4 for

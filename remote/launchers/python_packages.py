@@ -6,8 +6,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from remote.checks.facts import Facts
-from remote.checks.finding import Finding, not_the_first
+from remote.facts import Facts
+from remote.findings import Finding, not_the_first
 
 
 def same_torch(facts: Mapping[str, Facts]) -> list[Finding]:

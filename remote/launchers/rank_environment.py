@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from inventories.run import Run, RunNode
-from remote.checks.facts import Facts
+from inventories.runs.run import Run, RunNode
+from remote.facts import Facts
 from remote.launchers import nccl
 from remote.shared.constants import (
     COMMIT_VARIABLE,

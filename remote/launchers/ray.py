@@ -10,9 +10,9 @@ from typing import Any
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from inventories.ray_in_pods import RAY_VERSION
-from inventories.run import Run, RunNode
-from remote.checks.facts import Facts, cores_of_a_node
-from remote.checks.finding import Finding, not_the_first
+from inventories.runs.run import Run, RunNode
+from remote.facts import Facts, cores_of_a_node
+from remote.findings import Finding, not_the_first
 from remote.launchers import Launcher, Say, Service, kuberay, ray_cluster
 from remote.launchers import ray_commands as commands
 from remote.launchers.python_packages import not_installed, older

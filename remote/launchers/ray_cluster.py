@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from inventories.machine import Machine
-from remote.checks.facts import Facts, cores_of_a_node
 from remote.errors import BadAnswer, RayNotReady
+from remote.facts import Facts, cores_of_a_node
+from remote.fanout import fan_out, values
 from remote.launchers import ray_commands as ray
-from remote.sessions.fanout import fan_out, values
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
-from remote.checks.facts import Facts
+from inventories.runs.run import Run, RunNode
+from remote.facts import Facts
 from remote.launchers import launch_spec, nccl
 from remote.launchers.rank_command import Script
 from remote.launchers.rank_environment import rank_environment

@@ -1,4 +1,4 @@
-"""What ended a node's part in a run, as the node knows it: some of the reasons in `inventories/end_reasons.py`."""
+"""Reasons for the end of a node's part in a run, as a node knows them: some of `inventories/runs/end_reasons.py`."""
 
 from typing import Any, Dict
 

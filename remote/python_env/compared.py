@@ -6,8 +6,8 @@ Torch and NCCL are not of it: the preflight refuses a run whose nodes have diffe
 import re
 from collections.abc import Mapping
 
-from remote.checks.facts import Facts
-from remote.checks.finding import Finding, listed
+from remote.facts import Facts
+from remote.findings import Finding, listed
 from remote.python_env.backend import OLDEST_DRIVER, version
 
 CPU_BUILD = "+cpu"

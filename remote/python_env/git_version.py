@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from datetime import date
 
-from inventories.run import Commit
+from inventories.runs.run import Commit
 from remote.files.git import Described
 
 UNKNOWN = "0"

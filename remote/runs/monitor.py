@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from inventories.clocks import awake_s, back_for_s, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
-from inventories.end_reasons import Ended, Reason
 from inventories.machine import Machine
-from inventories.run import NodeEnding, NodeRecord, RankRecord, Run
+from inventories.runs.end_reasons import Ended, Reason
+from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run
 from remote.end_sentences import sentence
 from remote.ending_sentences import ended_lines, interrupt_text, waiting_text
 from remote.errors import BadAnswer, ConnectionLost, DiskFull, MachineGone, NodeFailed, RemoteError
 from remote.files import checkpoints
-from remote.files.mirror import Mirror
+from remote.runs.mirror import Mirror
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Lines, Observer
 from remote.runs.outputs import wanted_outputs

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inventories.disk.codec import from_json
+from inventories.codec import from_json
 from inventories.disk.store import ClusterFolder
-from inventories.end_reasons import Reason
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import NodeRecord, Run, RunNode
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
+from remote.fanout import fan_out
 from remote.runs.reasons_of_nodes import OF_A_NODE, problem
 from remote.sessions.connect import connect
-from remote.sessions.fanout import fan_out
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from inventories.codec import dump, load
 from inventories.disk import lock
-from inventories.disk.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import RunFolder
-from inventories.outputs import NodeOutputs, OutsidePath, WrittenFile
-from inventories.run import Run, RunNode, RunOptions
+from inventories.runs.outputs import NodeOutputs, OutsidePath, WrittenFile
+from inventories.runs.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.shared.checkpoint_sets import sets_in
 from remote.shared.trees import matches

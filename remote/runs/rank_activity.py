@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inventories.disk.codec import from_json
+from inventories.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.run import RankRecord, Run, RunNode
+from inventories.runs.run import RankRecord, Run, RunNode
 from remote.errors import BadAnswer
+from remote.fanout import fan_out
 from remote.sessions.connect import connect
-from remote.sessions.fanout import fan_out
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from inventories.run import RankRecord, Run
+from inventories.runs.run import RankRecord, Run
 from remote.ending_sentences import ranks_text
 
 SHOWN_AFTER_S = 5.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from inventories.end_reasons import STOPS, Ended, Reason
+from inventories.runs.end_reasons import STOPS, Ended, Reason
 
 OF_A_NODE: Mapping[Reason, tuple[str, ...]] = {
     Reason.NOT_STARTED: ("program",),

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import psutil
 
+from inventories.codec import dump, from_json, load
 from inventories.disk import lock
-from inventories.disk.codec import dump, from_json, load
 from inventories.disk.files import write_atomic
 from inventories.disk.store import RunFolder
 from inventories.errors import CorruptFile
-from inventories.outputs import NodeOutputs
-from inventories.run import NodeEnding, NodeRecord, RankRecord, Run, RunNode, RunOptions
+from inventories.runs.outputs import NodeOutputs
+from inventories.runs.run import NodeEnding, NodeRecord, RankRecord, Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs

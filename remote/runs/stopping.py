@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Thread
 
 from inventories.clocks import awake_s
-from inventories.end_reasons import Reason
-from inventories.run import RunNode
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import RunNode
 from remote.errors import NodeFailed, RemoteError
 from remote.runs.node_state import stop_on_node
 from remote.runs.observer import Observer

@@ -10,8 +10,8 @@ from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, RemoteError, Unreachable
+from remote.fanout import fan_out
 from remote.sessions.connect import connect
-from remote.sessions.fanout import fan_out
 from remote.sessions.limits import TALK_BYTES, Bounds
 from remote.sessions.session import Node
 

@@ -7,7 +7,7 @@ from inventories.clocks import awake_s, retry_if_away
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import MachineGone, Unreachable
-from remote.sessions.fanout import Outcome, fan_out
+from remote.fanout import Outcome, fan_out
 from remote.sessions.session import Node
 from remote.transport import open_transport
 from remote.transport.tcp import has_route

@@ -92,6 +92,7 @@ START_LABEL = "gpuctl-start"
 
 # The preflight's probe.
 RENDEZVOUS_PORTS = range(20000, 30000)
+"""Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
 CONNECT_TIMEOUT_S = 4.0
 """A lost SYN is sent again after 1 and 3 s, and after some 3 s it is known that nobody has an address."""
 EXCHANGE_TIMEOUT_S = 8.0

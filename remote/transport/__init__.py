@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 NO_STATUS = -1
 """Exit status of a command that a signal ended, or whose connection broke."""
 
-TRANSPORTS = {"ssh": "remote.transport.ssh", "pod": "remote.transport.pod"}
+TRANSPORTS = {"ssh": "remote.transport.ssh", "pod": "remote.transport.pods.pod"}
 """Name in the inventory → module."""
 
 

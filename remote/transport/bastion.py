@@ -14,7 +14,7 @@ from inventories.bastion import Bastion
 from inventories.errors import InvalidInput
 from inventories.user_ssh import CONFIG, SshSettings, read_settings
 from remote.errors import AuthenticationFailed, HostKeyRejected, Unreachable
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from remote.transport.keys import KeyLogin, NoKey, SecondFactor, TooManyKeys, offer_of
 from remote.transport.paramiko_errors import hung_up
 from remote.transport.retry import HungUp, retry_hang_ups
@@ -57,7 +57,7 @@ def _connect(bastion: Bastion, way: SshSettings, timeout_s: float) -> paramiko.S
     login = KeyLogin(way.user, offer_of(None, lambda: way), timeout_s)
     try:
         for name, key in keys.items():
-            client.get_host_keys().add(host_keys.host_pattern(way.host, way.port), name, key)
+            client.get_host_keys().add(known_hosts.host_pattern(way.host, way.port), name, key)
         _log_in(client, way, stream, where, timeout_s, login)
     except BaseException:
         client.close()
@@ -73,9 +73,9 @@ def _connect(bastion: Bastion, way: SshSettings, timeout_s: float) -> paramiko.S
 
 def _trusted_keys(way: SshSettings, where: str) -> Mapping[str, paramiko.PKey]:
     """The host's keys in the user's files, the kind first that is to be asked for."""
-    files = way.known_hosts or host_keys.USER_FILES
-    name = host_keys.known_name(way)
-    keys = host_keys.find_keys(host_keys.read(files), name)
+    files = way.known_hosts or known_hosts.USER_FILES
+    name = known_hosts.known_name(way)
+    keys = known_hosts.find_keys(known_hosts.read(files), name)
     if keys:
         return dict(sorted(keys.items(), key=lambda item: item[0] != "ssh-ed25519"))
     port = [] if way.port == 22 else ["-p", str(way.port)]
@@ -116,7 +116,7 @@ def _log_in(
     except AuthenticationFailed as error:
         raise AuthenticationFailed(f"{where}: {error}") from error
     except paramiko.BadHostKeyException as error:
-        name = host_keys.known_name(way)
+        name = known_hosts.known_name(way)
         raise HostKeyRejected(
             f"{where}: its host key has changed: expected {error.expected_key.fingerprint}, got "
             f"{error.key.fingerprint}. Nothing was sent. If it was made new, `ssh-keygen -R {shlex.quote(name)}` "

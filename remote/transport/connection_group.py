@@ -8,7 +8,7 @@ from fabric.exceptions import GroupException
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.sessions.fanout import MAX_AT_ONCE, fan_out
+from remote.fanout import MAX_AT_ONCE, fan_out
 from remote.transport.pinned_connection import PinnedConnection
 
 

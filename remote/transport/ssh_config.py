@@ -8,7 +8,7 @@ from inventories.bastion import read_bastion
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
 from inventories.user_ssh import CONFIG, read_settings
-from remote.transport.host_keys import USER_FILES
+from remote.transport.known_hosts import USER_FILES
 
 KEEPALIVE_S = 15
 KEEPALIVES = 4

@@ -37,7 +37,7 @@ from gpuctl.workflow.clusters.clean.clean import Seen
 from gpuctl.workflow.clusters.clean.what_to_clean import Choice
 from gpuctl.workflow.clusters.leftovers import offer
 from gpuctl.workflow.machines.thread_output import thread_output
-from inventories.disk.codec import plain
+from inventories.codec import plain
 from inventories.disk.store import Store
 from inventories.machine import Inventory, Machine
 

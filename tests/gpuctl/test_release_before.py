@@ -12,8 +12,8 @@ from gpuctl.command_line import cli
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.runs.collect import attach
 from inventories.disk.store import RunFolder, Store
-from inventories.end_reasons import Ended, Reason
 from inventories.machine import Inventory
+from inventories.runs.end_reasons import Ended, Reason
 from remote.runs.node_state import record_of_end
 from remote.runs.observer import Observer
 from remote.runs.run_files import read_node_records

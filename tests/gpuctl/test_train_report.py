@@ -9,8 +9,8 @@ import pytest
 from gpuctl.app import App
 from gpuctl.commands.train import report
 from inventories.disk.store import Store
-from inventories.end_reasons import Reason
-from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 
 @pytest.fixture

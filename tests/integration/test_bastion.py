@@ -8,9 +8,9 @@ from support import Gpuctl
 
 from inventories.disk.store import Store
 from inventories.machine import Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.local.provider import LocalProvider
-from remote.transport.host_keys import render
+from remote.transport.known_hosts import render
 
 pytestmark = pytest.mark.slow
 

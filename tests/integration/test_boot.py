@@ -26,19 +26,19 @@ from support import wait_for
 from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
-from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
+from inventories.specs.gpu_driver import DriverPlan
 from provision.local import processes, state
 from provision.local.processes import CLUSTER_MARK, HOST_MARK, Mark
 from provision.local.start import PROGRAM
 from provision.ssh_keys import new_key
 from remote.checks import readiness
-from remote.checks.facts import gather
 from remote.errors import NotReady
+from remote.facts import gather
 from remote.gpu_driver.decision import Limits
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from tests.fakes.vms import Host, Net, lacking, vms
 
 pytestmark = pytest.mark.slow
@@ -269,7 +269,7 @@ def machine(net: Net) -> Machine:
 def folder(tmp_path: Path, machine: Machine) -> ClusterFolder:
     made = ClusterFolder(tmp_path / "cluster")
     made.make()
-    made.known_hosts_path.write_text(host_keys.render([machine]))
+    made.known_hosts_path.write_text(known_hosts.render([machine]))
     return made
 
 

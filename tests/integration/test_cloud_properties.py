@@ -17,7 +17,7 @@ from clouds import KINDS
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import CreateFailed, LeftBehind, NoCapacity, ProvisionError, RefusedPlan
 from provision.records import Target
 from provision.rented.tagged_clusters import reap

@@ -18,10 +18,10 @@ from support import Gpuctl, wait_for
 from gpuctl.app import App
 from gpuctl.workflow.machines.reach import Boot, Reached, reach
 from inventories.disk.store import ClusterFolder
-from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
+from inventories.specs.gpu_driver import DriverPlan
 from remote.gpu_driver.decision import Limits
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from tests.fakes import apt_mirror
 from tests.fakes.vms import Host, Net, lacking, vms
 from tests.vm_support import end_of
@@ -95,7 +95,7 @@ def reached(
     machines = [machine_of(host, rank, gpus[rank]) for rank, host in enumerate(net.hosts)]
     cluster = ClusterFolder(folder / "cluster")
     cluster.make()
-    cluster.known_hosts_path.write_text(host_keys.render(machines))
+    cluster.known_hosts_path.write_text(known_hosts.render(machines))
     boot = Boot(
         timeout_s=60, console=lambda _: None, hourly_usd=2.0, made=frozenset(host.name for host in net.hosts)
     )

@@ -8,7 +8,7 @@ import pytest
 from support import Gpuctl
 
 from inventories.disk.store import Store
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from remote.transport.connection_group import PinnedGroup
 from remote.transport.pinned_connection import PinnedConnection
 
@@ -113,7 +113,7 @@ def test_fab_ends_at_an_interrupt(project: Gpuctl) -> None:
 def test_64_connections_open_at_once_from_threads(cluster: Gpuctl) -> None:
     folder = Store(cluster.home).cluster("default")
     (machine, *_) = folder.load().machines
-    assert host_keys.host_pattern(machine.host, machine.port) in folder.known_hosts_path.read_text()
+    assert known_hosts.host_pattern(machine.host, machine.port) in folder.known_hosts_path.read_text()
     many = [replace(machine, name=f"box-{number}", rank=number) for number in range(64)]
     for _ in range(3):
         with PinnedGroup(many, folder, at_once=64) as group:

@@ -18,7 +18,7 @@ from inventories.disk.store import Store
 from inventories.machine import Machine
 from provision.kubernetes.objects import RANK
 from remote.errors import AuthenticationFailed, ConnectionLost, Unreachable
-from remote.transport import pod as pod_transport
+from remote.transport.pods import pod as pod_transport
 from tests.fakes.kube.samples import namespace, ray_cluster, secret
 from tests.kube.client import Refused
 from tests.kube.cluster import Cluster, kube_cluster, lacking

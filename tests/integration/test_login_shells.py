@@ -9,10 +9,10 @@ import pytest
 
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
-from remote.checks import facts
+from remote import facts
 from remote.errors import ConnectionLost, NodeFailed, NoPython, ShellFailed
 from remote.sessions.connect import connect
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from tests.fakes.vms import Host, lacking, vms
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason=lacking() or "")]
@@ -39,7 +39,7 @@ def twice(host: Host, machine: Machine, folder: Path, *, runs: bool = True, erro
     """Ask for facts with the first command of a connection, and with a later one; then run a person's command."""
     cluster = ClusterFolder(folder / "cluster")
     cluster.make()
-    cluster.known_hosts_path.write_text(f"{host_keys.host_pattern(machine.host, 22)} {host.host_key}\n")
+    cluster.known_hosts_path.write_text(f"{known_hosts.host_pattern(machine.host, 22)} {host.host_key}\n")
     node = connect(machine, cluster)
     try:
         assert facts.gather(node, ()).boot_id == facts.gather(node, ()).boot_id

@@ -22,7 +22,8 @@ from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, HostKeyRejected
 from remote.sessions.connect import connect
 from remote.transport.connection_group import PinnedGroup
-from remote.transport.host_keys import pin, render
+from remote.transport.host_keys import pin
+from remote.transport.known_hosts import render
 from remote.transport.pinned_connection import PinnedConnection
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")

@@ -16,7 +16,7 @@ from inventories.ansible.inventory import read_hosts_file
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, Unreachable
 from remote.sessions.connect import connect
-from remote.transport import host_keys, ssh_config
+from remote.transport import host_keys, known_hosts, ssh_config
 from remote.transport.paramiko_errors import ALGORITHMS
 
 pytestmark = [pytest.mark.slow, needs_sshd]
@@ -255,7 +255,7 @@ def test_aliases_and_proxies_of_the_configuration_are_followed(
     (machine,) = read_hosts_file(hosts)
     assert (machine.host, machine.port, machine.ssh_alias) == ("127.0.0.1", server.port, "gpu")
     assert (machine.bastion, machine.private_ip) == ("inner", "127.0.0.1")
-    pinned = host_keys.pin(machine, host_keys.USER_FILES, accept_new=False)
+    pinned = host_keys.pin(machine, known_hosts.USER_FILES, accept_new=False)
     assert pinned.host_key == server.host_key
     assert greeting(server, pinned) == b"hello\n"
     cluster = server.cluster(pinned)

@@ -7,9 +7,9 @@ import pytest
 import inventories
 from inventories.ansible.inventory import read_hosts_file
 from inventories.machine import Machine
-from inventories.setup_steps import SetupStep
-from inventories.spec import Spec
-from inventories.validate import read_spec
+from inventories.specs.setup_steps import SetupStep
+from inventories.specs.spec import Spec
+from inventories.specs.validate import read_spec
 
 SAMPLES = Path(inventories.__file__).parent / "samples"
 

@@ -13,7 +13,7 @@ import pytest
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.local.provider import LocalProvider
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import DriverPlan, unknown_branch
 from inventories.machine import Inventory
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import DriverPlan, unknown_branch
+from inventories.specs.spec import Spec
 from provision.errors import RefusedPlan
 from provision.hosts import HostsProvider
 

@@ -8,7 +8,7 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, PROVIDERS
 from provision.errors import ProvisionError, UnknownShape
 from provision.pricing.catalog import SHAPES

@@ -7,7 +7,7 @@ import pytest
 
 from inventories.disk.store import Store
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import PROVIDERS
 from provision.registry import load
 from provision.unsupported_options import OPTIONS, refuse_unsupported

@@ -7,11 +7,11 @@ import pytest
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.local.provider import LocalProvider
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
-from remote.transport import host_keys
+from remote.transport import known_hosts
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def node(host: Machine, tmp_path: Path) -> Iterator[Node]:
     pinned = ClusterFolder(tmp_path / "pinned")
     pinned.make()
-    pinned.known_hosts_path.write_text(host_keys.render([host]))
+    pinned.known_hosts_path.write_text(known_hosts.render([host]))
     node = connect(host, pinned)
     yield node
     node.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from node_facts import facts
 
-from remote.checks.facts import over
 from remote.errors import BadAnswer
+from remote.facts import over
 from remote.files.tree import read_tree, tree_of
 from remote.node.environments import within
 from remote.python_env import git_version, project, requirements

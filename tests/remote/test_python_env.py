@@ -9,8 +9,8 @@ from zipfile import ZipFile
 import pytest
 from node_facts import facts
 
-from remote.checks.facts import Facts
 from remote.errors import DiskFull, PreflightFailed
+from remote.facts import Facts
 from remote.node.environments import missing_wheels, wheel_files
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings

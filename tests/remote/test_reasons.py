@@ -2,7 +2,7 @@
 
 import pytest
 
-from inventories.end_reasons import STOPS, Cause, Ended, EndFacts, Reason
+from inventories.runs.end_reasons import STOPS, Cause, Ended, EndFacts, Reason
 from remote.end_sentences import sentence
 from remote.node import end_reasons as on_a_node
 from remote.runs.reasons_of_nodes import OF_A_NODE, OF_A_RANK

@@ -66,7 +66,7 @@ def file_with_cluster(app: App) -> Path | None:
     if app.job_path is None:
         return None
     from gpuctl.command_line.job_file.read import read_job
-    from inventories.spec import Spec
+    from inventories.specs.spec import Spec
 
     spec = read_job(app.job_path).spec
     if spec is None or spec.cluster != app.options.cluster or spec == Spec(cluster=spec.cluster):

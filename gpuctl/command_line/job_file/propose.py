@@ -10,12 +10,12 @@ from typing import Any
 
 from gpuctl.command_line.job_file.look import Data, Entry, find_data, find_entry, find_requirements
 from gpuctl.errors import Usage
-from inventories.disk.codec import plain
+from inventories.codec import plain
 from inventories.disk.store import Store
 from inventories.errors import InventoryError
-from inventories.job_file import NAME
 from inventories.machine import Inventory
-from inventories.spec import DEFAULT_CLUSTER
+from inventories.specs.job_file import NAME
+from inventories.specs.spec import DEFAULT_CLUSTER
 from remote.files.tree import human_bytes, read_tree, root_of
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")

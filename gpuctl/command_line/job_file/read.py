@@ -14,9 +14,9 @@ from gpuctl.environment_variables import variable
 from gpuctl.errors import GpuctlError
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.job_file import repository_above
-from inventories.spec import Spec
-from inventories.validate import CLUSTER, check_cluster_name, spec_at, spec_keys
+from inventories.specs.job_file import repository_above
+from inventories.specs.spec import Spec
+from inventories.specs.validate import CLUSTER, check_cluster_name, spec_at, spec_keys
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 NO_LIST = "it should be a list, each item after '- '."

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from gpuctl.command_line.job_file.keys import ARGUMENTS, ENVIRONMENT, RUN, SCRIPT, TOP, Key, option_keys
-from inventories import spec
-from inventories.job_file import NAME
-from inventories.spec import Spec
-from inventories.validate import CLUSTER, spec_keys
+from inventories.specs import spec
+from inventories.specs.job_file import NAME
+from inventories.specs.spec import Spec
+from inventories.specs.validate import CLUSTER, spec_keys
 
 Schema = dict[str, Any]
 SECTIONS = {

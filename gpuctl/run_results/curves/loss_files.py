@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from inventories.outputs import OutputFile
-from inventories.run import LossSource
+from inventories.runs.outputs import OutputFile
+from inventories.runs.run import LossSource
 
 Curve = dict[int, float]
 """Step → loss."""

@@ -14,8 +14,8 @@ from typing import Literal
 from gpuctl.run_results.curves.loss_files import Curve, losses_from_files
 from gpuctl.run_results.curves.script_losses import thinned
 from inventories.disk.store import RunFolder
-from inventories.outputs import OutputFile
-from inventories.run import LossSource, TrainSummary
+from inventories.runs.outputs import OutputFile
+from inventories.runs.run import LossSource, TrainSummary
 from remote.shared.constants import RANK_LOG
 
 FIRST_BYTES, LOG_BYTES = 1000**2, 16 * 1000**2

@@ -14,8 +14,8 @@ from gpuctl.run_results import metrics
 from gpuctl.run_results.failures.rank_end import ASKED, ECHOES, rank_end
 from gpuctl.run_results.metric_names import Line
 from gpuctl.text import clean, for_cluster
-from inventories.end_reasons import Ended, Reason
-from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run
+from inventories.runs.end_reasons import Ended, Reason
+from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run
 from remote.end_sentences import sentence
 
 SUSPICION = {

@@ -13,7 +13,7 @@ from gpuctl.run_results.failures.root_cause import ON_REQUEST, RootCause, carrie
 from gpuctl.run_results.failures.stacks import collective
 from gpuctl.run_results.failures.tracebacks import Link, Thrown, chains, plain_lines, unprefixed
 from gpuctl.text import clean
-from inventories.end_reasons import Cause, Reason
+from inventories.runs.end_reasons import Cause, Reason
 from remote.shared.constants import CODE, NODE_FOLDER
 
 MOST_SAID = 300

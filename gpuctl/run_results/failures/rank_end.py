@@ -10,8 +10,8 @@ from gpuctl.run_results.failures import log_errors
 from gpuctl.run_results.failures.stacks import crashed_at
 from gpuctl.run_results.metric_names import Line
 from gpuctl.text import clean
-from inventories.end_reasons import Cause, Ended, EndFacts, Reason
-from inventories.run import RankRecord
+from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.runs.run import RankRecord
 
 ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
 """They tell only that another rank is gone, or does not come."""

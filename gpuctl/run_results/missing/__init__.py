@@ -7,9 +7,9 @@ from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_pac
 from gpuctl.run_results.missing.repository import how_to_know_commit
 from gpuctl.run_results.missing.settings import how_to_set
 from inventories.disk.store import RunFolder, Store
-from inventories.end_reasons import Reason
 from inventories.errors import InventoryError
-from inventories.run import Result
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Result
 from remote.errors import RemoteError
 
 

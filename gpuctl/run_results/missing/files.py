@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuctl.run_results.failures.log_errors import path_not_found
 from gpuctl.text import clean
-from inventories.run import RunOptions
+from inventories.runs.run import RunOptions
 from remote.files.tree import Tree, instead_of_sending, read_tree
 from remote.shared.constants import CODE, NODE_FOLDER
 

@@ -2,7 +2,7 @@
 
 import re
 
-from inventories.run import Commit, FirstError
+from inventories.runs.run import Commit, FirstError
 from remote.shared.constants import COMMIT_VARIABLE, DIRTY_VARIABLE
 
 _ASKED_GIT = re.compile(

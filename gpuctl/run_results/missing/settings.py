@@ -3,7 +3,7 @@
 import os
 import re
 
-from inventories.run import FirstError
+from inventories.runs.run import FirstError
 
 _LOGINS = (
     (

@@ -14,7 +14,7 @@ from gpuctl.scripts.sources import names_in
 from gpuctl.text import clean
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.run import FirstError, Result, Run, RunNode
+from inventories.runs.run import FirstError, Result, Run, RunNode
 from remote.runs.run_files import tail
 from remote.shared.constants import NODE_FOLDER, RUNS
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import CLOUDS, RENTED, base_of
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider

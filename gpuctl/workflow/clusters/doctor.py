@@ -12,7 +12,7 @@ from typing import Any
 from gpuctl.app import App
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import ProvisionError
 from provision.findings import Finding
 

@@ -16,10 +16,10 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
-    from remote.checks.finding import Finding
     from remote.checks.gpu_use import Expected
     from remote.checks.probe import ProbeAnswer
+    from remote.facts import Facts
+    from remote.findings import Finding
     from remote.sessions.session import Node
 
 NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpuctl up --python PATH"
@@ -89,8 +89,8 @@ def _connect(
 
 
 def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
-    from remote.checks import facts
-    from remote.sessions.fanout import fan_out
+    from remote import facts
+    from remote.fanout import fan_out
 
     peers = tuple(node.machine.private_ip for node in nodes.values())
     guarded = may_stand_between([node.machine for node in nodes.values()])
@@ -109,9 +109,9 @@ def _with_environment(
 
     Where a machine names none, that is the newest environment which all such machines have.
     """
-    from remote.checks.facts import with_environment
+    from remote.facts import with_environment
+    from remote.fanout import fan_out
     from remote.python_env.building import ready_environments
-    from remote.sessions.fanout import fan_out
 
     bare = {
         name: node for name, node in nodes.items() if not node.machine.python and facts[name].torch is None

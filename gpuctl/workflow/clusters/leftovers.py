@@ -16,10 +16,10 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
 from remote.errors import RemoteError
+from remote.fanout import MAX_AT_ONCE
 from remote.files.leftovers import Leftovers, look
 from remote.files.tree import human_bytes
 from remote.sessions.connect import connect
-from remote.sessions.fanout import MAX_AT_ONCE
 from remote.shared.constants import NODE_FOLDER
 
 ANSWER_S = 6.0

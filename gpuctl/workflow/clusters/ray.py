@@ -62,8 +62,8 @@ def status(app: App) -> dict[str, Any]:
 
 def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
     """The cluster, and by name of the machines that answer whether Ray runs there and on which ports."""
+    from remote.fanout import fan_out, values
     from remote.launchers import kuberay
-    from remote.sessions.fanout import fan_out, values
 
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)

@@ -25,7 +25,7 @@ from provision.records import EndGuard
 from provision.registry import load
 from provision.rented import ends
 from provision.rented.state import CloudState
-from remote.sessions.fanout import fan_out, values
+from remote.fanout import fan_out, values
 
 UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes what there is"
 

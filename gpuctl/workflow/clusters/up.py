@@ -32,9 +32,9 @@ from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
-from inventories.gpu_driver import NO_DRIVER
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER
+from inventories.specs.spec import Spec
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider
@@ -424,7 +424,7 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
     Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
     """
     from remote.errors import HostKeyRejected
-    from remote.transport import host_keys
+    from remote.transport import host_keys, known_hosts
 
     had = {(machine.host, machine.port): machine.host_key for machine in (before.machines if before else ())}
     pinned = []
@@ -436,7 +436,7 @@ def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKe
         text, pattern, _ = host_keys.user_knowledge(machine, trust.files)
         kind, data = key.split()[:2]
         # A host has keys of several kinds: only another one of the same kind contradicts.
-        if host_keys.find(text, pattern).get(kind, data) != data:
+        if known_hosts.find(text, pattern).get(kind, data) != data:
             raise HostKeyRejected(
                 f"{machine.name}: your known_hosts has another host key of {pattern} than the cluster has "
                 "pinned. Nothing was sent. If the machine was made new, `gpuctl down` forgets the pinned key, "

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s
-from inventories.spec import LEAST_TTL_S
+from inventories.specs.spec import LEAST_TTL_S
 from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import Prices

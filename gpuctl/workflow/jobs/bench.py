@@ -36,7 +36,7 @@ from gpuctl.workflow.runs.request.request import candidates_of, check_together, 
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
-from inventories.run import RunStatus
+from inventories.runs.run import RunStatus
 from remote.errors import RemoteError
 from remote.launchers import DEFAULT
 

@@ -30,7 +30,7 @@ from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.run import Run, RunStatus
+from inventories.runs.run import Run, RunStatus
 from remote.launchers import launcher_of
 from remote.shared.constants import OF_BENCH
 
@@ -184,7 +184,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
 
     Raises KeyboardInterrupt where a person stopped it, Failed where it failed.
     """
-    from remote.checks import facts
+    from remote import facts
     from remote.runs.run_files import read_metrics
 
     began, started_at = passed_s(), datetime.now(UTC)
@@ -236,9 +236,9 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
 
 def put_aside(ready: Ready) -> bool:
     """Have the nodes begin with what was sent alone; return whether runs of a script wrote anything else."""
+    from remote.fanout import fan_out, values
     from remote.files.earlier import Aside
     from remote.files.sync import sync
-    from remote.sessions.fanout import fan_out, values
 
     if ready.request.built_in:
         return False

@@ -24,15 +24,15 @@ from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.strategy.fitting import most_that_fit, ranks_on
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
-from inventories.end_reasons import Reason
 from inventories.errors import GpuctlError, InventoryError, Locked
 from inventories.machine import Inventory, Machine
-from inventories.run import Run
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from provision.waiting import Say
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
     from remote.launchers import Service
     from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node
@@ -225,7 +225,7 @@ class ElasticScaler:
 
         One that does not answer may be at work.
         """
-        from remote.sessions.fanout import fan_out
+        from remote.fanout import fan_out
 
         takes_part = launcher_of(self._request.mode).takes_part
         there = {_key(machine) for machine in inventory.machines}

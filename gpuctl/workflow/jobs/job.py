@@ -15,8 +15,8 @@ from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.text import plural
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
-from inventories.end_reasons import Reason
-from inventories.run import NodeRecord, Result, Run, RunNode
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import NodeRecord, Result, Run, RunNode
 
 WRONG_OPTIONS = 2
 """The exit status of a program that was given options which it does not know."""

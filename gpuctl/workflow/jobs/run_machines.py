@@ -25,8 +25,8 @@ from gpuctl.workflow.runs.unfinished_runs import OpenRun, how_it_stands, open_ru
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
-from inventories.run import Result, Run
-from inventories.spec import Spec
+from inventories.runs.run import Result, Run
+from inventories.specs.spec import Spec
 from provision.errors import NoCapacity, ProvisionError
 from provision.registry import load
 from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS

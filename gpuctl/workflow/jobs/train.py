@@ -45,11 +45,11 @@ from gpuctl.workflow.runs.task_files import with_task_files
 from inventories.clocks import passed_s
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.run import Run
+from inventories.runs.run import Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
     from remote.files.earlier import Aside
     from remote.launchers import Service
     from remote.sessions.session import Node

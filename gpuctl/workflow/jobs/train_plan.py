@@ -20,12 +20,12 @@ from gpuctl.workflow.runs.resume import resolve
 from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from gpuctl.workflow.runs.strategy.division import Division, division_of, lines
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
-from inventories.run import Run
+from inventories.runs.run import Run
 from remote.launchers import launcher_of
 from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS, RAY_JOB_CONFIG
 
 if TYPE_CHECKING:
-    from remote.checks.finding import Finding
+    from remote.findings import Finding
 
 RUN_ID = "RUN"
 """Stands for the id that a real run is given."""
@@ -112,9 +112,10 @@ def show_launch(app: App, request: TrainRequest) -> dict[str, Any]:
 
 def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     """Ask the nodes for their facts, and plan the launch as `train` does."""
-    from remote.checks import facts, preflight
+    from remote import facts
+    from remote.checks import preflight
+    from remote.fanout import fan_out, values
     from remote.files.sync import folder_in
-    from remote.sessions.fanout import fan_out, values
 
     request, point = resolve(app, request)
     folder = app.store.cluster(app.options.cluster)

@@ -15,9 +15,9 @@ from gpuctl.run_results.search import read_search
 from gpuctl.workflow.jobs.run_machines import run_machines
 from gpuctl.workflow.jobs.train import train
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, check_together
-from inventories.disk.codec import to_json
-from inventories.run import Result
-from inventories.search import Search
+from inventories.codec import to_json
+from inventories.runs.run import Result
+from inventories.runs.search import Search
 from remote.files.tree import read_tree, root_of
 from remote.launchers.rank_command import name_of_function, user_function
 

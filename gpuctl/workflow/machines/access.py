@@ -68,8 +68,8 @@ def execute(
     app: App, words: Sequence[str], rank: str | None, listener: Listener | None = None
 ) -> list[CommandResult]:
     """Run a command on the nodes at once; what came of it on each. `listener` hears the lines as they come."""
+    from remote.fanout import fan_out
     from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
     from remote.sessions.session import shell_command
 
     folder = app.store.cluster(app.options.cluster)
@@ -137,7 +137,7 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     if machine.transport != "pod":
         _refuse_key_of(machine)
         _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([told] if told else [])])
-    from remote.transport import pod_shell
+    from remote.transport.pods import pod_shell
 
     return pod_shell.run(machine, folder, told)
 
@@ -178,9 +178,9 @@ def push(
 
     None: into the place that it has in the copy of the current folder's project.
     """
+    from remote.fanout import fan_out, values
     from remote.files.sync import sync
     from remote.files.tree import human_bytes, read_everything, without_links_above
-    from remote.sessions.fanout import fan_out, values
 
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
@@ -246,10 +246,10 @@ def pull(
 
     `replace`: also files that exist there with other content.
     """
+    from remote.fanout import fan_out, values
     from remote.files.pull import conflicts, receive
     from remote.files.receive import FileReceiver
     from remote.files.tree import human_bytes
-    from remote.sessions.fanout import fan_out, values
 
     folder = app.store.cluster(app.options.cluster)
     try:

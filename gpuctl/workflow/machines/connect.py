@@ -8,8 +8,8 @@ from gpuctl.workflow.machines.setup_state import goes_on
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NotFound
-from inventories.job_file import describes, find
 from inventories.machine import Inventory, Machine
+from inventories.specs.job_file import describes, find
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -64,8 +64,8 @@ def connected(
     `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
     """
     from remote.errors import AuthenticationFailed, RemoteError, Unreachable
+    from remote.fanout import values
     from remote.sessions.connect import connect_all
-    from remote.sessions.fanout import values
 
     outcomes = connect_all(machines, folder)
     try:

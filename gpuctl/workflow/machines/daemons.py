@@ -30,7 +30,7 @@ def end_daemons(
     folder: ClusterFolder, machines: Mapping[str, Machine], launchers: Iterable[str] = tuple(LAUNCHERS)
 ) -> list[Ended]:
     """End the daemons of launchers on these machines, all at once. Empty where they never had any."""
-    from remote.sessions.fanout import fan_out
+    from remote.fanout import fan_out
 
     done: list[Ended] = []
     for name in launchers:

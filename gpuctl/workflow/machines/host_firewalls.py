@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.app import App
 from gpuctl.tables.view import View
 from gpuctl.text import plural
-from inventories.disk.codec import from_json
+from inventories.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory, Machine
 from provision.provider import Leftover
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
     from remote.sessions.session import Node
 
 OPENED, CLOSED = "firewall", "firewall closed"
@@ -98,7 +98,7 @@ def let_go(app: App, folder: ClusterFolder, before: Inventory, inventory: Invent
     `ended`: those that leave are no more, rules and all. What can't be done now is a note: `down` tries the former
     again, the next `train` the latter.
     """
-    from remote.sessions.fanout import fan_out
+    from remote.fanout import fan_out
 
     stay = {(machine.host, machine.port): machine for machine in inventory.machines}
     gone = {machine.name for machine in before.machines if (machine.host, machine.port) not in stay}
@@ -157,7 +157,7 @@ def _restore_all(
 
     `spare_runs`: a machine on which a run goes on is left as it is.
     """
-    from remote.sessions.fanout import fan_out
+    from remote.fanout import fan_out
 
     reached = {(machine.host, machine.port): machine for machine in known}
     here = {
@@ -202,8 +202,7 @@ def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
 
 def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
     """Take an owner's rules from one machine, and look whether they are gone; returns what was done."""
-    from remote import firewall
-    from remote.checks import facts
+    from remote import facts, firewall
     from remote.errors import NodeFailed
 
     with _connected(machine) as node:
@@ -221,8 +220,7 @@ def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
 
 def _keep_out(machine: Machine, inventory: Inventory, owner: str) -> bool:
     """Let none in on a machine but the inventory's others; whether there was something to do."""
-    from remote import firewall
-    from remote.checks import facts
+    from remote import facts, firewall
 
     others = tuple(one.private_ip for one in inventory.machines if one.name != machine.name)
     with _connected(machine) as node:
@@ -245,11 +243,11 @@ def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
 def _connected(machine: Machine) -> Iterator["Node"]:
     """A connection that trusts this machine's pinned key alone, whoever else is in the inventory now."""
     from remote.sessions.connect import connect
-    from remote.transport import host_keys
+    from remote.transport import known_hosts
 
     with TemporaryDirectory() as scratch:
         trusted = ClusterFolder(Path(scratch))
-        trusted.known_hosts_path.write_text(host_keys.render([machine]))
+        trusted.known_hosts_path.write_text(known_hosts.render([machine]))
         node = connect(machine, trusted, timeout_s=RESTORE_TIMEOUT_S)
     try:
         yield node

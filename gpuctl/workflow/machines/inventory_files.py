@@ -19,6 +19,6 @@ def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
 
 def pin_host_keys(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Write the known_hosts file with which connections to these machines are made."""
-    from remote.transport import host_keys
+    from remote.transport import known_hosts
 
-    write_atomic(folder.known_hosts_path, host_keys.render(machines).encode())
+    write_atomic(folder.known_hosts_path, known_hosts.render(machines).encode())

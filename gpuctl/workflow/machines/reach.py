@@ -12,12 +12,12 @@ from inventories.clocks import awake_s
 from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 
 if TYPE_CHECKING:
-    from remote.checks.facts import EndTimer, Facts
     from remote.errors import RemoteError
+    from remote.facts import EndTimer, Facts
     from remote.gpu_driver.decision import Limits
     from remote.gpu_driver.setup import Seen
     from remote.sessions.session import Node
@@ -73,8 +73,8 @@ def reach(
     it. `limits`: how long that is waited for; None: the usual ones. Raises the one machine's error, or
     SomeNodesFailed; of rented machines with the ends of their consoles.
     """
+    from remote.fanout import MAX_AT_ONCE, fan_out, values
     from remote.gpu_driver.decision import Limits
-    from remote.sessions.fanout import MAX_AT_ONCE, fan_out, values
 
     app.output.say(f"connecting to {plural(len(machines), 'machine')} …")
     work = _Work(app, folder, tuple(m.private_ip for m in machines), driver, limits or Limits())
@@ -249,7 +249,7 @@ def _with_end_timer(node: "Node", facts: "Facts", unit: str | None) -> "Facts":
 
 
 def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -> "Facts":
-    from remote.checks import facts
+    from remote import facts
     from remote.errors import BadAnswer, DiskFull, HomeNotWritable, NodeFailed, NoPython, ShellFailed
 
     try:
@@ -264,8 +264,8 @@ def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -
 
 def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
     """A note for each machine whose GPUs can't be used as they are, or that has fewer than its shape."""
-    from remote.checks.finding import KERNEL_LOG
     from remote.checks.readiness import driver_problem
+    from remote.findings import KERNEL_LOG
 
     for name, fact in found.items():
         wanted = machines[name].gpus or 0

@@ -146,7 +146,7 @@ class ReplacedPods:
 
 def _answering(folder: ClusterFolder, machines: Sequence[Machine]) -> frozenset[str]:
     """The names of those in which a command runs: a pod stays ready for a while after its node has died."""
-    from remote.sessions.fanout import fan_out
+    from remote.fanout import fan_out
 
     with connected(folder, machines, at_least=0) as nodes:
         outcomes = fan_out(lambda node: node.run("true", timeout_s=ANSWER_S).exit_code == 0, nodes)

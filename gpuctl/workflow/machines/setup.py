@@ -20,7 +20,7 @@ from gpuctl.text import clean, dollars, for_cluster, plural
 from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
-from inventories.setup_steps import SetupStep, digest
+from inventories.specs.setup_steps import SetupStep, digest
 
 if TYPE_CHECKING:
     from remote.fabfile import Fabfile, Step
@@ -199,8 +199,8 @@ class _Work:
 
     def _run_line(self, step: SetupStep) -> None:
         from remote.errors import ConnectionLost
+        from remote.fanout import fan_out
         from remote.sessions.connect import connect
-        from remote.sessions.fanout import fan_out
 
         def on_machine(machine: Machine) -> int:
             log = self._logs[machine.name]

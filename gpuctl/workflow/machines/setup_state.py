@@ -8,7 +8,7 @@ from gpuctl.text import for_cluster
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
-from inventories.setup_steps import SetupStep, digest
+from inventories.specs.setup_steps import SetupStep, digest
 
 READY = "ready"
 """In the journal: machines that an `up` called ready, by id."""

@@ -18,11 +18,11 @@ from gpuctl.workflow.runs.request.request import VISIBLE, TrainRequest
 from inventories.clocks import Timer, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
-from inventories.run import Result, Run
+from inventories.runs.run import Result, Run
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
     from remote.sessions.session import Node
 
 Line = Mapping[str, Any]
@@ -51,9 +51,9 @@ def measure(
     Raises KeyboardInterrupt where a person ended it.
     """
     from remote.errors import RemoteError
+    from remote.fanout import fan_out, values
     from remote.launchers.rank_command import BUILT_IN_FOLDER, Script, built_in_tree
     from remote.runs.run_files import read_metrics
-    from remote.sessions.fanout import fan_out, values
 
     script = Script(kind="built-in", target="train.allreduce")
     tree = built_in_tree()

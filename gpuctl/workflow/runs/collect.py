@@ -16,10 +16,10 @@ from gpuctl.workflow.runs.hangs.sentences import in_the_past
 from gpuctl.workflow.runs.hangs.watch import HangWatch, ask, kept
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
-from inventories.end_reasons import Cause, Ended, Reason
-from inventories.hang import Hang
 from inventories.machine import Machine
-from inventories.run import Checkpoints, FirstError, NodeRecord, Result, Run, Seconds
+from inventories.runs.end_reasons import Cause, Ended, Reason
+from inventories.runs.hang import Hang
+from inventories.runs.run import Checkpoints, FirstError, NodeRecord, Result, Run, Seconds
 
 if TYPE_CHECKING:
     from threading import Event

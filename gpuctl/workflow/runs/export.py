@@ -17,7 +17,7 @@ from gpuctl.workflow.runs.request.ask_built_in import answer_in
 from gpuctl.workflow.runs.runs import latest
 from inventories.disk.store import RunFolder
 from inventories.errors import NotFound
-from inventories.run import Run
+from inventories.runs.run import Run
 
 FORMATS = (".safetensors", ".pt")
 

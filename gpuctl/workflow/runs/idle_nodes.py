@@ -33,7 +33,7 @@ def connected_idle(
     Nodes report their runs only if the run leaves a choice of nodes. `fewer`: use all idle nodes if they are fewer,
     but not fewer than an elastic job needs. Raises PreflightFailed for too few idle nodes.
     """
-    from remote.checks.finding import named
+    from remote.findings import named
 
     min_count = (request.min_nodes or 1) if fewer else count
     with ExitStack() as connections:
@@ -69,8 +69,8 @@ def busy_runs(store: Store, nodes: Mapping[str, "Node"]) -> Mapping[str, str]:
 
 def _occupancies(nodes: Mapping[str, "Node"]) -> "Mapping[str, Occupancy]":
     """Ask each node which runs it is busy with."""
+    from remote.fanout import fan_out, values
     from remote.runs.node_state import occupancy
-    from remote.sessions.fanout import fan_out, values
 
     return values(fan_out(occupancy, nodes))
 
@@ -92,8 +92,8 @@ def _busy(store: Store, states: "Mapping[str, Occupancy]") -> Mapping[str, str]:
 
 def refusal(busy: Mapping[str, str], idle: Sequence[str], min_count: int) -> "PreflightFailed":
     """Return the error for too few idle nodes."""
-    from remote.checks.finding import cannot_start, named, sentence
     from remote.checks.preflight import still_active
+    from remote.findings import cannot_start, named, sentence
 
     lines = [f"{sentence(still_active(named(nodes), run))}" for run, nodes in _nodes_of(busy).items()]
     if idle:

@@ -23,13 +23,13 @@ from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
-from inventories.run import Commit, Result, Run, RunNode
+from inventories.runs.run import Commit, Result, Run, RunNode
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer
 from remote.shared.constants import NODE_FOLDER, RUNS
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
     from remote.launchers.rank_command import Script
     from remote.runs.monitor import RunMonitor
     from remote.sessions.session import Node

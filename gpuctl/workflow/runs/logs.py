@@ -13,7 +13,7 @@ from gpuctl.json_documents import LogLine
 from gpuctl.output import Output
 from gpuctl.workflow.runs.collect import attach, final_result
 from inventories.disk.store import RunFolder
-from inventories.run import Result, Run
+from inventories.runs.run import Result, Run
 from remote.shared.constants import RANK_LOG
 
 Emit: TypeAlias = Callable[[LogLine], None]

@@ -13,7 +13,7 @@ from gpuctl.tables.view import View
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint, has_them
 from inventories.disk.store import ClusterFolder, RunFolder, Store
-from inventories.run import BeganWith, Checkpoints, Run, RunNode
+from inventories.runs.run import BeganWith, Checkpoints, Run, RunNode
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -51,9 +51,9 @@ def take_back(
     view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
 ) -> None:
     """Remove from the run's nodes what was placed, or had begun to be. Ctrl-C has to wait for it."""
+    from remote.fanout import fan_out
     from remote.files import checkpoints
     from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
 
     targets = {part.name: part for part in receivers(run, point.found)}
 
@@ -80,8 +80,8 @@ def _place(
     point: ResumePoint,
     run: Run,
 ) -> None:
+    from remote.fanout import fan_out, values
     from remote.files import checkpoints
-    from remote.sessions.fanout import fan_out, values
 
     source = point.source
     assert source is not None

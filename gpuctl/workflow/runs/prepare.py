@@ -14,19 +14,19 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
-    from remote.checks.finding import Finding
     from remote.checks.gpu_use import Expected
+    from remote.facts import Facts
     from remote.files.earlier import Aside
     from remote.files.sync import Synced
     from remote.files.tree import Tree
+    from remote.findings import Finding
     from remote.sessions.session import Node
 
 
 def gather_facts(inventory: Inventory, nodes: "Mapping[str, Node]", *, on_cpu: bool) -> "Mapping[str, Facts]":
     """Ask all nodes for their facts. `on_cpu`: as if they had no GPUs."""
-    from remote.checks import facts
-    from remote.sessions.fanout import fan_out, values
+    from remote import facts
+    from remote.fanout import fan_out, values
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
@@ -61,10 +61,11 @@ def prepare(
     GPUs and none can be used. `env_names`: names of the variables that a person sets. `aside`: where what earlier
     runs wrote into the project's folder goes, if it would be lost.
     """
-    from remote.checks import finding, gpu_use, preflight
+    from remote.checks import gpu_use, preflight
+    from remote.fanout import fan_out, values
     from remote.files.sync import folder_in
+    from remote.findings import alike_together, sentence
     from remote.python_env import compared
-    from remote.sessions.fanout import fan_out, values
 
     for note in project.tree.notes:
         view.note(for_cluster(note, inventory.cluster))
@@ -93,8 +94,8 @@ def prepare(
     values(fan_out(lambda node: open_firewall(view, folder, inventory, node, facts[node.name]), beside or {}))
     ready = {name: fact for name, (fact, _, _) in done.items()}
     of_projects = [one for _, _, findings in done.values() for one in findings]
-    for one_finding in finding.alike_together([*of_projects, *compared.findings(ready)]):
-        view.note(finding.sentence(one_finding))
+    for finding in alike_together([*of_projects, *compared.findings(ready)]):
+        view.note(sentence(finding))
     sent = {name: synced for name, (_, synced, _) in done.items() if synced is not None}
     prepared = Prepared(
         facts=ready,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
     from remote.checks.gpu_use import Expected
+    from remote.facts import Facts
     from remote.files.earlier import EarlierFiles
 
 

@@ -17,7 +17,7 @@ from gpuctl.workflow.runs.runs import latest, no_runs
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
-from inventories.run import Result, Run, RunNode, RunOptions
+from inventories.runs.run import Result, Run, RunNode, RunOptions
 from remote.files.tree import without_links_above
 from remote.shared.constants import HANG_OFF
 

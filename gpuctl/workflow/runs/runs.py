@@ -12,7 +12,7 @@ from gpuctl.workflow.runs.collect import attach, final_result, machines_of
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError, NotFound
-from inventories.run import Result, RunStatus
+from inventories.runs.run import Result, RunStatus
 
 MAX_BESIDE = 20
 """Latest runs among which active ones are looked for."""

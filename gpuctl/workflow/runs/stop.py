@@ -9,7 +9,7 @@ from gpuctl.workflow.runs.collect import attach, final_result, machines_of
 from gpuctl.workflow.runs.runs import active_beside, newest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder
-from inventories.run import Result
+from inventories.runs.run import Result
 
 
 def stop(

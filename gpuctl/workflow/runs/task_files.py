@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpuctl.run_results.outputs import with_local_paths_once
 from inventories.disk.store import RunFolder
-from inventories.outputs import OutsidePath
-from inventories.run import Result
+from inventories.runs.outputs import OutsidePath
+from inventories.runs.run import Result
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node
@@ -23,8 +23,8 @@ def with_task_files(
 
     `sent`: paths of the project's files. A node that does not answer is left out, and Ctrl-C ends the wait for all.
     """
+    from remote.fanout import fan_out
     from remote.runs.outputs import outside_paths
-    from remote.sessions.fanout import fan_out
 
     def ask(node: "Node") -> tuple[OutsidePath, ...]:
         request = {"node": node.name, "age_s": age_s, "sent": list(sent)}

@@ -10,7 +10,7 @@ from inventories.errors import InventoryError
 
 if TYPE_CHECKING:
     from gpuctl.app import App
-    from inventories.run import Run
+    from inventories.runs.run import Run
 
 ASK_TIMEOUT_S = 5.0
 """For a connection: who looks does not want to wait for a machine that is off."""
@@ -113,9 +113,9 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
 
     These could not be asked, or know nothing of the run: it is just being launched.
     """
+    from remote.fanout import fan_out
     from remote.runs.node_state import is_running
     from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
 
     machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
     parts = {part.name: part for part in run.nodes if part.name in names and part.name in machines}

@@ -8,8 +8,8 @@ from gpuctl.workflow.runs.collect import final_result, machines_of
 from gpuctl.workflow.runs.hangs.ray_requests import sentence_on, unserved_request
 from gpuctl.workflow.runs.hangs.watch import ask, keep, kept
 from gpuctl.workflow.runs.runs import latest
-from inventories.hang import Hang
-from inventories.run import Result
+from inventories.runs.hang import Hang
+from inventories.runs.run import Result
 
 
 def why(app: App, named: str | None) -> Hang:

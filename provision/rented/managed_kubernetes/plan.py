@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from inventories.machine import Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import ProvisionError
 from provision.pricing.prices import load as load_prices
 from provision.pricing.spending import refuse_over_max_cost

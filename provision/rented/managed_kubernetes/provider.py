@@ -12,7 +12,7 @@ from inventories.disk.files import write_atomic
 from inventories.disk.store import ClusterFolder, Journal
 from inventories.errors import GpuctlError, InvalidInput
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import describe
 from provision.errors import UNHEARD, BadCredentials, LeftBehind, OtherAccount
 from provision.findings import Finding

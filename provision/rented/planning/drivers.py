@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 
 _BRINGS_DRIVER = re.compile(r"nvidia|deep learning|(?<![a-z])gpu(?![a-z])", re.IGNORECASE)
 """Of Oracle's and the marketplaces' names: `Oracle-Linux-9.6-Gen2-GPU-…`, `NVIDIA GPU-Optimized VMI`."""

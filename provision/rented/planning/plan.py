@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from inventories.gpu_driver import unknown_branch
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import unknown_branch
+from inventories.specs.spec import Spec
 from provision.clouds import describe
 from provision.errors import BadCredentials, CloudError
 from provision.owner import owner

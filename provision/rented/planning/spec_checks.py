@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import describe
 from provision.errors import NoCapacity, RefusedPlan, UnknownShape
 from provision.pricing.catalog import SHAPES, nearest_shapes

@@ -1,27 +1,21 @@
 """What a node is, gathered in one go: system, Python, torch, GPUs, disk, clock, addresses, runs."""
 
-import errno
 import os
 import platform
-import random
 import re
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional
 
-from remote.node import firewall
+from remote.node import firewall, process, run_state
 from remote.node.checks import efa, hardware
 from remote.node.gpu import gpus
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import process, supervisor
+from remote.node.network import address_of, free_port, route_interface
 from remote.shared import frames
-from remote.shared.constants import RENDEZVOUS_PORTS
-
-"""Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes one."""
-MOST_PORTS_TRIED = 50
 
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -60,7 +54,7 @@ def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[st
         "cant_listen": cant_listen,
         "sudo": firewall.has_sudo(),
         "firewall": firewall.read() if with_firewall else None,
-        "active_runs": supervisor.active_runs(),
+        "active_runs": run_state.active_runs(),
         # Last, so that it is the time of the answer.
         "time": time.time(),
     }
@@ -115,52 +109,3 @@ def package_version(name: str) -> Optional[str]:
         for metadata in Path(folder or ".").glob("{}-*.dist-info".format(name)):
             return metadata.name[len(name) + 1 : -len(".dist-info")]
     return None
-
-
-def address_of(name: str) -> Optional[str]:
-    """The IPv4 address that a name resolves to here, an address to itself; None where it does not resolve."""
-    try:
-        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return None
-
-
-def route_interface(peer: str) -> Optional[str]:
-    """The interface that packets to `peer` leave by: the kernel is asked by connecting a UDP socket."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer, 9))
-            own = probe.getsockname()[0]
-    except OSError:
-        return None
-    return interface_of(own)
-
-
-def interface_of(address: str) -> Optional[str]:
-    """The interface that carries an IPv4 address of this machine; loopback's for 127.x."""
-    if address.startswith("127."):
-        return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    if sys.platform != "linux":
-        shown = subprocess.run(["/sbin/ifconfig"], stdout=subprocess.PIPE, check=False).stdout.decode()
-        for block in re.split(r"\n(?=\S)", shown):
-            if re.search(r"\binet {}\b".format(re.escape(address)), block):
-                return block.partition(":")[0]
-        return None
-    return next((name for name, own in hardware.ipv4_addresses() if own == address), None)
-
-
-def free_port(address: str, ports: Sequence[int] = RENDEZVOUS_PORTS) -> Tuple[Optional[int], Optional[str]]:
-    """A port that can be listened on at this address now; and why nothing can listen there, where that is so.
-
-    Neither: all ports that were tried are taken.
-    """
-    for port in random.sample(ports, min(MOST_PORTS_TRIED, len(ports))):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((address, port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                return None, error.strerror or str(error)
-            return port, None
-    return None, None

@@ -1,12 +1,10 @@
 """What the node is made of, as the kernel shows it under /sys: whose machine it is, its RDMA devices."""
 
-import array
-import fcntl
 import os
-import socket
-import struct
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, List, Optional, Tuple
+from typing import AbstractSet, Any, Dict, List, Optional
+
+from remote.node.network import ipv4_addresses
 
 DMI = Path("/sys/class/dmi/id")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -53,21 +51,3 @@ def _device(path: Path, addressed: AbstractSet[str]) -> Dict[str, Any]:
         "interfaces": interfaces,
         "addressed": not addressed.isdisjoint(interfaces),
     }
-
-
-def ipv4_addresses() -> List[Tuple[str, str]]:
-    """Interface and address of every IPv4 address of this machine (Linux), also an interface's second and third."""
-    siocgifconf, most_bytes = 0x8912, 1 << 20
-    buffer = array.array("B", bytes(most_bytes))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        asked = struct.pack("iP", most_bytes, buffer.buffer_info()[0])
-        used_bytes = struct.unpack("iP", fcntl.ioctl(probe.fileno(), siocgifconf, asked))[0]
-    # struct ifreq: 16 bytes of name, then a union: a sockaddr_in in 16 bytes, or what is larger, a struct ifmap.
-    size = 16 + struct.calcsize("LLHBBB0L")
-    data = buffer.tobytes()[:used_bytes]
-    entries = [data[at : at + size] for at in range(0, used_bytes, size)]
-    return [
-        # `ens3:1` is a label of an address of ens3.
-        (entry[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(entry[20:24]))
-        for entry in entries
-    ]

@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Callable, Dict, List, Optional
 
-from remote.node.checks import facts, listening
+from remote.node import listening, network, run_state
+from remote.node.checks import facts
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import supervisor
 from remote.shared.constants import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RUNS
 
 HOSTNAME_TIMEOUT_S = 2.0
@@ -18,7 +18,7 @@ NCCL_PACKAGES = ("nvidia_nccl_cu12", "nvidia_nccl_cu13")
 
 def read(address: str) -> Dict[str, Any]:
     """All of it; `address` (or name) is the one that peers connect to. What can't be found out is None."""
-    interface = facts.interface_of(facts.address_of(address) or address)
+    interface = network.interface_of(network.address_of(address) or address)
     return {
         "interface": interface,
         "mtu": None if interface is None else mtu_of(interface),
@@ -76,7 +76,7 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
         if not run_dir.startswith("{}/{}/".format(home, RUNS)) or pid == os.getpid():
             continue
         if run_dir not in over:
-            over[run_dir] = not supervisor.state(Path(run_dir))["running"]
+            over[run_dir] = not run_state.state(Path(run_dir))["running"]
         if over[run_dir]:
             found.append(
                 {

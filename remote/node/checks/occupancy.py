@@ -2,9 +2,9 @@
 
 from typing import Any, BinaryIO, Dict
 
+from remote.node import run_state
 from remote.node.home_folder import NODE_HOME
 from remote.node.ray import daemons
-from remote.node.runs import supervisor
 from remote.shared import frames
 from remote.shared.constants import RUNS
 
@@ -21,7 +21,7 @@ def command_occupancy(request: Dict[str, Any], output: BinaryIO) -> None:
         output,
         {
             "t": frames.STATE,
-            "runs": supervisor.active_runs(),
+            "runs": run_state.active_runs(),
             "begun": [part.parent.name for part in begun],
             "begun_elsewhere": [part.parent.name for part in begun if part.name != request["node"]],
             "ray": daemons.address(daemons.folder_of(request["node"])),

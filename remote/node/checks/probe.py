@@ -21,8 +21,9 @@ import time
 from functools import partial
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from remote.node.checks import facts, hardware, health, listening
-from remote.node.runs.process import allow_open_files
+from remote.node import listening, network
+from remote.node.checks import health
+from remote.node.process import allow_open_files
 from remote.shared import frames
 from remote.shared.constants import AT_ONCE, CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S, ROUND_S
 
@@ -90,7 +91,7 @@ def rank_address(address: str, master: str) -> str:
     """
     if sys.platform != "linux" or address.startswith("127."):
         return address
-    addresses, interface = hardware.ipv4_addresses(), facts.route_interface(master)
+    addresses, interface = network.ipv4_addresses(), network.route_interface(master)
     if address not in (each for _, each in addresses):
         return address
     return next((each for name, each in addresses if name == interface), address)

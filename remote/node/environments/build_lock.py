@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 
-from remote.node.runs import process
+from remote.node import process
 from remote.shared import frames
 from remote.shared.addresses import without_logins
 

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional
 
+from remote.node import process
 from remote.node.gpu import apt, driver_packages, gpus
 from remote.node.gpu.apt import Failed
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import process
 from remote.shared import frames
 from remote.shared.files import read_json, write_json
 

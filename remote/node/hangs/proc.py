@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import List, Optional
 
-from remote.node.runs import process
+from remote.node import process
 
 PROC = Path("/proc")
 MOST_CHILDREN = 64

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from remote.node import process
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
 from remote.node.hangs.why import PROBLEMS, look, note
-from remote.node.runs import process
 from remote.shared.constants import (
     HANG_AFTER_VARIABLE,
     HANG_OFF,

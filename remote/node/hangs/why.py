@@ -11,11 +11,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, BinaryIO, Dict, List, Optional
 
+from remote.node import process
 from remote.node.hangs import thread_signal, worker_server
 from remote.node.hangs.proc import cpu_seconds, descendants, io_bytes, read_of, state_of, wait_seconds
 from remote.node.hangs.rank_files import STACKS, rank_files
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import process
 from remote.shared import frames
 from remote.shared.constants import CODE, RANK_LOG, RANK_METRICS, RANK_RECORD
 from remote.shared.files import read_json

@@ -17,9 +17,10 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence
 
-from remote.node.checks.facts import free_port
+from remote.node import process, run_state
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs import process, supervisor
+from remote.node.network import free_port
+from remote.node.runs import supervisor
 from remote.shared import frames
 from remote.shared.constants import LOGS, RAY, START_LABEL
 from remote.shared.files import read_json, write_json
@@ -67,7 +68,7 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
         known = read_json(folder / "node.json")
         kept = bool(known) and known["identity"] == request["identity"] and _running(known)
         if not kept:
-            others = supervisor.active_runs()
+            others = run_state.active_runs()
             if others:
                 raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
             _end(folder, known)
@@ -77,7 +78,7 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
 
 
 def _running(known: Dict[str, Any]) -> bool:
-    return bool(supervisor.state(Path(known["run_dir"]))["running"])
+    return bool(run_state.state(Path(known["run_dir"]))["running"])
 
 
 def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:

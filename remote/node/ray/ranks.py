@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from remote.node import end_reasons
+from remote.node import end_reasons, process
 from remote.node.hangs.rank_files import hook_for_ranks, recorder_environment
 from remote.node.ray import daemons
-from remote.node.runs import nccl_log, process, supervisor
+from remote.node.runs import nccl_log, supervisor
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.rank_wrapper import nccl_debug, take_launch_time
 from remote.shared.constants import LOGS, PLACE, RANK_BEGAN, RANK_ENDED, RANK_RECORD

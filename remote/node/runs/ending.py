@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set
 
-from remote.node.runs import process
+from remote.node import process
 from remote.shared.constants import ENDING, RANK_RECORD, RANKS, STOP_GRACE
 from remote.shared.files import read_json, write_json
 

@@ -5,8 +5,9 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict
 
+from remote.node import process, run_state
 from remote.node.hangs import watch as hang_watch
-from remote.node.runs import process, supervisor, usage_log
+from remote.node.runs import supervisor, usage_log
 from remote.node.storage import checkpoints, outputs
 from remote.node.storage.sending import send_tree
 from remote.shared import frames
@@ -45,7 +46,7 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"], wanted["ranks"])
     report, beat = Report(run_dir), time.monotonic()
     while True:
-        state = supervisor.state(run_dir)
+        state = run_state.state(run_dir)
         sent = _send_growth(run_dir, offsets, output) + _send_records(run_dir, records, output)
         sent += report.send(output)
         if not state["running"] or not request["wait"]:

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from remote.node import end_reasons
+from remote.node import end_reasons, process
 from remote.node.hangs.rank_files import has_joined, hook_environment
-from remote.node.runs import nccl_log, process
+from remote.node.runs import nccl_log
 from remote.node.runs.end_facts import EndFacts
 from remote.node.runs.fork import SIGNALS, Fork, end_by
 from remote.shared.constants import (

@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Set, Tuple
 
-from remote.node import end_reasons
+from remote.node import end_reasons, process
 from remote.node.home_folder import NODE_HOME, folders_named_in
-from remote.node.runs import ending, process
+from remote.node.run_state import active_runs, placed_for, state, why_stopped
+from remote.node.runs import ending
 from remote.node.storage import outputs
 from remote.shared import frames
 from remote.shared.constants import (
@@ -28,9 +29,7 @@ from remote.shared.constants import (
     LOGS,
     METRICS,
     PLACE,
-    PLACED_CHECKPOINTS,
     RANKS,
-    RUNS,
 )
 from remote.shared.files import read_json, temporary_beside, write_json
 
@@ -43,11 +42,6 @@ REASON = "reason.json"
 
 class Stopped(Exception):
     """The supervisor was told to stop."""
-
-
-def placed_for(run_dir: Path) -> Path:
-    """Where the checkpoints lie that a run is to find, until its launch makes the run's folder and moves them in."""
-    return Path(PLACED_CHECKPOINTS.format(run_dir))
 
 
 def launch(spec: Dict[str, Any]) -> None:
@@ -199,13 +193,6 @@ def _told_at(run_dir: Path) -> Optional[float]:
     return stop.stat().st_mtime if stop.exists() else None
 
 
-def _why_stopped(run_dir: Path) -> Dict[str, Any]:
-    """The reason that came with the order to stop."""
-    order = read_json(run_dir / "stop")
-    order.pop("signal", None)
-    return order or end_reasons.ended(end_reasons.STOPPED)
-
-
 def _signal_of_stop(run_dir: Path) -> signal.Signals:
     """Return the signal that ranks get: SIGINT where a person pressed Ctrl-C, as in a terminal, else SIGTERM."""
     with contextlib.suppress(OSError):
@@ -241,7 +228,7 @@ def _write_exit(
         told_at = _told_at(run_dir) if stopped else None
         ended = (ended or read_json(run_dir / REASON) or full) if exit_code != 0 else None
         if stopped and ended is None:
-            ended = _why_stopped(run_dir)
+            ended = why_stopped(run_dir)
     write_json(
         run_dir / "exit.json",
         {
@@ -266,34 +253,6 @@ def folders_used(spec: Dict[str, Any]) -> Set[Tuple[str, str]]:
         *map(str, spec["env"].values()),
     ]
     return folders_named_in("\0".join(texts).encode())
-
-
-def state(run_dir: Path) -> Dict[str, Any]:
-    """`running` with the supervisor's `pid`; else what `exit.json` says, or why there is none."""
-    supervisor = read_json(run_dir / "runner.json")
-    ended = read_json(run_dir / "exit.json")
-    if ended:
-        return dict(ended, running=False)
-    if not supervisor and (run_dir / "stop").exists():
-        return {"running": False, "exit_code": None, "stopped": True, "ended": _why_stopped(run_dir)}
-    if not supervisor:
-        return _gone(end_reasons.ended(end_reasons.NO_RECORD, detail=str(run_dir)))
-    if supervisor["boot_id"] != process.boot_id():
-        return _gone(end_reasons.ended(end_reasons.REBOOTED))
-    if process.alive(supervisor["pid"], supervisor["birth"]):
-        return {"running": True, "pid": supervisor["pid"]}
-    # It may have ended between the two looks.
-    ended = read_json(run_dir / "exit.json")
-    if ended:
-        return dict(ended, running=False)
-    # A container that was started again has another first process, on a machine that was not booted again.
-    again = supervisor.get("init_birth") not in (None, process.birth(1))
-    return _gone(end_reasons.ended(end_reasons.CONTAINER_RESTARTED if again else end_reasons.RUNNER_KILLED))
-
-
-def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
-    """The state of a run that could not say how it ended."""
-    return {"running": False, "exit_code": None, "ended": ended}
 
 
 def tell_to_stop(
@@ -346,12 +305,6 @@ def clean_up(run_dir: Path) -> None:
     forget_place(run_dir)
     if process.birth(supervisor["launcher"]) in (None, supervisor["launcher_birth"]):
         process.signal_group(supervisor["launcher"], signal.SIGKILL)
-
-
-def active_runs() -> List[str]:
-    """Ids of the runs that are going on on this node."""
-    found = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
-    return [path.parent.parent.name for path in found if state(path.parent)["running"]]
 
 
 def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:

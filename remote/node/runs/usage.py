@@ -141,7 +141,7 @@ def _rounded(value: Optional[float], digits: int = 0) -> Optional[float]:
 
 def routes(peers: Sequence[str]) -> List[str]:
     """The interfaces on the routes to the peers."""
-    from remote.node.checks.facts import route_interface
+    from remote.node.network import route_interface
 
     return sorted({name for name in map(route_interface, peers) if name})
 

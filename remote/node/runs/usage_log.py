@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from remote.node.runs import process
+from remote.node import process
 from remote.node.runs.usage import Sampler
 from remote.shared.constants import USAGE
 from remote.shared.files import read_json

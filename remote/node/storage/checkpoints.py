@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.runs.supervisor import placed_for
-from remote.node.storage.sending import send_files
+from remote.node.run_state import placed_for
+from remote.node.storage.sending import Heartbeat, send_files
 from remote.shared import frames
 from remote.shared.checkpoint_files import describe, describe_script, files_in, lacking, parts_in, torn_in
 from remote.shared.constants import CHECKPOINTS, CODE_RECORD, RUNS
 
-BEAT_S = 5.0
-"""At least this often something is sent, so that the other side can tell work from a dead node."""
 LOOK_S = 5.0
 """How often the folder of a run that goes on is looked at; and a script's files count as written after as long."""
 TELL_S = 120.0
@@ -179,21 +177,6 @@ def command_place(request: Dict[str, Any], output: BinaryIO) -> None:
         # Also where the other side went away: it may have taken back by now what was there then.
         shutil.rmtree(str(target), ignore_errors=True)
         raise
-
-
-class Heartbeat:
-    """Tells the other side, at most every few seconds, that work goes on."""
-
-    def __init__(self, output: BinaryIO) -> None:
-        self._output = output
-        self._last = time.monotonic()
-
-    def __call__(self) -> None:
-        """Work goes on."""
-        now = time.monotonic()
-        if now - self._last > BEAT_S:
-            self._last = now
-            frames.write(self._output, {"t": frames.BEAT})
 
 
 def _copy(source: Path, target: Path, heartbeat: Heartbeat) -> None:

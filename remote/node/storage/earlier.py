@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Opti
 
 from remote.node.home_folder import NODE_HOME
 from remote.node.storage.changed_files import as_sent, is_cache, is_environment, look
-from remote.node.storage.checkpoints import Heartbeat
-from remote.node.storage.sending import send_files
+from remote.node.storage.sending import Heartbeat, send_files
 from remote.shared import frames
 from remote.shared.checkpoint_sets import METADATA, named_parts
 from remote.shared.constants import CODE_RECORD, RUNS

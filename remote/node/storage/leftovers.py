@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple
 
-from remote.node.checks import listening
+from remote.node import listening, process, run_state
 from remote.node.home_folder import FOLDERS, NODE_HOME, folders_named_in
-from remote.node.runs import process, supervisor
 from remote.node.storage.changed_files import as_sent
 from remote.node.storage.outputs import LISTING
 from remote.node.storage.pushed import MANIFEST, sent
@@ -247,7 +246,7 @@ def parts_of(run: Path) -> List[Path]:
 
 def is_over(part: Path) -> bool:
     """Whether a run has ended here. False also where that is not known, as of another machine with this home."""
-    if supervisor.state(part)["running"]:
+    if run_state.state(part)["running"]:
         return False
     known = read_json(part / "runner.json")
     return (part / "exit.json").exists() or not known or known["boot_id"] == process.boot_id()

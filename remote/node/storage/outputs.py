@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO, Dict, Iterator, List, Sequence, Tuple
 
-from remote.node.ray import task_files
+from remote.node.storage import task_files
 from remote.node.storage.changed_files import LOOK_S, Found, Output, look
 from remote.node.storage.outside import Outside, from_home, written_outside
 from remote.node.storage.pushed import brought

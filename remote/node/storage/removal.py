@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
+from remote.node import run_state
 from remote.node.home_folder import FOLDERS, NODE_HOME
-from remote.node.runs import supervisor
 from remote.node.storage import leftovers, sync_lock
-from remote.node.storage.checkpoints import Heartbeat
 from remote.node.storage.pushed import MANIFEST, RECORD
+from remote.node.storage.sending import Heartbeat
 from remote.shared import constants, frames, trees
 from remote.shared.files import digest_of
 
@@ -41,7 +41,7 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
     doomed: List[Tuple[str, str, Path]] = []
     with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
         _take(lock, heartbeat)
-        others = supervisor.active_runs()
+        others = run_state.active_runs()
         if others:
             raise OSError("the run {} is going on here, and nothing was removed".format(others[0]))
         in_use = leftovers.names_in_use()

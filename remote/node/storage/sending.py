@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, List, Tuple
 
@@ -69,7 +70,6 @@ def command_send(request: Dict[str, Any], output: BinaryIO) -> None:
 
 def command_describe(request: Dict[str, Any], output: BinaryIO) -> None:
     """`describe`: the size of each file that `send` would send, or the SHA-256 of each file in `digests`."""
-    from remote.node.storage.checkpoints import Heartbeat  # it imports this module
 
     root, files = _files_at(_source(request))
     heartbeat, digests = Heartbeat(output), set(request["digests"])
@@ -91,3 +91,22 @@ def _source(request: Dict[str, Any]) -> Path:
     if not path.exists():
         raise FileNotFoundError("no such file or folder: {}".format(path))
     return path
+
+
+BEAT_S = 5.0
+"""At least this often something is sent, so that the other side can tell work from a dead node."""
+
+
+class Heartbeat:
+    """Tells the other side, at most every few seconds, that work goes on."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Work goes on."""
+        now = time.monotonic()
+        if now - self._last > BEAT_S:
+            self._last = now
+            frames.write(self._output, {"t": frames.BEAT})

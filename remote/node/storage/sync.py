@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set
 
 from remote.node.storage import earlier
 from remote.node.storage.changed_files import as_sent
-from remote.node.storage.checkpoints import Heartbeat
 from remote.node.storage.pushed import MANIFEST, note_pushed, pushed, pushed_into, sent
+from remote.node.storage.sending import Heartbeat
 from remote.node.storage.staging import PARTIAL, Staging, put, remove_left_behind
 from remote.node.storage.sync_lock import alone
 from remote.shared import frames

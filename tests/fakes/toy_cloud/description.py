@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from inventories.gpu_driver import NO_DRIVER
+from inventories.specs.gpu_driver import NO_DRIVER
 from provision.clouds import CloudDescription, PublicPrices, Shape
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.waiting import Say

@@ -20,7 +20,7 @@ from gpuctl.command_line.options import TAIL, ScriptCommand, common_options
 from gpuctl.commands.train import left_behind
 from gpuctl.json_documents import UpResult
 from gpuctl.workflow.runs.request.request import check_built_in
-from inventories.disk.codec import plain
+from inventories.codec import plain
 from inventories.errors import CorruptFile, InvalidInput, Locked, NotFound
 from provision.errors import CreateFailed, NoCapacity, RefusedPlan, UnknownShape
 from remote.errors import PreflightFailed, ScriptNotFound, ScriptNotSynced

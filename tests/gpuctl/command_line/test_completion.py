@@ -73,7 +73,9 @@ def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:
     for line in ("logs ", "stop ", "results ", f"results {runs[0]} ", "train --resume-from "):
         offered, modules = complete(f"gpuctl {line}", tmp_path)
         assert offered == runs[::-1], line
-        assert not {"rich", "paramiko", "gpuctl.workflow.runs.runs", "inventories.run"} & set(modules.split())
+        assert not {"rich", "paramiko", "gpuctl.workflow.runs.runs", "inventories.runs.run"} & set(
+            modules.split()
+        )
     assert complete("gpuctl results 20261121", tmp_path)[0] == runs[1::-1]
 
 

@@ -12,9 +12,9 @@ from support import a_result, a_run, drawn
 from gpuctl.run_results.advice import WITHOUT_BLOCKS, advice_on
 from gpuctl.tables.run import run_table
 from inventories.disk.store import Store
-from inventories.end_reasons import Cause, Reason
-from inventories.hang import Culprit, Hang, WaitingRank
-from inventories.run import Commit, FirstError, Misplaced, Result, Run, RunOptions, TrainSummary
+from inventories.runs.end_reasons import Cause, Reason
+from inventories.runs.hang import Culprit, Hang, WaitingRank
+from inventories.runs.run import Commit, FirstError, Misplaced, Result, Run, RunOptions, TrainSummary
 from train.models.networks import build_model
 from train.options import Options
 from train.strategies.wrapping import repeated_blocks

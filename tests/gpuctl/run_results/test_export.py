@@ -13,10 +13,10 @@ from gpuctl.output_files import write_file
 from gpuctl.run_results import export
 from gpuctl.run_results.curves.plot_files import check_picture, new_figure
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Reason
-from inventories.hang import Culprit, Hang
-from inventories.outputs import OutputFile, OutputTotal, RunFile
-from inventories.run import (
+from inventories.runs.end_reasons import Reason
+from inventories.runs.hang import Culprit, Hang
+from inventories.runs.outputs import OutputFile, OutputTotal, RunFile
+from inventories.runs.run import (
     Checkpoints,
     Commit,
     FirstError,
@@ -29,7 +29,7 @@ from inventories.run import (
     StepMs,
     TrainSummary,
 )
-from inventories.search import Search, Trial
+from inventories.runs.search import Search, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

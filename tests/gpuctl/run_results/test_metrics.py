@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuctl.run_results import metrics
 from gpuctl.run_results.progress import Progress
-from inventories.end_reasons import Reason
-from inventories.run import Share, StepMs
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Share, StepMs
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
 
 START = {

@@ -10,7 +10,7 @@ import pytest
 from gpuctl.run_results import outputs
 from gpuctl.run_results.outputs import files_of, groups_of, kind_of, outputs_of, pull_command
 from inventories.disk.store import Store
-from inventories.outputs import NodeOutputs, OutputFile, WrittenFile
+from inventories.runs.outputs import NodeOutputs, OutputFile, WrittenFile
 
 
 def told(node: str, *files: WrittenFile, shared_with: tuple[str, ...] = (), more: int = 0) -> NodeOutputs:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.result import alone_sentence, nothing_was_left, summarise
-from inventories.disk import codec
+from inventories import codec
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Cause, Ended, Reason
-from inventories.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
+from inventories.runs.end_reasons import Cause, Ended, Reason
+from inventories.runs.run import FirstError, NodeRecord, RankRecord, Result, Run, RunNode, Seconds
 
 NODES = (
     RunNode(name="node-0", rank=0, nproc=2, first_rank=0, run_dir="/r"),

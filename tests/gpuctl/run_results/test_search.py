@@ -14,7 +14,7 @@ from gpuctl.errors import Failed
 from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.search import read_search, with_search
 from gpuctl.tables.run import run_table
-from inventories.run import Result, Seconds, TrainSummary
+from inventories.runs.run import Result, Seconds, TrainSummary
 
 
 def row(number: int, value: float | None, **more: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.time_parts import first_step_of, time_lines, train_parts_of
-from inventories.run import FirstStepParts, TrainParts, TrainSummary
+from inventories.runs.run import FirstStepParts, TrainParts, TrainSummary
 
 Lines = list[dict[str, Any]]
 START = {"event": "start", "time": 100.0, "seconds": {"device": 0.5, "data": 1.0, "model": 2.0}}

@@ -16,9 +16,9 @@ from gpuctl.run_results.export import csv_text
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.utilisation import use_lines, use_of_node, use_of_run
 from gpuctl.tables.run import draw_run
-from inventories.disk import codec
-from inventories.run import Result, Run, RunNode, Seconds
-from inventories.usage import GpuUse, NodeUse, RunUse
+from inventories import codec
+from inventories.runs.run import Result, Run, RunNode, Seconds
+from inventories.runs.usage import GpuUse, NodeUse, RunUse
 
 
 def line(seconds: Any, cpu: Any, memory: Any, *gpus: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from support import a_result, a_run
 
 from gpuctl.run_results.variants import differences, options_of
 from inventories.disk.store import RunFolder
-from inventories.run import Commit, Result, RunOptions
+from inventories.runs.run import Commit, Result, RunOptions
 
 RESULT = a_result(script="fit.py", nnodes=2, world_size=2, ended_at=None, dir="/nowhere")
 

@@ -27,8 +27,8 @@ from gpuctl.scaling.network_links import (
     nominal_gb_s,
     rounds,
 )
-from inventories.disk.codec import to_json
-from inventories.run import Share, StepMs
+from inventories.codec import to_json
+from inventories.runs.run import Share, StepMs
 
 RESNET18_BYTES = 44_726_568
 """11,181,642 weights of four bytes."""

@@ -18,7 +18,7 @@ from gpuctl.scaling.measurements import (
     repetition_of_script,
     same_batch,
 )
-from inventories.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
+from inventories.runs.run import RankResult, Result, Seconds, Share, StepMs, TrainSummary
 
 
 def layout(name: str) -> Layout:

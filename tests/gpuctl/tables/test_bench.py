@@ -14,7 +14,7 @@ from gpuctl.scaling.measurements import Job, Layout, Measured, Repetition, parse
 from gpuctl.scaling.network_links import Bandwidth, Network
 from gpuctl.scaling.plot import write_bench_plot
 from gpuctl.tables.bench import bar_of, bench_table, usd
-from inventories.run import Share, StepMs
+from inventories.runs.run import Share, StepMs
 
 JOB = Job(
     model="resnet18", dataset="cifar10", device="cuda:0", batch_size=64, parameters=11_181_642,

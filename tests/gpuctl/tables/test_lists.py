@@ -19,10 +19,10 @@ from gpuctl.output import Output
 from gpuctl.tables.lists import comparison_table, found_table, machines_table, run_table, runs_table
 from gpuctl.tables.run import draw_run
 from inventories.disk.store import RunFolder
-from inventories.end_reasons import Reason
-from inventories.hang import Hang
 from inventories.machine import MachineInfo
-from inventories.run import (
+from inventories.runs.end_reasons import Reason
+from inventories.runs.hang import Hang
+from inventories.runs.run import (
     Commit,
     FirstError,
     RankResult,

@@ -11,7 +11,7 @@ from gpuctl.tables.outputs import output_lines
 from gpuctl.tables.run import draw_run
 from gpuctl.workflow.jobs.run_machines import outputs_only_there
 from inventories.disk.store import RunFolder
-from inventories.outputs import OutputFile, OutputTotal, OutsidePath
+from inventories.runs.outputs import OutputFile, OutputTotal, OutsidePath
 
 FOLDER = ".gpuctl-node/code/my-01"
 PULLED = "/pulled/20261121-054625-3fa9"

@@ -4,7 +4,7 @@ import pytest
 from support import a_result, drawn
 
 from gpuctl.tables.tune import tune_table
-from inventories.search import Search, Trial
+from inventories.runs.search import Search, Trial
 
 RESULT = a_result(mode="ray", script="tune built-in")
 

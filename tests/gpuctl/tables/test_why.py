@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from gpuctl.tables.why import why_table
-from inventories.hang import Hang, RankStacks
+from inventories.runs.hang import Hang, RankStacks
 
 
 def drawn(ranks: tuple[RankStacks, ...], *, stacks: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from inventories.disk.store import ClusterFolder, Journal, RunFolder, Store
 from inventories.errors import CorruptFile, InvalidInput, Locked, NewerFormat, NotFound
 from inventories.machine import Inventory, Machine
-from inventories.run import Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.run import Result, Run, RunNode, Seconds, TrainSummary
 
 NOW = datetime(2026, 11, 21, 5, 46, 25, tzinfo=UTC)
 

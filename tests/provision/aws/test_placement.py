@@ -7,7 +7,7 @@ import boto3
 import pytest
 
 from inventories.disk.store import Store
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import NoCapacity
 from provision.provider import Plan
 from provision.rented.provider import CloudProvider

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.eks.cloud import EksCloud
 from provision.eks.provider import provider
 from provision.eks.tokens import CLUSTER_HEADER, PREFIX

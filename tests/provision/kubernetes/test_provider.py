@@ -10,7 +10,7 @@ import pytest
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InvalidInput
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import (
     BadCredentials,
     CreateFailed,

@@ -15,7 +15,7 @@ from support import alive, wait_for
 
 from inventories.disk.store import Store
 from inventories.errors import CorruptFile, InvalidInput
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import CreateFailed, RefusedPlan
 from provision.local.provider import LocalProvider
 from provision.provider import Leftover
@@ -165,7 +165,7 @@ class TestUp:
     def test_hosts_outlive_their_creator(self, cluster, script, ssh_to, tmp_path):
         program = script(f"""
 from pathlib import Path
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
@@ -278,7 +278,7 @@ class TestDown:
         inner = make_cluster(tmp_path / "inner")
         program = script(f"""
 from pathlib import Path
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "inner")!r})).cluster("default")
@@ -424,7 +424,7 @@ class TestInterrupted:
         python = wrapped_python('case "$3" in *default-2/*) exec sleep 300;; esac')
         program = script(f"""
 from pathlib import Path
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")
@@ -535,7 +535,7 @@ class TestGang:
         python = wrapped_python('case "$3" in *default-1/*) exec sleep 300;; esac')
         program = script(f"""
 from pathlib import Path
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from inventories.disk.store import Store
 from provision.local.provider import LocalProvider
 folder = Store(Path({str(tmp_path / "home")!r})).cluster("default")

@@ -12,7 +12,7 @@ import pytest
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import ProvisionError, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api

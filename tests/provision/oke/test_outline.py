@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inventories.disk.store import Store
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.registry import load
 from provision.rented.managed_kubernetes.provider import ManagedKubernetes
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from stub_cloud import ACCOUNT, CONSISTENCY_S, REGION, ZONES, StubClouds, World
 
-from inventories.disk import codec
+from inventories import codec
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InvalidInput, InventoryError
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.spec import Spec
 from provision.errors import BadCredentials, LeftBehind, NoCapacity, OtherAccount, ProvisionError, RefusedPlan
 from provision.findings import Finding
 from provision.pricing import prices

@@ -9,7 +9,7 @@ import pytest
 from stub_cloud import StubClouds, World
 
 from inventories.disk.store import ClusterFolder, Store
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.local.state import HostFolder
 from provision.records import Zone
 from provision.rented import tags

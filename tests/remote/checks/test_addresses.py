@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from remote.node import network
 from remote.node.checks import facts
 
 ROOT = Path(__file__).parents[3]
@@ -26,8 +27,8 @@ import json
 from remote.node.checks import facts
 from remote.node.checks import health
 print(json.dumps({
-    "of": {own: facts.interface_of(own) for own in ("203.0.113.5", "10.8.0.5", "10.9.0.5", "10.8.0.6", "127.0.0.1")},
-    "to": {peer: facts.route_interface(peer) for peer in ("203.0.113.9", "10.8.0.9", "10.9.0.9", "8.8.8.8")},
+    "of": {ip: network.interface_of(ip) for ip in ("203.0.113.5", "10.8.0.5", "10.9.0.5", "10.8.0.6", "127.0.0.1")},
+    "to": {peer: network.route_interface(peer) for peer in ("203.0.113.9", "10.8.0.9", "10.9.0.9", "8.8.8.8")},
     "mtu": health.read("10.8.0.5")["mtu"],
 }))
 """
@@ -60,12 +61,12 @@ def test_interface_is_found_for_each_of_its_addresses() -> None:
 
 
 def test_free_port_says_why_it_cannot_listen() -> None:
-    port, cant_listen = facts.free_port("127.0.0.1")
+    port, cant_listen = network.free_port("127.0.0.1")
     assert port in facts.RENDEZVOUS_PORTS
     assert cant_listen is None
     for address in ("192.0.2.77", "fd00::7"):
-        port, cant_listen = facts.free_port(address)
+        port, cant_listen = network.free_port(address)
         assert port is None
         assert cant_listen
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert facts.free_port("127.0.0.1", [taken.getsockname()[1]]) == (None, None)
+        assert network.free_port("127.0.0.1", [taken.getsockname()[1]]) == (None, None)

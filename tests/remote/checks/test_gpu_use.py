@@ -6,9 +6,9 @@ import pytest
 from node_facts import NO_GPU, facts
 
 from remote.checks import gpu_use
-from remote.checks.facts import Driver, Facts, without_gpus
 from remote.checks.gpu_use import Expected
 from remote.errors import PreflightFailed
+from remote.facts import Driver, Facts, without_gpus
 
 A10 = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "580.65.06"}
 FELL_OFF = "No devices were found"

@@ -6,10 +6,10 @@ import pytest
 from node_facts import facts
 
 from inventories.machine import Machine
-from remote.checks.finding import Finding
 from remote.checks.probe import Attempt, Health, ProbeAnswer, StaleProcess, Taken
 from remote.checks.probe_findings import probed
 from remote.checks.probe_summary import unreachable
+from remote.findings import Finding
 
 RENDEZVOUS = 20001
 NOBODY = ": no peer can meet it by that name"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import wait_for
 
-from remote.node.checks import health, listening
-from remote.node.runs import process
+from remote.node import listening, process
+from remote.node.checks import health
 from remote.shared.files import write_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what it reads is Linux's /proc")

@@ -13,9 +13,9 @@ from node_facts import NO_GPU, facts
 
 from inventories.disk.store import ClusterFolder
 from remote.checks import readiness
-from remote.checks.facts import Driver
 from remote.checks.readiness import SetUp
 from remote.errors import BadAnswer, NotReady
+from remote.facts import Driver
 from remote.node.checks import ready
 from remote.node.gpu import gpus
 from remote.shared import frames

@@ -17,12 +17,12 @@ import pytest
 from node_here import ROOT, NodeHere, node_part
 
 from inventories.disk.store import Store
-from inventories.run import Run, RunNode
+from inventories.runs.run import Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.files import checkpoints
 from remote.files.receive import FileReceiver
+from remote.node import process
 from remote.node.__main__ import FAILED
-from remote.node.runs import process
 from remote.node.storage.checkpoints import describe, describe_script, files_in, send_if_small
 from remote.runs.run_files import RunFiles, keep_checkpoints, mirrored_path, new_incoming
 from remote.shared import frames

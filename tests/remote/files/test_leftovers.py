@@ -17,7 +17,7 @@ from node_here import ROOT, NodeHere
 
 from remote.errors import BadAnswer, RemoteError
 from remote.files.leftovers import Item, Leftovers, RunFile, clean, look
-from remote.node.runs import process
+from remote.node import process
 from remote.node.storage import sync_lock
 from remote.node.storage.leftovers import Sizes
 from remote.shared.trees import remove_tree, walk

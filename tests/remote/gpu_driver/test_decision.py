@@ -9,11 +9,11 @@ import pytest
 from node_facts import NO_GPU, facts
 
 from inventories.disk.store import ClusterFolder
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
 from inventories.machine import Machine
-from remote.checks.facts import Driver
-from remote.checks.finding import KERNEL_LOG
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from remote.errors import BadAnswer
+from remote.facts import Driver
+from remote.findings import KERNEL_LOG
 from remote.gpu_driver import decision
 from remote.gpu_driver.decision import Limits, Look
 from remote.gpu_driver.setup import _Task

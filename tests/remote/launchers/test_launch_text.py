@@ -11,14 +11,14 @@ from node_facts import facts
 
 from inventories.errors import InvalidInput
 from inventories.machine import Machine
-from inventories.run import Commit, Run, RunNode
-from remote.checks.facts import cores_of_a_node
+from inventories.runs.run import Commit, Run, RunNode
+from remote.facts import cores_of_a_node
 from remote.launchers import rank_environment, torchrun
 from remote.launchers.rank_command import Script
 from remote.sessions import node_payload
 from remote.sessions.session import shell_command
 from remote.shared.greeting import BEGIN, READY, RUNS
-from remote.transport import host_keys, ssh_config
+from remote.transport import known_hosts, ssh_config
 
 
 def run_of_two() -> Run:
@@ -134,7 +134,9 @@ def machine(**changed: object) -> Machine:
 
 def test_known_hosts_text_is_exact() -> None:
     machines = [machine(), machine(port=22, host_key="ssh-ed25519 BBBB"), machine(host_key=None)]
-    assert host_keys.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
+    assert (
+        known_hosts.render(machines) == "[203.0.113.9]:2222 ssh-ed25519 AAAA\n203.0.113.9 ssh-ed25519 BBBB\n"
+    )
 
 
 def test_ssh_config_is_read_correctly_by_ssh(tmp_path: Path) -> None:

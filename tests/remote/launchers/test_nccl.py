@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from node_facts import facts
 
-from remote.checks.facts import RdmaDevice
+from remote.facts import RdmaDevice
 from remote.launchers import nccl
 from remote.node.checks import hardware
 from remote.node.runs import nccl_log

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from remote.node import process
 from remote.node.gpu import apt
 from remote.node.gpu import driver as node_driver
 from remote.node.gpu.driver import check_system
 from remote.node.gpu.driver_packages import Machine, branches, choose, pattern, tracks
-from remote.node.runs import process
 from remote.shared import frames
 
 A10, V100, K80, B200, GB200 = 0x2236, 0x1DB1, 0x102D, 0x2901, 0x2941

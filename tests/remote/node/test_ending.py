@@ -10,7 +10,7 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from inventories.run import STOP_GRACE_S, LeftProcess, NodeEnding
+from inventories.runs.run import STOP_GRACE_S, LeftProcess, NodeEnding
 from remote.ending_sentences import ended_lines, interrupt_text, waiting_text
 from remote.node.runs.ending import GRACE_S, command_of
 
@@ -19,6 +19,7 @@ import json, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from remote.node.runs import supervisor
+from remote.node import run_state
 run_dir = Path({run_dir!r})
 argv = {argv!r}
 supervisor.launch(dict(run_dir=str(run_dir), node="gpu-0", argv=argv, env={{}}, grace_s={grace!r}))
@@ -35,7 +36,7 @@ for order in {orders!r}:
     time.sleep(0.5)
 began = time.monotonic()
 waited = []
-state = supervisor.state(run_dir)
+state = run_state.state(run_dir)
 while state["running"] and time.monotonic() < began + 40:
     waited.append(supervisor.read_json(run_dir / "ending.json"))
     state = supervisor.wait_for_end(run_dir, 0.1)

@@ -15,7 +15,7 @@ BEGIN = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from remote.node.runs.fork import Fork
-from remote.node.runs.process import wait_for_end
+from remote.node.process import wait_for_end
 
 def ended(child):
     while child.poll() is None:

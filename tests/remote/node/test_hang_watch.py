@@ -13,9 +13,9 @@ import pytest
 from node_here import ROOT
 from support import wait_for
 
+from remote.node import process
 from remote.node.hangs.watch import Progress, Watch
 from remote.node.hangs.why import place_of
-from remote.node.runs import process
 from remote.shared.constants import HANG_REPORT
 
 NOW = time.monotonic() + 1

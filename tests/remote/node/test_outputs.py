@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from remote.node.ray import task_files
-from remote.node.storage import changed_files, outputs, outside
+from remote.node.storage import changed_files, outputs, outside, task_files
 from remote.shared import frames
 from remote.shared.trees import matches
 

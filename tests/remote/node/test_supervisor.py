@@ -10,7 +10,7 @@ import pytest
 from node_here import ROOT
 from support import processes_with
 
-from remote.node import end_reasons
+from remote.node import end_reasons, run_state
 from remote.node.runs import supervisor
 
 LAUNCH = """
@@ -114,11 +114,11 @@ def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
     run_dir = tmp_path / "gpu-0"
     supervisor.tell_to_stop(run_dir, "peer_failed")
     supervisor.tell_to_stop(run_dir)
-    state = supervisor.state(run_dir)
+    state = run_state.state(run_dir)
     assert (state["running"], state["stopped"], state["ended"]) == (False, True, {"reason": "peer_failed"})
     assert [path.name for path in run_dir.iterdir()] == ["stop"]
 
 
 def test_order_to_stop_of_older_release_or_on_a_full_disk_is_empty(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
-    assert supervisor.state(tmp_path)["ended"] == {"reason": end_reasons.STOPPED}
+    assert run_state.state(tmp_path)["ended"] == {"reason": end_reasons.STOPPED}

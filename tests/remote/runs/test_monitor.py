@@ -14,7 +14,7 @@ from support import wait_for
 
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
-from inventories.run import Run, RunNode
+from inventories.runs.run import Run, RunNode
 from remote.errors import ConnectionLost, Unreachable
 from remote.runs.monitor import RunMonitor
 from remote.runs.observer import Observer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inventories.disk.store import RunFolder, Store
-from inventories.outputs import NodeOutputs, WrittenFile
-from inventories.run import Run, RunNode, RunOptions
+from inventories.runs.outputs import NodeOutputs, WrittenFile
+from inventories.runs.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.runs.outputs import (
     NAMED_BYTES,

@@ -1,6 +1,6 @@
 """What a run's rank records say of all its ranks together."""
 
-from inventories.run import RankRecord, Run, RunNode
+from inventories.runs.run import RankRecord, Run, RunNode
 from remote.runs.rank_states import SHOWN_AFTER_S, RankStates
 
 RUN = Run(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventories.disk.store import RunFolder, Store
-from inventories.run import Run, RunNode, RunOptions
+from inventories.runs.run import Run, RunNode, RunOptions
 from remote.errors import BadAnswer
 from remote.files.receive import FileReceiver, plain_parts
 from remote.runs.run_files import (

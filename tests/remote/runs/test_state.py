@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inventories.end_reasons import Ended, Reason
+from inventories.runs.end_reasons import Ended, Reason
 from remote.errors import BadAnswer
 from remote.runs.node_state import record_of_end
 

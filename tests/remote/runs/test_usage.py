@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support import processes_with, wait_for
 
+from remote.node import process
 from remote.node.gpu import gpu_usage
-from remote.node.runs import process, usage, usage_log
+from remote.node.runs import usage, usage_log
 from remote.runs import usage as ours
 from remote.shared.files import write_json
 from tests.fakes import nvidia_smi

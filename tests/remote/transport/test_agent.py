@@ -13,11 +13,11 @@ import paramiko
 import pytest
 
 from inventories.disk.store import ClusterFolder, Store
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.local.provider import LocalProvider
 from remote.errors import AuthenticationFailed
 from remote.sessions.connect import connect
-from remote.transport import host_keys, ssh_agent
+from remote.transport import known_hosts, ssh_agent
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_connect_with_silent_ssh_agent_uses_keys_of_the_home(
         key = made.key_file.read_text()
         pinned = ClusterFolder(tmp_path / "pinned")
         pinned.make()
-        pinned.known_hosts_path.write_text(host_keys.render([made]))
+        pinned.known_hosts_path.write_text(known_hosts.render([made]))
         monkeypatch.setenv("HOME", str(tmp_path))
         theirs = replace(made, key_file=None)
         with pytest.raises(AuthenticationFailed, match=r"no key to offer.*Your SSH agent .* did not answer"):

@@ -20,7 +20,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected, Unreachable
 from remote.fabfile import failure
-from remote.transport import host_keys
+from remote.transport import known_hosts
 from remote.transport.connection_group import PinnedGroup
 from remote.transport.pinned_connection import PinnedConnection
 from tests.support import wait_for
@@ -29,7 +29,7 @@ from tests.support import wait_for
 def pin(folder: Path, *machines: Machine) -> ClusterFolder:
     cluster = ClusterFolder(folder)
     cluster.make()
-    cluster.known_hosts_path.write_text(host_keys.render(machines))
+    cluster.known_hosts_path.write_text(known_hosts.render(machines))
     return cluster
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from inventories.machine import Machine
 from remote.errors import HostKeyRejected
-from remote.transport.host_keys import find, pin
+from remote.transport.host_keys import pin
+from remote.transport.known_hosts import find
 
 
 def make_key(path: Path) -> str:

@@ -17,11 +17,11 @@ from support import wait_for
 from inventories import clocks
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
-from remote.checks import facts
+from remote import facts
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, NoPython, Unreachable
 from remote.sessions.session import Node
 from remote.transport import NO_STATUS, open_transport
-from remote.transport.pod import PodTransport
+from remote.transport.pods.pod import PodTransport
 from tests.fakes.kube.api import TOKEN, KubeApi, Pod, kube_api
 
 

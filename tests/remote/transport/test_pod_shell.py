@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from inventories.disk.store import Store
 from inventories.machine import Machine
-from remote.transport import pod_shell
+from remote.transport.pods import pod_shell
 machine = Machine(name="default-0", rank=0, state="running", host="worker", user="ray", transport="pod",
                   context="test", private_ip="10.0.0.1", gpus=None, id="ours/worker", python={sys.executable!r})
 sys.exit(pod_shell.run(machine, Store(Path("/nowhere")).cluster("default"), " ".join(sys.argv[1:])))

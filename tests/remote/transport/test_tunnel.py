@@ -20,14 +20,14 @@ from support import wait_for
 from inventories.bastion import read_bastion
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from inventories.user_ssh import SshSettings
 from provision.local.provider import LocalProvider
 from provision.ssh_keys import make_key
 from remote.errors import AuthenticationFailed, ConnectionLost, HostKeyRejected, RemoteError, Unreachable
+from remote.fanout import fan_out, values
 from remote.sessions.connect import connect, reconnect
-from remote.sessions.fanout import fan_out, values
-from remote.transport import bastion, host_keys, ssh_config, tunnel
+from remote.transport import bastion, host_keys, known_hosts, ssh_config, tunnel
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -48,7 +48,7 @@ def home(hosts: Sequence[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The home of a user who knows the bastion and has a key for it."""
     ssh = tmp_path / "user" / ".ssh"
     ssh.mkdir(parents=True, mode=0o700)
-    (ssh / "known_hosts").write_text(host_keys.render(hosts[:1]))
+    (ssh / "known_hosts").write_text(known_hosts.render(hosts[:1]))
     (ssh / "config").write_text(f"Host 127.0.0.1\n  IdentityFile {hosts[0].key_file}\n  IdentitiesOnly yes\n")
     monkeypatch.setenv("HOME", str(ssh.parent))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -59,7 +59,7 @@ def home(hosts: Sequence[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def pinned(hosts: Sequence[Machine], tmp_path: Path) -> ClusterFolder:
     folder = ClusterFolder(tmp_path / "pinned")
     folder.make()
-    folder.known_hosts_path.write_text(host_keys.render(hosts[1:]))
+    folder.known_hosts_path.write_text(known_hosts.render(hosts[1:]))
     return folder
 
 
@@ -134,7 +134,7 @@ def test_tunnel_refuses_an_unknown_or_changed_bastion_key(
     assert (home / "known_hosts").read_text() == ""
 
     other = make_key(home / "other")
-    (home / "known_hosts").write_text(host_keys.render([replace(hosts[0], host_key=other)]))
+    (home / "known_hosts").write_text(known_hosts.render([replace(hosts[0], host_key=other)]))
     said = failure(hosts[1], pinned, HostKeyRejected)
     assert f"bastion {hosts[1].bastion}: its host key has changed" in said
     assert f"ssh-keygen -R '[127.0.0.1]:{hosts[0].port}'" in said
@@ -144,7 +144,7 @@ def test_tunnel_checks_the_host_key_of_the_machine(
     hosts: Sequence[Machine], home: Path, pinned: ClusterFolder
 ) -> None:
     pinned.known_hosts_path.write_text(
-        host_keys.render([replace(hosts[1], host_key=make_key(home / "other"))])
+        known_hosts.render([replace(hosts[1], host_key=make_key(home / "other"))])
     )
     said = failure(replace(hosts[1], shape=None), pinned, HostKeyRejected)
     assert "the host key has changed" in said
@@ -192,7 +192,7 @@ def test_tunnel_reports_a_machine_that_does_not_answer(
     assert f"{hosts[1].name}: bastion {hosts[1].bastion}: it can't connect to 127.0.0.1:{port}" in said
     with socket.create_server(("127.0.0.1", 0)) as silent:
         machine = replace(hosts[1], port=silent.getsockname()[1])
-        pinned.known_hosts_path.write_text(host_keys.render([machine]))
+        pinned.known_hosts_path.write_text(known_hosts.render([machine]))
         assert "SSH failed in its banner" in failure(machine, pinned, Unreachable, timeout_s=0.5)
 
 
@@ -213,7 +213,7 @@ def test_tunnel_waits_once_for_a_silent_bastion(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gate = replace(hosts[0], port=silent.getsockname()[1])
-        (home / "known_hosts").write_text(host_keys.render([gate]))
+        (home / "known_hosts").write_text(known_hosts.render([gate]))
         bastion = f"me@127.0.0.1:{gate.port}"
         behind = {str(n): replace(hosts[1], name=f"n{n}", bastion=bastion) for n in range(8)}
         outcomes = fan_out(lambda machine: connect(machine, pinned, timeout_s=1.0), behind)
@@ -348,13 +348,13 @@ def test_read_way_resolves_the_users_configuration_as_ssh_does(home: Path, tmp_p
 
     gate = way("gate")
     assert (gate.host, gate.port, gate.user, gate.only_these_keys) == ("192.0.2.7", 2200, "opc", True)
-    assert (host_keys.known_name(gate), gate.key_files) == ("[192.0.2.7]:2200", (key,))
+    assert (known_hosts.known_name(gate), gate.key_files) == ("[192.0.2.7]:2200", (key,))
     system = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
     assert gate.known_hosts == (tmp_path / "a", tmp_path / "b", *system)
     assert (gate.agent, gate.names_keys) == (str(tmp_path / "agent"), True)
     typed = way("me@gate:22")
-    assert (typed.user, typed.port, host_keys.known_name(typed)) == ("me", 22, "192.0.2.7")
-    assert host_keys.known_name(way("me@named")) == "other"
+    assert (typed.user, typed.port, known_hosts.known_name(typed)) == ("me", 22, "192.0.2.7")
+    assert known_hosts.known_name(way("me@named")) == "other"
     plain = way("me@elsewhere")
     assert (plain.host, plain.port, plain.key_files, plain.known_hosts) == ("elsewhere", 22, (), ())
     assert (plain.only_these_keys, plain.names_keys) == (False, False)

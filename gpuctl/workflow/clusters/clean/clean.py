@@ -32,12 +32,12 @@ from gpuctl.workflow.runs.unfinished_runs import ASK_TIMEOUT_S, how_it_stands, o
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
+from remote.fanout import fan_out
 from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, look
 from remote.files.sync import code_folder
 from remote.files.tree import human_bytes
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
-from remote.sessions.fanout import fan_out
 from remote.shared.files import digest_of
 
 

@@ -12,7 +12,7 @@ from gpuctl.workflow.runs.collect import final_result
 from gpuctl.workflow.runs.resume import script_path
 from inventories.disk.store import RunFolder, Store
 from inventories.errors import InventoryError
-from inventories.run import Run
+from inventories.runs.run import Run
 from remote.files.checkpoints import in_folder
 from remote.shared.trees import remove_tree, walk
 

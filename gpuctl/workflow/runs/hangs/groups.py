@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpuctl.workflow.runs.hangs.rank import Rank
-from remote.checks.finding import number_ranges
+from remote.findings import number_ranges
 
 MAX_NAMED = 4
 """Ranks, nodes or groups that a sentence names."""

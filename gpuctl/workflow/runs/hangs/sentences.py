@@ -10,7 +10,7 @@ from gpuctl.workflow.runs.hangs.compare import Finding, Kind
 from gpuctl.workflow.runs.hangs.groups import MAX_NAMED, listed, named, numbered
 from gpuctl.workflow.runs.hangs.lateness import Late
 from gpuctl.workflow.runs.hangs.rank import BUSY_BYTES_PER_S, Rank
-from inventories.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
+from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
 
 SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
 """What does not end by itself, however long it has lasted."""

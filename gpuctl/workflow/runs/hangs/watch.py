@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, in_vain
 from gpuctl.workflow.runs.hangs.rank import Rank
 from gpuctl.workflow.runs.hangs.sentences import hang_of, in_the_past
-from inventories.disk.codec import dump, load
+from inventories.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
-from inventories.hang import Hang
 from inventories.machine import Machine
-from inventories.run import Run
+from inventories.runs.hang import Hang
+from inventories.runs.run import Run
 from remote.errors import RemoteError
 from remote.launchers import drives_itself
 

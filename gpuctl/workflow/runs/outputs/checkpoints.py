@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
 from inventories.disk.store import ClusterFolder, Store
-from inventories.end_reasons import Reason
 from inventories.machine import Machine
-from inventories.run import Checkpoints, Run, RunNode
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import Checkpoints, Run, RunNode
 
 if TYPE_CHECKING:
     from remote.files.checkpoints import Held
@@ -201,11 +201,11 @@ def survey_checkpoints(
     `unfinished`: name of a machine of the cluster `own` → its parts of runs of which it did not tell how they ended;
     it ends them first.
     """
+    from remote.fanout import fan_out
     from remote.files import checkpoints
     from remote.runs.node_state import stop_on_node
     from remote.runs.run_files import mirrored_path, written_parts
     from remote.sessions.connect import connect
-    from remote.sessions.fanout import fan_out
 
     locations = [
         Location(cluster=own, machine=machine) for machine in load_inventory(own, empty=True).machines

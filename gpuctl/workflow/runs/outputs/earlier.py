@@ -25,14 +25,14 @@ from gpuctl.workflow.runs.outputs.latest_files import (
 from gpuctl.workflow.runs.request.project import Project
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder
-from inventories.outputs import OutputFile
+from inventories.runs.outputs import OutputFile
 from remote.files.earlier import Aside, EarlierFiles
 from remote.shared.checkpoint_sets import ranks_of, sets_in
 from remote.shared.constants import NODE_FOLDER
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.prepared import Prepared
-    from remote.sessions.fanout import Outcome
+    from remote.fanout import Outcome
     from remote.sessions.session import Node
 
 ONLY_READ = (
@@ -266,12 +266,12 @@ def share(
     checkpoints that lack parts, which are left as they are. Raises NodeFailed where not all files can be brought.
     """
     from remote.errors import NodeFailed
+    from remote.fanout import fan_out, values
     from remote.files.pull import take_in
     from remote.files.receive import FileReceiver
     from remote.files.sync import sync
     from remote.files.tree import Tree, human_bytes, tree_of
     from remote.runs.run_files import new_incoming
-    from remote.sessions.fanout import fan_out, values
 
     source = latest(earlier)
     incomplete = [checkpoint for checkpoint in parted_checkpoints(earlier, source) if checkpoint.lacks]
@@ -355,8 +355,8 @@ def _digests(
     nodes: "Mapping[str, Node]", roots: Mapping[str, str], paths: Sequence[str]
 ) -> "list[Outcome[dict[str, str]]]":
     """Return the digests of these files by node."""
+    from remote.fanout import fan_out
     from remote.files.earlier import digests
-    from remote.sessions.fanout import fan_out
 
     if not paths:
         return []

@@ -13,8 +13,8 @@ from gpuctl.text import duration
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.what_to_install import ToInstall
-    from remote.checks.facts import Facts
-    from remote.checks.finding import Finding
+    from remote.facts import Facts
+    from remote.findings import Finding
     from remote.python_env.requirements import Wanted
     from remote.sessions.session import Node
 
@@ -56,9 +56,9 @@ class Build:
 
         Raises PreflightFailed where no build can be chosen.
         """
+        from remote.fanout import fan_out, values
         from remote.python_env.backend import backend_of
         from remote.python_env.building import look, packages_of
-        from remote.sessions.fanout import fan_out, values
 
         wanted = install.wanted
         if wanted is None:
@@ -90,8 +90,8 @@ class Build:
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
         """The node's facts with the environment's interpreter, built there if need be."""
-        from remote.checks.facts import with_environment
         from remote.errors import PreflightFailed
+        from remote.facts import with_environment
         from remote.files.tree import human_bytes
         from remote.python_env.building import ensure, which_build
 

@@ -12,7 +12,7 @@ from gpuctl.workflow.machines.host_firewalls import owner_of
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in, home_note
 from gpuctl.workflow.runs.request.what_to_install import ToInstall, what_to_install
 from inventories.machine import Inventory, Machine
-from inventories.run import Commit
+from inventories.runs.run import Commit
 
 if TYPE_CHECKING:
     from remote.files.tree import Tree

@@ -13,7 +13,7 @@ from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.text import plural
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
 from inventories.machine import Inventory, Machine
-from inventories.run import Misplaced, RunOptions
+from inventories.runs.run import Misplaced, RunOptions
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 

@@ -14,7 +14,7 @@ from remote.launchers import launcher_of
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest
-    from inventories.run import Commit
+    from inventories.runs.run import Commit
     from remote.files.tree import Tree
     from remote.python_env.local_paths import NamedProject
     from remote.python_env.project import Dependencies, LocalProject

@@ -14,7 +14,7 @@ from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
 
 CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
 

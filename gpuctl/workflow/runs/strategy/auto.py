@@ -12,7 +12,7 @@ from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
 from inventories.machine import Machine
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
 
 PLAIN = "ddp"
 """The strategy if there is no advice."""

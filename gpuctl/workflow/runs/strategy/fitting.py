@@ -13,7 +13,7 @@ from gpuctl.workflow.runs.request.request import AUTO, ENGINE, STRATEGY, TrainRe
 from inventories.machine import Machine
 
 if TYPE_CHECKING:
-    from remote.checks.facts import Facts
+    from remote.facts import Facts
 
 OPTIONS = (STRATEGY, "--tp", "--pp", ENGINE, "--global-batch-size")
 """Those of the built-in job that not every number of ranks can have."""

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpuctl.command_line.job_file.keys import option_keys
 from gpuctl.command_line.job_file.read import Job, read_job
 from inventories.errors import InvalidInput
-from inventories.spec import Spec
-from inventories.validate import spec_keys
+from inventories.specs.spec import Spec
+from inventories.specs.validate import spec_keys
 
 FULL = """
 cluster:

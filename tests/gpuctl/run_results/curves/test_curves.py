@@ -9,8 +9,8 @@ import pytest
 from gpuctl.run_results.curves.plot import losses_from_log, with_curve
 from gpuctl.run_results.curves.script_losses import POINTS, thinned
 from inventories.disk.store import RunFolder, Store
-from inventories.outputs import OutputFile
-from inventories.run import TrainSummary
+from inventories.runs.outputs import OutputFile
+from inventories.runs.run import TrainSummary
 
 
 @pytest.fixture

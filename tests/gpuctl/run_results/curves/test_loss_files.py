@@ -9,8 +9,8 @@ import pytest
 from gpuctl.run_results.curves.loss_files import losses_from_files
 from gpuctl.run_results.curves.plot import with_curve
 from inventories.disk.store import Store
-from inventories.outputs import OutputFile
-from inventories.run import TrainSummary
+from inventories.runs.outputs import OutputFile
+from inventories.runs.run import TrainSummary
 from train.reporting.tensorboard import Writer
 
 

@@ -8,8 +8,8 @@ from gpuctl.run_results.failures.failures import SUSPICION, failed_first, first_
 from gpuctl.run_results.failures.rank_end import rank_end
 from gpuctl.run_results.metrics import Line
 from gpuctl.run_results.run_status import reason_of, run_status
-from inventories.end_reasons import STOPS, Ended, Reason
-from inventories.run import NodeRecord, RankRecord, Run, RunNode
+from inventories.runs.end_reasons import STOPS, Ended, Reason
+from inventories.runs.run import NodeRecord, RankRecord, Run, RunNode
 from remote.end_sentences import sentence
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'

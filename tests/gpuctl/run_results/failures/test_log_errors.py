@@ -3,7 +3,7 @@
 import pytest
 
 from gpuctl.run_results.failures.log_errors import path_not_found, read
-from inventories.end_reasons import Cause, Reason
+from inventories.runs.end_reasons import Cause, Reason
 
 BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: boom\n'
 

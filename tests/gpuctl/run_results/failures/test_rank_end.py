@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.failures.rank_end import rank_end
-from inventories.end_reasons import Cause, Ended, EndFacts, Reason
-from inventories.run import RankRecord
+from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
+from inventories.runs.run import RankRecord
 from remote.end_sentences import sentence
 
 TRACE = "Traceback (most recent call last):\n  x\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl.run_results.failures.log_errors import LogEnd, read
-from inventories.end_reasons import Cause, Reason
+from inventories.runs.end_reasons import Cause, Reason
 
 INNER = """
 def encode():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuctl.run_results.failures.failures import DYING, SUSPICION, End, which_began
-from inventories.end_reasons import Ended, Reason
+from inventories.runs.end_reasons import Ended, Reason
 
 
 def end(reason: Reason, *, rank: int | None = None, at: float = 10.0, **changes: Any) -> End:

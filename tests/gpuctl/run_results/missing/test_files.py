@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl.run_results.missing.files import how_to_send, not_here
-from inventories.run import RunOptions
+from inventories.runs.run import RunOptions
 
 LACKS = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
 NO_PARENT = "RuntimeError: Parent directory {} does not exist."

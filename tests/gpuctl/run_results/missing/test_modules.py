@@ -7,8 +7,8 @@ import pytest
 from support import a_run
 
 from gpuctl.run_results.missing.modules import how_to_install, how_to_run_in_package
-from inventories.end_reasons import Reason
-from inventories.run import FirstError, RunOptions
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import FirstError, RunOptions
 
 OR_ANOTHER = " (or the package that has the module tomlkit, if that has another name)"
 MISSING = "ModuleNotFoundError: No module named '{}'"

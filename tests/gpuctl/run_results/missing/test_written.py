@@ -10,9 +10,9 @@ from support import a_result, a_run
 from gpuctl.run_results.advice import advice_on
 from gpuctl.run_results.missing.written import WAYS
 from inventories.disk.store import Store
-from inventories.end_reasons import Reason
-from inventories.outputs import OutputFile, RunFile
-from inventories.run import FirstError, Run, RunNode, RunOptions
+from inventories.runs.end_reasons import Reason
+from inventories.runs.outputs import OutputFile, RunFile
+from inventories.runs.run import FirstError, Run, RunNode, RunOptions
 
 NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
 CODE = "/home/me/.gpuctl-node/code/my-01"

@@ -13,7 +13,7 @@ from gpuctl.workflow.clusters.clean.this_computer import remove_here
 from gpuctl.workflow.clusters.clean.what_to_clean import Choice
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
+from inventories.runs.run import NodeRecord, Result, Run, RunNode, RunOptions, Seconds, TrainSummary
 from remote.runs.run_files import save_node_record
 
 NOW = datetime.now(UTC)

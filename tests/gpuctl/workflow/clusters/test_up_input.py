@@ -10,7 +10,7 @@ import pytest
 from gpuctl.command_line import cli
 from gpuctl.workflow.clusters.choose_provider import choose_provider
 from inventories.disk.store import Store
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.clouds import cloud_of
 from provision.errors import RefusedPlan, UnknownProvider
 

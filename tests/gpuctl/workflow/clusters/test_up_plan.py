@@ -10,11 +10,11 @@ from gpuctl.global_options import Options
 from gpuctl.output import Output
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.machines.setup import NO_SETUP, Setup
-from inventories.disk.codec import plain
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.codec import plain
 from inventories.machine import Machine
-from inventories.setup_steps import SetupStep
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.setup_steps import SetupStep
+from inventories.specs.spec import Spec
 from provision.pricing.plan_price import PlanPrice
 from provision.provider import Plan, PlannedMachine
 from provision.records import PlannedRequest, PlannedResource, Terms

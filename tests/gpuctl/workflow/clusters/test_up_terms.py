@@ -17,8 +17,8 @@ from gpuctl.json_documents import UpResult
 from gpuctl.output import Output
 from gpuctl.workflow.clusters.up import HostKeys, plan, up
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import DriverPlan
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import DriverPlan
+from inventories.specs.spec import Spec
 from provision.provider import Plan
 from tests.fakes.client import FakeCloud, start_fake
 

@@ -24,7 +24,7 @@ from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
 from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from inventories.disk.store import Store
 from inventories.machine import Machine
-from inventories.run import RunNode, StepMs, TrainSummary
+from inventories.runs.run import RunNode, StepMs, TrainSummary
 
 Advise = Callable[..., tuple[int, str, str]]
 KEYS = {

@@ -20,8 +20,8 @@ from gpuctl.workflow.jobs.job import (
 )
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
-from inventories.end_reasons import Ended, Reason
-from inventories.run import (
+from inventories.runs.end_reasons import Ended, Reason
+from inventories.runs.run import (
     Checkpoints,
     FirstError,
     NodeRecord,

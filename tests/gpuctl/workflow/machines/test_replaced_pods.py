@@ -14,7 +14,7 @@ from gpuctl.workflow.machines.replaced_pods import ReplacedPods
 from gpuctl.workflow.machines.setup_state import unprepared
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.spec import Spec
+from inventories.specs.spec import Spec
 from provision.errors import Denied
 from provision.kubernetes.provider import KubernetesProvider
 from tests.fakes.kube.api import KubeApi, Pod, here, kube_api

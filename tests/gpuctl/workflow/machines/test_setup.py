@@ -24,7 +24,7 @@ from gpuctl.workflow.machines.setup_state import (
 )
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.setup_steps import SetupStep, digest
+from inventories.specs.setup_steps import SetupStep, digest
 from remote.errors import BadFabfile
 from remote.transport import TRANSPORTS
 from tests.fakes.namespace_transport import NamespaceTransport

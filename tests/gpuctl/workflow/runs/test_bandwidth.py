@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuctl.workflow.runs.bandwidth import floor_of, rows_of
-from inventories.run import Run, RunNode
+from inventories.runs.run import Run, RunNode
 
 
 def line(**changed: object) -> dict[str, Any]:

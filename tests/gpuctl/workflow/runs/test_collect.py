@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gpuctl.workflow.runs.collect import checkpoints_left, failed_as_before, machines_of
 from inventories.disk.store import Store
-from inventories.end_reasons import Reason
 from inventories.machine import Inventory, Machine
-from inventories.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import FirstError, Result, Run, RunNode, Seconds, TrainSummary
 from remote.runs.run_files import mirrored_path
 
 LOST = Result(

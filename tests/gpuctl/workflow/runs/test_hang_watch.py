@@ -16,8 +16,8 @@ from gpuctl.workflow.runs.hangs.sentences import hang_of, in_the_past
 from gpuctl.workflow.runs.hangs.watch import Answer, HangWatch, keep, kept, ranks_of
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
-from inventories.hang import Hang, RankStacks
-from inventories.run import NodeRecord, Run, RunNode
+from inventories.runs.hang import Hang, RankStacks
+from inventories.runs.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer
 from remote.runs.rank_activity import HangReport, RankActivity
 from remote.runs.run_files import RunFiles, save_node_record

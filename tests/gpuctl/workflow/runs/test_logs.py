@@ -13,7 +13,7 @@ from gpuctl.output import Output
 from gpuctl.text import clean
 from gpuctl.workflow.runs.logs import Reader, ranks_of
 from inventories.disk.store import RunFolder, Store
-from inventories.run import RunNode
+from inventories.runs.run import RunNode
 from remote.runs.observer import Lines
 
 RUN = a_run(nodes=(RunNode(name="gpu-0", rank=0, nproc=2, first_rank=0, run_dir="/home/me/run"),))

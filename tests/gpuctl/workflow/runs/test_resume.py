@@ -14,11 +14,11 @@ from gpuctl.workflow.runs.outputs.checkpoints import CheckpointSurvey, Location,
 from gpuctl.workflow.runs.placement import receivers
 from gpuctl.workflow.runs.request.request import TrainRequest, machines_of
 from gpuctl.workflow.runs.resume import last_of_each, older, same_script, taken_over
-from inventories.disk import codec
+from inventories import codec
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.outputs import OutputFile
-from inventories.run import (
+from inventories.runs.outputs import OutputFile
+from inventories.runs.run import (
     Checkpoints,
     Run,
     RunNode,

@@ -14,7 +14,7 @@ from gpuctl.workflow.runs.runs import latest
 from gpuctl.workflow.runs.unfinished_runs import open_runs
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Inventory, Machine
-from inventories.run import Run, RunNode
+from inventories.runs.run import Run, RunNode
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from provision.aws import preview
 from provision.records import BootImage
 from tests.fakes.client import FakeCloud

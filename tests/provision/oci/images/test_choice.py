@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
 from provision.errors import Denied, RefusedPlan, TermsRefused
 from provision.oci import requests
 from provision.oci.cloud import OciCloud

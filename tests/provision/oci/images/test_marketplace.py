@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from inventories.disk.store import Store
-from inventories.gpu_driver import DriverPlan
 from inventories.machine import Machine
-from inventories.spec import Spec
+from inventories.specs.gpu_driver import DriverPlan
+from inventories.specs.spec import Spec
 from provision.errors import RefusedPlan
 from provision.provider import Plan
 from provision.records import BootImage

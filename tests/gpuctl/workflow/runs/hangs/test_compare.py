@@ -9,7 +9,7 @@ import pytest
 from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, in_vain
 from gpuctl.workflow.runs.hangs.rank import Rank
 from gpuctl.workflow.runs.hangs.sentences import hang_of
-from inventories.hang import Hang
+from inventories.runs.hang import Hang
 from remote.runs.rank_activity import ChildActivity, Collective, RankActivity
 
 CODE = "/home/me/.gpuctl-node/code"

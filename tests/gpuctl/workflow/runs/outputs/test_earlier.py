@@ -35,7 +35,7 @@ from gpuctl.workflow.runs.outputs.earlier_use import loadable
 from gpuctl.workflow.runs.outputs.latest_files import latest, may_be_copies, outdated
 from gpuctl.workflow.runs.prepared import Prepared
 from inventories.disk.store import Store
-from inventories.outputs import OutputFile
+from inventories.runs.outputs import OutputFile
 from remote.errors import BadAnswer, NodeFailed
 from remote.files.earlier import Aside, EarlierFiles
 from remote.files.sync import sync

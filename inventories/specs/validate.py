@@ -14,9 +14,9 @@ from typing import Any
 from inventories.bastion import read_bastion
 from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
-from inventories.gpu_driver import check_driver
-from inventories.setup_steps import SetupStep, read_setup
-from inventories.spec import DEFAULT_CLUSTER, LEAST_TTL_S, Spec
+from inventories.specs.gpu_driver import check_driver
+from inventories.specs.setup_steps import SetupStep, read_setup
+from inventories.specs.spec import DEFAULT_CLUSTER, LEAST_TTL_S, Spec
 from inventories.yaml_source import Keys, Problems, Source, read, shown
 
 MAX_COUNT = 1000

@@ -8,7 +8,7 @@ import pytest
 from support import wait_for
 
 from remote.errors import RemoteError, SomeNodesFailed, SyncRefused, Unreachable
-from remote.sessions.fanout import Outcome, fan_out, values
+from remote.fanout import Outcome, fan_out, values
 
 
 def test_outcomes_keep_the_order_and_every_error() -> None:

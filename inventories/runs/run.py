@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventories.disk.codec import OMITTED
-from inventories.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
-from inventories.hang import Hang, OnHang
-from inventories.outputs import OutputFile, OutputTotal, OutsidePath, RunFile
-from inventories.search import Search
-from inventories.usage import RunUse
+from inventories.codec import OMITTED
+from inventories.runs.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
+from inventories.runs.hang import Hang, OnHang
+from inventories.runs.outputs import OutputFile, OutputTotal, OutsidePath, RunFile
+from inventories.runs.search import Search
+from inventories.runs.usage import RunUse
 
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 STOP_GRACE_S = 30.0

@@ -33,7 +33,8 @@ from inventories.kube_context import (
 from inventories.kube_plugin import PluginFailed
 from inventories.machine import Machine
 from remote.errors import AuthenticationFailed, ConnectionLost, MachineGone, Unreachable
-from remote.transport import LOOPBACK, NO_STATUS, pod_relay
+from remote.transport import LOOPBACK, NO_STATUS
+from remote.transport.pods import pod_relay
 from remote.transport.tcp import DEAD_PEER_OPTIONS
 
 if TYPE_CHECKING:

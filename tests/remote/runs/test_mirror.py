@@ -17,11 +17,11 @@ from node_here import NodeHere
 from support import wait_for
 
 from inventories.disk.store import RunFolder, Store
-from inventories.run import Checkpoints, Run, RunNode
+from inventories.runs.run import Checkpoints, Run, RunNode
 from remote.errors import ConnectionLost
 from remote.files.checkpoints import told
-from remote.files.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, found_in, is_to_be_told
+from remote.runs.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.runs.run_files import mirrored_path, new_incoming
 
 FOUND = {"files": 2, "bytes": 10, "newest": "step-000040.pt", "written_ns": 1, "lacks": []}
@@ -289,7 +289,7 @@ def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> No
 
 
 def test_mirror_refuses_more_bytes_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remote.files.mirror.MAX_MIRROR_BYTES", 1000)
+    monkeypatch.setattr("remote.runs.mirror.MAX_MIRROR_BYTES", 1000)
     scene = Scene(tmp_path, RUN)
     checkpoint(scene.there, 40, size=2000)
     scene.mirror.told(NodeHere(tmp_path / "node"), replace(scene.found(), bytes=10))

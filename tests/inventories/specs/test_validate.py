@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.setup_steps import SetupStep
-from inventories.spec import Spec
-from inventories.validate import (
+from inventories.specs.setup_steps import SetupStep
+from inventories.specs.spec import Spec
+from inventories.specs.validate import (
     check_bastion,
     check_cidr,
     check_cluster_name,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from threading import Lock, Semaphore, Thread
 from typing import Generic, TypeVar
 
-from remote.checks.finding import named
 from remote.errors import RemoteError, SomeNodesFailed
+from remote.findings import named
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

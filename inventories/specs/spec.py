@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventories.setup_steps import SetupStep
+from inventories.specs.setup_steps import SetupStep
 
 DEFAULT_CLUSTER = "default"
 LEAST_TTL_S = 600.0
@@ -12,7 +12,7 @@ LEAST_TTL_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a person asks `gpuctl up` for. Validated once, where it is read (`inventories.validate`)."""
+    """What a person asks `gpuctl up` for. Validated once, where it is read (`inventories.specs.validate`)."""
 
     cluster: str = DEFAULT_CLUSTER
     """Name of the cluster: 1 to 40 of a-z, 0-9 and `-`. Default: `default`."""

@@ -17,7 +17,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
 from remote.errors import ConnectionLost
 from remote.transport import NO_STATUS
-from remote.transport.pod import BROKEN, RESIZE, STATUS, STDIN, STDOUT, PodProcess, connect, end_of
+from remote.transport.pods.pod import BROKEN, RESIZE, STATUS, STDIN, STDOUT, PodProcess, connect, end_of
 
 if TYPE_CHECKING:
     import websocket

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inventories.disk import codec
-from inventories.end_reasons import Reason
+from inventories import codec
 from inventories.errors import CorruptFile, NewerFormat
-from inventories.run import (
+from inventories.runs.end_reasons import Reason
+from inventories.runs.run import (
     FirstError,
     RankResult,
     Result,

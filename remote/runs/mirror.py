@@ -12,7 +12,7 @@ from threading import Lock, Thread
 
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
-from inventories.run import Checkpoints, Run
+from inventories.runs.run import Checkpoints, Run
 from remote.errors import BadAnswer, RemoteError
 from remote.files import checkpoints
 from remote.files.receive import FileReceiver

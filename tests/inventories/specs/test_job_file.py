@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.job_file import cluster_of, find
+from inventories.specs.job_file import cluster_of, find
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Documents on a run: what it is, how its ranks and nodes ended, its outputs."""

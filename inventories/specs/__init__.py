@@ -1,0 +1,1 @@
+"""The file that describes a cluster or a job: read, checked, and with defaults."""

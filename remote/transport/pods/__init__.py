@@ -1,0 +1,1 @@
+"""Connections to pods, through the API server of their cluster."""
