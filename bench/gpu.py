@@ -1,23 +1,27 @@
-"""The built-in job on one GPU, beside the published loop: speed, floors, waits, losses, memory, NCCL, parsers.
+"""The built-in job on one GPU: speed beside other loops, floors, waits, losses, start, advice, NCCL, parsers.
 
-    python bench/gpu.py [--out DIR] [--minutes 8] [--device auto|cuda|cpu] [--only SECTION]...
+    python bench/gpu.py [--out DIR] [--minutes 5] [--device auto|cuda|cpu] [--only SECTION]...
 
-Needs this checkout, torch (2.11 or newer), torchvision, torchmetrics and Pillow, and no network. ResNet-18 with
-torchvision's stem, 50,000 synthetic images of 32 x 32, batches of 64 and 1024, the same for all loops: the published
-one (`bench/parts/published.py`, without workers and with eight), `--loop plain`, `fast`, `fast --compile`, each as
-`python -m train` has it, in fp32 and bf16. Each takes an epoch that does not count and then up to three; between two
-clocks the GPU is waited for. It writes `gpu.json` (after each section), `gpu.txt` and `gpu.log` into DIR, and prints
-the table. Beside the speeds it checks that
+Needs this checkout with its packages (`pip install -e ".[train]"`), torch 2.11 or newer, and no network. ResNet-18
+with torchvision's stem on synthetic images of 32 x 32, batches of 64 and 1024: the published loop
+(`bench/parts/published.py`), `--loop plain`, and `fast` with and without CUDA graphs, in bf16 and compiled, each as
+`python -m train` has it. gpt-124m beside the plainest loop (`bench/parts/plain_gpt.py`); other networks beside the
+step and the memory that `gpuctl advise` gives; `gpuctl train` on a local host beside a script under torchrun.
+
+Steady steps alone are timed, with the GPU waited for at both ends: warm-up steps come first, and with too little time
+for twenty others there is no figure. It writes `gpu.json` (after each section), `gpu.txt` and `gpu.log` into DIR, and
+prints the table. Beside the speeds it checks that
 
 - no step of the fast loop waits for the GPU, by CUDA's own warnings;
 - the losses are the CPU's, in double precision and, as far as rounding lets them be, in single;
-- NCCL starts with one rank, and DistributedDataParallel's step on it has the same losses;
+- NCCL starts with one rank, and DistributedDataParallel's steps on it, also with compressed gradients, have the
+  losses that the same steps have over gloo on the CPU;
 - what the node's part reads from nvidia-smi, for facts and for `top`, is what torch sees.
 
-A section that fails, or that no time is left for, is recorded, and the others go on. Without a GPU, or with
-`--device cpu`, it is a miniature of itself on the CPU, with a small network and without compiling: it shows that the
-program works, no more. Exit status: 0 all is well, 1 a check or a section failed, 4 the time was over before all was
-measured, 130 interrupted.
+Each section has its own part of the time and what earlier ones leave. One that fails or takes longer is recorded, and
+takes no time from others. Without a GPU, or with `--device cpu`, it is a miniature of itself on the CPU, with small
+networks and without compiling: it shows that the program works, no more. Exit status: 0 all is well, 1 a check or a
+section failed, 4 a section had too little time, 130 interrupted.
 """
 
 import argparse
@@ -42,6 +46,7 @@ sys.path.insert(0, str(ROOT))
 from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of  # noqa: E402
 from bench.parts.gpu_table import judged, text  # noqa: E402
 from bench.parts.sections import Document, Section, end, run, status_of  # noqa: E402
+from bench.parts.start import tear_down  # noqa: E402
 
 
 def main() -> int:
@@ -79,7 +84,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", help="folder for gpu.json, gpu.txt and gpu.log (default: a new temporary one)"
     )
-    parser.add_argument("--minutes", type=float, default=8.0, help="for all of it (default: 8)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for all of it (default: 5)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument(
         "--only", action="append", default=[], metavar="SECTION", help="may be given several times"
@@ -113,7 +118,6 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
                 {
                     "handle": handle,
                     "folder": scratch,
-                    "until": until,
                     "sections": [asdict(section) for section in together],
                 }
             )
@@ -151,6 +155,8 @@ def _run(sections: Sequence[Section], document: Document, out: Path, device: str
             document["complete"] = True
             status = status_of(document)
         keep()
+        if "start" in document["sections"]:
+            tear_down(Path(scratch))
     shown = text(document)
     _write(out / "gpu.txt", shown)
     print(shown, end="")
@@ -203,7 +209,7 @@ def _work(device: str, asked: str) -> int:
     sizes = WHOLE if device == "cuda" else MINIATURE
     # With its number: without one it is not equal to where tensors say they are.
     where = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
-    run_here(sections, sizes, where, Path(request["folder"]), request["handle"], until=request["until"])
+    run_here(sections, sizes, where, Path(request["folder"]), request["handle"])
     return 0
 
 

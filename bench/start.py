@@ -1,8 +1,8 @@
 """The whole time of `gpuctl train -- --epochs 2` beside that of a hand-written DDP script under torchrun.
 
-Both train a small CNN on scikit-learn's digits for two epochs with one rank, validate after each, and write the weights.
-gpuctl also checks the machine, sends the code, and brings metrics and results back. Prints the median ratio of
-the wall times and the parts of the last run; exits 1 above 1.2.
+Both train a small CNN on scikit-learn's digits for two epochs with one rank, validate after each, and write the
+weights. gpuctl also checks the machine, sends the code, and brings metrics and results back. Prints the median ratio
+of the wall times and the parts of the last run; exits 1 above 1.2.
 
     python bench/start.py [ROUNDS]
 """

@@ -1,8 +1,21 @@
 """What `bench/gpu.py` does in which order, and how much of it. Standard library alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.parts.sections import Section
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A job that `gpuctl advise` is asked about, and that is then measured."""
+
+    words: str
+    """The job's options."""
+    images: tuple[int, int, int, int] | None = None
+    """Channels, height, width and classes of synthetic images. None: text of random tokens."""
+    vocabulary: int = 50_257
+    """Tokens that there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,51 +23,93 @@ class Sizes:
     """How much is taken of everything."""
 
     model: str
-    images: int
     batches: tuple[int, int]
-    epochs: int
-    """That count, at most; one more comes before them."""
+    warm_up: int
+    """Steps that come first and do not count."""
+    counted: int
+    """Steps, at most."""
+    least: int
+    """Steps: with fewer, nothing is measured."""
+    watched: int
+    """Steps that are looked at for waits."""
     matrix: int
     copied: int
     """Bytes."""
-    watched: int
-    """Steps that are looked at for waits."""
+    starts: int
+    """Rounds of `gpuctl train` and a script by hand."""
     loss_steps: int
     loss_batch: int
+    gpt: str
+    """Options of the text model that the plainest loop is compared with."""
+    cases: Mapping[str, Case]
+    """For advice, by name."""
+
+    @property
+    def images(self) -> int:
+        """In the dataset: an epoch of the large batch is longer than all steps that are taken."""
+        return (self.warm_up + self.counted + self.watched + 1) * self.batches[1]
 
 
 WHOLE = Sizes(
-    model="resnet18", images=50_000, batches=(64, 1024), epochs=3, matrix=8192, copied=2**31,
-    watched=100, loss_steps=8, loss_batch=32,
+    model="resnet18", batches=(64, 1024), warm_up=20, counted=50, least=20, watched=20,
+    starts=1, matrix=8192, copied=2**31, loss_steps=8, loss_batch=32,
+    gpt="--model gpt-124m --batch-size 12 --seq-len 1024 --precision bf16 --optimizer adamw --compile",
+    cases={
+        "gpt-124m": Case(words="--model gpt-124m --batch-size 8 --seq-len 1024 --precision bf16"),
+        "gpt-350m": Case(words="--model gpt-350m --batch-size 8 --seq-len 1024 --precision bf16"),
+        "resnet50": Case(words="--model resnet50 --batch-size 64 --precision bf16", images=(3, 224, 224, 1000)),
+        "gpt-124m of bytes": Case(words="--model gpt-124m --batch-size 8 --seq-len 256", vocabulary=257),
+    },
 )  # fmt: skip
 MINIATURE = Sizes(
-    model="cnn",
-    images=18,
-    batches=(4, 8),
-    epochs=1,
-    matrix=128,
-    copied=2**20,
-    watched=2,
-    loss_steps=2,
-    loss_batch=4,
-)
+    model="cnn", batches=(4, 8), warm_up=2, counted=3, least=2, watched=2,
+    starts=1, matrix=128, copied=2**20, loss_steps=2, loss_batch=4,
+    gpt="--model gpt-10m --batch-size 1 --seq-len 8 --optimizer adamw",
+    cases={
+        "gpt-10m": Case(words="--model gpt-10m --batch-size 1 --seq-len 8", vocabulary=257),
+        "cnn": Case(words="--model cnn --batch-size 4", images=(3, 8, 8, 10)),
+    },
+)  # fmt: skip
+
+PUBLISHED = "published"
+LOOPS: Mapping[str, Mapping[str, object]] = {
+    "plain": {"loop": "plain"},
+    "fast": {},
+    "fast --graphs off": {"graphs": "off"},
+    "fast bf16": {"precision": "bf16"},
+    "fast bf16 --graphs off": {"precision": "bf16", "graphs": "off"},
+    "fast bf16 --compile": {"precision": "bf16", "compile": True},
+}
+"""Options of the built-in job's loops, by the name of the loop."""
+LOOPS_OF_SMALL = (PUBLISHED, *LOOPS)
+LOOPS_OF_LARGE = (PUBLISHED, "fast", "fast bf16", "fast bf16 --graphs off")
+GPT, PLAIN_GPT = "gpt: ours", "gpt: plainest loop"
 
 
 def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
-    """All of them, in order of what is to be known first. Compiling is left out on a CPU: it takes minutes there."""
+    """Return all of them, in order of what is to be known first. On a CPU nothing is compiled: it takes minutes.
+
+    The limits add up to 300 seconds on a GPU.
+    """
     small, large = sizes.batches
     found = [
-        Section(name="device", limit_s=90),
-        Section(name="waits", limit_s=90),
-        Section(name="losses", limit_s=90),
-        Section(name=f"batch {small}", limit_s=150),
-        Section(name="parsers", limit_s=45),
-        Section(name="nccl", limit_s=60, alone=True),
-        Section(name=f"batch {large}", limit_s=110),
-        Section(name=f"batch {small}, compiled", limit_s=110),
-        Section(name=f"batch {large}, bf16 compiled", limit_s=110),
-        Section(name=f"batch {small}, bf16 compiled", limit_s=110),
-        Section(name="profile", limit_s=40, alone=on_gpu),
-        Section(name=f"batch {large}, compiled", limit_s=110),
-    ]
-    return [section for section in found if on_gpu or "compiled" not in section.name]
+        Section(name="device", limit_s=15),
+        *(Section(name=loop_section(small, loop), limit_s=18 if "compile" in loop else 8) for loop in LOOPS_OF_SMALL),
+        Section(name="parsers", limit_s=9),
+        Section(name="waits", limit_s=8),
+        Section(name="losses", limit_s=18),
+        *(Section(name=loop_section(large, loop), limit_s=9) for loop in LOOPS_OF_LARGE),
+        Section(name=GPT, limit_s=28),
+        Section(name=PLAIN_GPT, limit_s=28),
+        *(Section(name=f"advise: {name}", limit_s=8) for name in sizes.cases),
+        Section(name="start", limit_s=22, alone=True),
+        Section(name="compiled graphs", limit_s=13),
+        Section(name="nccl", limit_s=17, alone=True),
+        Section(name="profile", limit_s=8, alone=on_gpu),
+    ]  # fmt: skip
+    return [section for section in found if on_gpu or "compile" not in section.name]
+
+
+def loop_section(batch: int, loop: str) -> str:
+    """Return the name of the section of a loop: `batch 64: fast`."""
+    return f"batch {batch}: {loop}"

@@ -3,10 +3,9 @@
 import os
 import socket
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,21 @@ import torch.distributed as dist
 
 from bench.parts import job
 from bench.parts.device import check_parsers, environment, measure_ceilings, synchronize, timed
-from bench.parts.gpu_plan import Sizes
+from bench.parts.gpu_models import advise_run, gpt_run, plain_gpt_section
+from bench.parts.gpu_plan import (
+    GPT,
+    LOOPS,
+    LOOPS_OF_LARGE,
+    LOOPS_OF_SMALL,
+    PLAIN_GPT,
+    PUBLISHED,
+    Sizes,
+    loop_section,
+)
+from bench.parts.gpu_work import Run, Work
 from bench.parts.network import network_cost
 from bench.parts.sections import Section, Tell, work
+from bench.parts.start import measure_start
 from remote.node.runs import nccl_log
 from train.distributed.environment import DistributedEnvironment
 from train.job import set_arithmetic
@@ -42,26 +53,15 @@ SINGLE_BOUND, ROUNDING = 1e-3, 30.0
 """Of the later ones, or so many times what this machine's CPU has. Roundings grow with the steps, the faster the
 larger those are (resnet18 on a CPU: to 1e-3 in eight of lr 1e-3, to 0.2 in ten of lr 1e-2): here they are small."""
 SINGLE = {"optimizer": "sgd", "lr": 1e-4}
+COMPRESSIONS: tuple[Compression, ...] = ("none", "half", "powersgd")
+EXACT_BOUND, LOSSY_BOUND = 5e-3, 0.05
+"""Of the losses of a few steps over NCCL, against the same steps over gloo on the CPU. A compression is lossy: both
+lose the same, but what they round differently grows."""
 NCCL_TIMEOUT_S = 60.0
 DDP_STEPS = 6
 PROFILED = 20
 """Steps."""
 SHAPE = (3, 32, 32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What a section has."""
-
-    device: torch.device
-    sizes: Sizes
-    tell: Tell
-    until: float
-    """Monotonic: it should come to its end by then."""
-    folder: Path
-
-
-Run = Callable[[Work], None]
 
 
 def device_section(work: Work) -> None:
@@ -77,7 +77,7 @@ def parsers_section(work: Work) -> None:
 
 
 def waits_section(work: Work) -> None:
-    """Whether a step of the fast loop waits for the GPU."""
+    """Whether a wait is seen, and a step waits with options that the loops' own sections do not have."""
     if work.device.type == "cuda":
         with job.Waits() as planted:
             planted.on()
@@ -87,19 +87,9 @@ def waits_section(work: Work) -> None:
             ok=bool(planted.found),
             said=f"{sum(planted.found.values())} of 1",
         )
-    jobs: dict[str, dict[str, Any]] = {
-        "fast": {},
-        "fast bf16": {"precision": "bf16"},
-        "fast fp16": {"precision": "fp16"},
-    }
-    jobs["fast clip adamw"] = {
-        "max_grad_norm": 1.0,
-        "optimizer": "adamw",
-        "augmentation": "crop",
-        "schedule": "cosine",
-    }
-    for name, chosen in jobs.items():
-        _check_waits(work, name, chosen)
+    others: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw"}
+    _check_waits(work, "fast clip adamw", {**others, "augmentation": "crop", "schedule": "cosine"})
+    _check_waits(work, "fast fp16", {"precision": "fp16"})
 
 
 def _check_waits(work: Work, name: str, chosen: dict[str, Any]) -> None:
@@ -212,73 +202,42 @@ def apart(these: list[float], those: list[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(these, those, strict=True))
 
 
-def epochs_section(batch: int) -> Run:
-    """Epochs of the published loop and of the job's, uncompiled, in order of what is to be known first."""
+def loop_run(batch: int, loop: str) -> Run:
+    """Return the section of a loop: its steady steps, and whether they wait for the GPU."""
 
     def run(work: Work) -> None:
-        options = _job(work, batch)
-        workers = 8 if work.device.type == "cuda" else 1
-
-        def published(count: int) -> Callable[[float], dict[str, Any]]:
-            return lambda until: job.measure_published(
-                options, work.device, epochs=min(2, work.sizes.epochs), until=until, workers=count
+        if loop == PUBLISHED:
+            measured = job.measure_published(
+                _job(work, batch), work.device, steps=_steps(work), until=work.until
             )
-
-        variants: dict[str, Callable[[float], dict[str, Any]]] = {
-            "published": published(0),
-            "fast": _measured(work, options),
-            "fast bf16": _measured(work, replace(options, precision="bf16")),
-            "fast --graphs off": _measured(work, replace(options, graphs="off")),
-            "plain": _measured(work, replace(options, loop="plain")),
-            "fast tf32": _measured(work, replace(options, precision="tf32")),
-            f"published, {workers} workers": published(workers),
-        }
-        _each(work, variants)
+        else:
+            options = _job(work, batch, **LOOPS[loop])
+            measured = job.measure(options, work.device, work.folder, steps=_steps(work), until=work.until)
+        work.tell.value("variants", loop, value=measured)
+        if measured.get("waits") is not None and loop != "plain":
+            _judge_waits(work, f"{loop}, batch {batch}", measured["waits"])
 
     return run
 
 
-def compiled_section(batch: int, precision: str) -> Run:
-    """Epochs of the compiled job, its first step by itself, and whether it waits for the GPU."""
-
-    def run(work: Work) -> None:
-        name = "fast --compile" if precision == "fp32" else f"fast {precision} --compile"
-        options = _job(work, batch, compile=True, precision=precision)
-        _each(work, {name: _measured(work, options)})
-        if work.device.type == "cuda" and (batch, precision) == (work.sizes.batches[0], "fp32"):
-            # Until a GPU has shown this, the job does not record compiled steps.
-            plain, graphs = (
-                _averaged(work, None, WARM_UP + DDP_STEPS, graphs=on, compile=True) for on in (False, True)
-            )
-            _judge_graphs(work, "compiled steps in CUDA graphs", graphs, plain)
-
-    return run
-
-
-def _each(work: Work, variants: dict[str, Callable[[float], dict[str, Any]]]) -> None:
-    """Measure them one by one, each in its share of the time that is left; one that fails keeps no other."""
-    failed: list[str] = []
-    for number, (name, measured) in enumerate(variants.items()):
-        left_s = work.until - time.monotonic()
-        # Those that come first are known to take longest.
-        until = time.monotonic() + left_s * min(1.0, 2.0 / (len(variants) - number))
-        try:
-            found = measured(until)
-            work.tell.value("variants", name, value=found)
-            if name.startswith("fast") and found["waits"] is not None:
-                _judge_waits(work, f"{name}, batch {found['options']['batch_size']}", found["waits"])
-        except Exception as error:  # noqa: BLE001 - told with all that failed, once the others had their turn
-            traceback.print_exc()
-            failed.append(f"{name}: {type(error).__name__}: {error}")
-    if failed:
-        raise RuntimeError("; ".join(failed))
-
-
-def _measured(work: Work, options: Options) -> Callable[[float], dict[str, Any]]:
-    sizes = work.sizes
-    return lambda until: job.measure(
-        options, work.device, work.folder, epochs=sizes.epochs, until=until, watched=sizes.watched
+def compiled_graphs_section(work: Work) -> None:
+    """Compiled steps in CUDA graphs: until a GPU has shown this, the job does not record compiled steps."""
+    plain, graphs = (
+        _averaged(work, work.device, None, WARM_UP + DDP_STEPS, graphs=on, compiled=True)
+        for on in (False, True)
     )
+    _judge_graphs(work, "compiled steps in CUDA graphs", graphs, plain)
+
+
+def _steps(work: Work) -> job.Steps:
+    sizes = work.sizes
+    return job.Steps(warm_up=sizes.warm_up, counted=sizes.counted, least=sizes.least, watched=sizes.watched)
+
+
+def start_section(work: Work) -> None:
+    """How long `gpuctl train` takes for two short epochs on this machine, and a script by hand beside it."""
+    for name, value in measure_start(work.folder, rounds=work.sizes.starts).items():
+        work.tell.value("start", name, value=value)
 
 
 def nccl_section(work: Work) -> None:
@@ -288,8 +247,13 @@ def nccl_section(work: Work) -> None:
     os.environ |= {**nccl_log.DEBUG, "NCCL_DEBUG_FILE": str(log)}
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(name, "lo")
+    cpu = torch.device("cpu")
+    with _one_rank(cpu, "gloo"):
+        on_gloo = {compression: _averaged(work, cpu, compression) for compression in COMPRESSIONS}
     synchronize(work.device)
-    with _one_rank(work, backend):
+    began = time.perf_counter()
+    with _one_rank(work.device, backend):
+        work.tell.value("start_s", value=time.perf_counter() - began)
         tensor = torch.ones(2**20, device=work.device)
         began = time.perf_counter()
         dist.all_reduce(tensor)
@@ -301,41 +265,40 @@ def nccl_section(work: Work) -> None:
         work.tell.check(
             "all-reduce of one rank", ok=bool((tensor == 1).all()), said=f"{backend}, 4 MiB, unchanged"
         )
-        alone = _averaged(work, None)
-        for compression in ("none", "half", "powersgd"):
-            found = _averaged(work, compression)
+        for compression in COMPRESSIONS:
+            found = _averaged(work, work.device, compression)
             work.tell.value("averaged", compression, value=found)
-            bound = 1e-4 if compression == "none" else 0.2
-            difference = apart(found, alone)
+            bound = EXACT_BOUND if compression == "none" else LOSSY_BOUND
+            difference = apart(found, on_gloo[compression])
             work.tell.check(
                 f"DistributedDataParallel, --compression {compression}",
                 ok=difference <= bound,
-                said=f"{len(found)} losses differ by up to {difference:.1e} from those without it (bound {bound:g})",
+                said=f"{len(found)} losses are up to {difference:.1e} from the CPU's over gloo (bound {bound:g})",
             )
-        plain, graphs = (_averaged(work, "none", WARM_UP + DDP_STEPS, graphs=on) for on in (False, True))
+        plain, graphs = (
+            _averaged(work, work.device, "none", WARM_UP + DDP_STEPS, graphs=on) for on in (False, True)
+        )
         _judge_graphs(work, "DistributedDataParallel in a CUDA graph", graphs, plain)
     work.tell.value("transports", value=nccl_log.read(str(log)))
 
 
 @contextmanager
-def _one_rank(work: Work, backend: str) -> Iterator[None]:
-    """The process group, as the job makes it with several ranks; how long that takes is told."""
+def _one_rank(device: torch.device, backend: str) -> Iterator[None]:
+    """Join a process group as the job does with several ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    on_gpu = work.device.type == "cuda"
+    on_gpu = device.type == "cuda"
     if on_gpu:
-        torch.cuda.set_device(work.device)
-    began = time.perf_counter()
+        torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
         init_method=f"tcp://127.0.0.1:{port}",
         rank=0,
         world_size=1,
         timeout=timedelta(seconds=NCCL_TIMEOUT_S),
-        device_id=work.device if on_gpu else None,
+        device_id=device if on_gpu else None,
     )
-    work.tell.value("start_s", value=time.perf_counter() - began)
     try:
         yield
     finally:
@@ -344,32 +307,33 @@ def _one_rank(work: Work, backend: str) -> Iterator[None]:
 
 def _averaged(
     work: Work,
+    device: torch.device,
     compression: Compression | None,
     steps: int = DDP_STEPS,
     *,
     graphs: bool = False,
-    compile: bool = False,  # noqa: A002 - the option's name
+    compiled: bool = False,
 ) -> list[float]:
-    """The losses of some steps on the same images, with DistributedDataParallel or (None) without."""
+    """Return the losses of some steps on the same images, with DistributedDataParallel or (None) without."""
     options = _job(
         work,
         work.sizes.loss_batch,
         optimizer="sgd",
         lr=1e-3,
         compression=compression or "none",
-        compile=compile,
+        compile=compiled,
     )
     kind = Strategy if compression is None else DataParallel
-    strategy = kind(options, DistributedEnvironment(), work.device)
+    strategy = kind(options, DistributedEnvironment(), device)
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(work.sizes.loss_batch, 3, 32, 32, generator=generator).to(work.device)
-    labels = torch.randint(job.CLASSES, (work.sizes.loss_batch,), generator=generator).to(work.device)
+    images = torch.randn(work.sizes.loss_batch, 3, 32, 32, generator=generator).to(device)
+    labels = torch.randint(job.CLASSES, (work.sizes.loss_batch,), generator=generator).to(device)
     set_arithmetic(options)
     torch.manual_seed(0)
-    model = build_model(options, SHAPE, job.CLASSES).to(work.device)
+    model = build_model(options, SHAPE, job.CLASSES).to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    timer = StepTimer(work.device)
-    recorder = recorder_of(work.device) if graphs else None
+    timer = StepTimer(device)
+    recorder = recorder_of(device) if graphs else None
     objective = strategy.wrap(ModelWithLoss(model, options), steps=steps, on_ready=timer.gradients_ready)
     optimizer = build_optimizer(strategy, model.parameters(), fused=True, graphs=recorder is not None)
     build = partial(GraphedStep, recorder=recorder, say=_raise) if recorder else TrainStep
@@ -438,6 +402,7 @@ def _job(work: Work, batch: int, *, images: int | None = None, **chosen: Any) ->
 def runs_of(sizes: Sizes) -> dict[str, Run]:
     """What each section of the plan does."""
     small, large = sizes.batches
+    loops = [(small, loop) for loop in LOOPS_OF_SMALL] + [(large, loop) for loop in LOOPS_OF_LARGE]
     return {
         "device": device_section,
         "waits": waits_section,
@@ -445,25 +410,19 @@ def runs_of(sizes: Sizes) -> dict[str, Run]:
         "parsers": parsers_section,
         "nccl": nccl_section,
         "profile": profile_section,
-        f"batch {small}": epochs_section(small),
-        f"batch {large}": epochs_section(large),
-        f"batch {small}, compiled": compiled_section(small, "fp32"),
-        f"batch {large}, compiled": compiled_section(large, "fp32"),
-        f"batch {small}, bf16 compiled": compiled_section(small, "bf16"),
-        f"batch {large}, bf16 compiled": compiled_section(large, "bf16"),
+        "start": start_section,
+        "compiled graphs": compiled_graphs_section,
+        GPT: gpt_run(sizes.gpt),
+        PLAIN_GPT: plain_gpt_section,
+        **{f"advise: {name}": advise_run(case) for name, case in sizes.cases.items()},
+        **{loop_section(batch, loop): loop_run(batch, loop) for batch, loop in loops},
     }
 
 
 def run_here(
-    sections: Sequence[Section],
-    sizes: Sizes,
-    device: torch.device,
-    folder: Path,
-    handle: int,
-    *,
-    until: float,
+    sections: Sequence[Section], sizes: Sizes, device: torch.device, folder: Path, handle: int
 ) -> None:
-    """Run them in this process until then (monotonic), and tell by lines to the handle.
+    """Run them in this process, each until its time, and tell by lines to the handle.
 
     The folder is for their files.
     """
@@ -484,4 +443,4 @@ def run_here(
         torch.set_default_dtype(torch.float32)
         runs[section.name](Work(device=device, sizes=sizes, tell=tell, until=until, folder=folder))
 
-    work(sections, run, usable, handle, until=until)
+    work(sections, run, usable, handle)

@@ -4,21 +4,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.parts.floors import Cost, floors
+from bench.parts.gpu_plan import GPT, PLAIN_GPT, PUBLISHED
 from bench.parts.sections import Document
 
 COLUMNS = (
     "loop",
-    "s an epoch",
-    "spread",
+    "ms a step",
+    "steps",
     "images/s",
     "x published",
-    "ms a step",
     "floor",
     "x floor",
     "peak GB",
-    "first step s",
+    "warm-up s",
 )
-PUBLISHED = "published"
 
 
 def judged(document: Document) -> list[dict[str, Any]]:
@@ -27,19 +26,15 @@ def judged(document: Document) -> list[dict[str, Any]]:
     for batch, variants in sorted(_batches(document).items()):
         published = variants.get(PUBLISHED)
         for name, variant in variants.items():
-            median = variant["epoch_s_median"]
+            step_ms = variant["step_ms"]
             row = {
                 "batch": batch,
                 "loop": name,
                 **variant,
-                "ratio": None,
-                "step_mean_ms": None,
-                "floors": None,
+                "images_per_s": batch / step_ms * 1e3,
+                "ratio": published and published["step_ms"] / step_ms,
+                "floors": _floors(document, batch, precision_of(name), step_ms),
             }
-            if published is not None:
-                row["ratio"] = published["epoch_s_median"] / median
-            row["step_mean_ms"] = median / variant["steps"] * 1e3
-            row["floors"] = _floors(document, batch, precision_of(name), row["step_mean_ms"])
             rows.append(row)
     return rows
 
@@ -55,7 +50,7 @@ def _batches(document: Document) -> dict[int, dict[str, dict[str, Any]]]:
     found: dict[int, dict[str, dict[str, Any]]] = {}
     for name, section in document["sections"].items():
         if name.startswith("batch "):
-            batch = int(name.split()[1].rstrip(","))
+            batch = int(name.split()[1].rstrip(":"))
             found.setdefault(batch, {}).update(section.get("variants", {}))
     return found
 
@@ -86,7 +81,7 @@ def _lines(document: Document) -> Iterator[str]:
     yield from _head(document)
     rows = judged(document)
     for batch in sorted({row["batch"] for row in rows}):
-        yield f"\nbatch {batch}, {document['sizes']['model']}, {document['sizes']['images']:,} images of 3 x 32 x 32:"
+        yield f"\nbatch {batch}, {document['sizes']['model']}, images of 3 x 32 x 32; steady steps:"
         yield from _aligned([COLUMNS, *(_cells(row) for row in rows if row["batch"] == batch)])
     if rows:
         yield (
@@ -94,6 +89,8 @@ def _lines(document: Document) -> Iterator[str]:
             "published loop computes convolutions in TF32, as torch does by itself; fp32 is fp32."
         )
     yield from _profiled(document)
+    yield from _models(document)
+    yield from _start(document)
     yield ""
     for check in document["checks"]:
         yield f"  {'ok    ' if check['ok'] else 'FAILED'}  {check['section']}: {check['name']}: {check['said']}"
@@ -148,21 +145,51 @@ def _profiled(document: Document) -> Iterator[str]:
         )
 
 
+def _models(document: Document) -> Iterator[str]:
+    """Yield a line for each larger network: its step, the plainest loop's, what advise says of it."""
+    sections = document["sections"]
+    plain = sections.get(PLAIN_GPT, {}).get("plain")
+    for name, section in sections.items():
+        case = section.get("case", {})
+        measured, forecast = case.get("measured"), case.get("forecast")
+        if not measured or not forecast:
+            continue
+        line = f"  {case['words']}: {measured['step_ms']:.2f} ms a step of {measured['steps']}"
+        if name == GPT and plain:
+            ratio = plain["ms_per_step"] / measured["step_ms"]
+            line += f", {ratio:.2f} times as fast as the plainest loop ({plain['ms_per_step']:.2f} ms)"
+        if forecast["step_ms"]:
+            low, high = forecast["step_ms"]
+            outside = "" if low <= measured["step_ms"] <= high else ", outside"
+            line += f"; advise: {low:.3g} to {high:.3g} ms{outside}"
+        if measured["peak_memory_bytes"] and forecast["memory_gb"]:
+            line += f"; {measured['peak_memory_bytes'] / 1e9:.2f} GB, advise: {forecast['memory_gb']:.2f}"
+        yield line
+
+
+def _start(document: Document) -> Iterator[str]:
+    start = document["sections"].get("start", {}).get("start")
+    if start and "parts" in start:
+        parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in start["first_step"].items())
+        yield (
+            f"  gpuctl train, two short epochs: {start['gpuctl_s'][-1]:.1f} s; a script under torchrun: "
+            f"{start['by_hand_s'][-1]:.1f} s; until the first step: {parts}"
+        )
+
+
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     floor = (row["floors"] or {}).get("measured", {})
-    peak = row.get("peak_memory_bytes")
-    partly = "~" if row.get("extrapolated_from") else ""
+    peak = row["peak_memory_bytes"]
     return (
         row["loop"],
-        partly + _number(row["epoch_s_median"], 3),
-        f"{row['spread']:.0%}",
+        _number(row["step_ms"], 3),
+        str(row["steps"]),
         f"{row['images_per_s']:,.0f}",
         _number(row["ratio"]),
-        _number(row["step_mean_ms"], 3),
         _number(floor.get("floor_ms"), 3),
         _number(floor.get("distance"), 1),
         _number(None if peak is None else peak / 1e9),
-        _number(row.get("first_step_s")),
+        _number(row["warm_up_s"]),
     )
 
 

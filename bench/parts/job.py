@@ -1,16 +1,16 @@
-"""The built-in job on a device, epoch by epoch: as `python -m train` puts it together, with a hand on its clock."""
+"""The built-in job on a device, step by step: as `python -m train` puts it together, with a hand on its clock."""
 
 import functools
 import gc
 import json
-import statistics
+import math
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 from bench.parts.device import synchronize
 from bench.parts.published import Published
+from bench.parts.sections import NoTime
 from train.data.dataset import Dataset, Samples
 from train.data.load import READERS, begin_to_load, load_dataset
 from train.data.synthetic import read
@@ -31,8 +32,6 @@ from train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 CLASSES = 10
-FULL_SPEED = 10
-"""Steps before those that are taken for an epoch that could not be taken whole."""
 
 
 def job(images: int, batch_size: int, **chosen: Any) -> Options:  # noqa: ANN401 - the fields of Options
@@ -57,6 +56,18 @@ def keep_images() -> None:
     READERS["synthetic"] = lambda options, _env: made(options.seed, options.synthetic)
 
 
+@contextmanager
+def dataset_of(dataset: Dataset) -> Iterator[None]:
+    """Have the job read this dataset for its own."""
+    name: Any = dataset.name
+    before = READERS[name]
+    READERS[name] = lambda _options, _env: dataset
+    try:
+        yield
+    finally:
+        READERS[name] = before
+
+
 def images_of(options: Options) -> Dataset:
     """The images that the job is trained on."""
     return load_dataset(options, DistributedEnvironment())
@@ -72,7 +83,9 @@ def trainer_of(options: Options, device: torch.device, folder: Path) -> Iterator
     with Report(path=metrics, env=DistributedEnvironment(), options=options) as report:
         env = DistributedEnvironment()
         load = begin_to_load(options, env, in_thread=False)
-        yield Trainer(options, env, device, report, folder / "checkpoints", TimeParts(), load)
+        trainer = Trainer(options, env, device, report, folder / "checkpoints", TimeParts(), load)
+        yield trainer
+        trainer.finish()
 
 
 def clear(device: torch.device) -> None:
@@ -125,41 +138,53 @@ def stop() -> None:
     raise Stopped
 
 
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How many are taken."""
+
+    warm_up: int
+    """That come first and do not count: they compile, tune, record graphs."""
+    counted: int
+    """At most."""
+    least: int
+    """With fewer that count, nothing is measured."""
+    watched: int
+    """Later steps that are looked at for waits."""
+
+    @property
+    def all(self) -> int:
+        """Of an epoch, which must not end before the last of them."""
+        return self.warm_up + self.counted + self.watched + 1
+
+
 def measure(
-    options: Options, device: torch.device, folder: Path, *, epochs: int, until: float, watched: int
+    options: Options, device: torch.device, folder: Path, *, steps: Steps, until: float
 ) -> dict[str, Any]:
-    """Seconds an epoch and what else is to be known of a job; the first epoch does not count.
+    """Return milliseconds a steady step, and what else is to be known of a job. Raises NoTime for too few of them.
 
-    At the end, so many further steps are looked at for waits (None: there was no time).
-
-    Where not even the second can be taken whole, its seconds are those of the steps that were taken times their
-    number in an epoch, and `extrapolated_from` is how many those were.
+    Between the two clocks are whole steps alone, and the device is waited for at both. `waits`: where later steps
+    wait for the GPU; None: there was no time for them.
     """
     with trainer_of(options, device, folder) as trainer:
         pace = Pace(trainer.timer, until)
-        told: dict[str, Any] = {
-            "options": differing(options),
-            "steps": steps_of(options),
-            "extrapolated_from": None,
-        }
-        taken: list[float] = []
-        try:
-            told["first_epoch_s"] = trainer.train_epoch().seconds
-            while len(taken) < epochs and (not taken or time.monotonic() + 1.2 * taken[-1] < until):
-                taken.append(trainer.train_epoch().seconds)
-        except Stopped:
-            if not taken:
-                taken, told["extrapolated_from"] = _from_steps(pace, device, told["steps"])
+        steady = Steady(device, steps)
+        pace.in_steps(steps.warm_up, steady.begin)
+        pace.in_steps(steps.warm_up + steps.counted, stop)
+        with suppress(Stopped):
+            trainer.train_epoch()
+        timed = steady.end(len(pace.began))
         summary = summarize(trainer.timer.steps())
-        told["waits"] = None
-        if told["extrapolated_from"] is None and time.monotonic() < until:
-            told["waits"] = waits_of(trainer, pace, min(watched, told["steps"] - 1))
+        watch = steps.watched > 0 and time.monotonic() < until
+        waits = waits_of(trainer, pace, steps.watched) if watch else None
         return {
-            **told,
-            **spread(taken, options.synthetic[0]),
-            "first_step_s": pace.began[1] - pace.began[0] if len(pace.began) > 1 else None,
-            "step_ms": {"p50": summary and summary.p50_ms, "p95": summary and summary.p95_ms},
-            "share": {"compute": summary and summary.compute_share, "data": summary and summary.data_share},
+            "options": differing(options),
+            **timed,
+            "first_step_s": pace.began[1] - pace.began[0],
+            "warm_up_s": steady.began - pace.began[0],
+            "p50_ms": summary and summary.p50_ms,
+            "p95_ms": summary and summary.p95_ms,
+            "data_share": summary and summary.data_share,
+            "waits": waits,
             **memory(device),
             "losses": losses_of(folder)[:5],
             "loss_every": options.log_every,
@@ -167,58 +192,57 @@ def measure(
 
 
 def measure_published(
-    options: Options, device: torch.device, *, epochs: int, until: float, workers: int
+    options: Options, device: torch.device, *, steps: Steps, until: float
 ) -> dict[str, Any]:
-    """The same of the published loop, with torch's default arithmetic."""
+    """Return the same of the published loop, with torch's default arithmetic."""
     clear(device)
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = True, False
     torch.set_float32_matmul_precision("highest")
     assert options.batch_size is not None
     images = images_of(options).training
     assert isinstance(images, Samples)
-    loop = Published(options, images, CLASSES, device, batch_size=options.batch_size, workers=workers)
+    loop = Published(options, images, CLASSES, device, batch_size=options.batch_size)
     began = time.perf_counter()
-    loop(1)
-    first_step_s = time.perf_counter() - began
-    loop(min(FULL_SPEED, steps_of(options) - 1))
-    taken: list[float] = []
-    extrapolated = None
-    while len(taken) < epochs and (not taken or time.monotonic() + 1.2 * taken[-1] < until):
-        seconds, steps, of = loop.epoch(until)
-        synchronize(device)
-        if steps < of and taken:
-            break
-        taken.append(seconds * of / steps)
-        extrapolated = steps if steps < of else None
+    first_step_s = loop(1)
+    steady = Steady(device, steps)
+    loop(steps.warm_up - 1)
+    steady.begin()
+    taken = steps.warm_up
+    while taken < steps.warm_up + steps.counted and time.monotonic() < until:
+        loop(1)
+        taken += 1
     return {
-        "workers": workers,
-        "steps": steps_of(options),
-        "extrapolated_from": extrapolated,
-        **spread(taken, options.synthetic[0]),
+        "options": differing(options),
+        **steady.end(taken),
         "first_step_s": first_step_s,
+        "warm_up_s": steady.began - began,
         **memory(device),
     }
 
 
-def _from_steps(pace: Pace, device: torch.device, steps: int) -> tuple[list[float], int]:
-    synchronize(device)
-    now, began = time.perf_counter(), pace.began
-    skipped = min(FULL_SPEED, len(began) - 1)
-    if skipped < 0:
-        raise RuntimeError("there was no time for a single step")
-    count = len(began) - skipped
-    return [(now - began[skipped]) / count * steps], count
+class Steady:
+    """The clock of the steps that count."""
 
+    def __init__(self, device: torch.device, steps: Steps) -> None:
+        self.began = math.inf
+        self._device = device
+        self._steps = steps
 
-def spread(taken: list[float], images: int) -> dict[str, Any]:
-    """Several epochs as one."""
-    median = statistics.median(taken)
-    return {
-        "epoch_s": taken,
-        "epoch_s_median": median,
-        "spread": (max(taken) - min(taken)) / median,
-        "images_per_s": images / median,
-    }
+    def begin(self) -> None:
+        """Start it, once the device has finished the warm-up."""
+        synchronize(self._device)
+        self.began = time.perf_counter()
+
+    def end(self, taken: int) -> dict[str, float]:
+        """Return how many steps count, of so many in all, and how long one takes. Raises NoTime for too few."""
+        synchronize(self._device)
+        seconds, count = time.perf_counter() - self.began, taken - self._steps.warm_up
+        if count < self._steps.least:
+            raise NoTime(
+                f"{taken} steps were taken, and {self._steps.warm_up} of warm-up and {self._steps.least} others are "
+                "needed"
+            )
+        return {"steps": count, "step_ms": seconds / count * 1e3}
 
 
 def memory(device: torch.device) -> dict[str, int | None]:
@@ -229,12 +253,6 @@ def memory(device: torch.device) -> dict[str, int | None]:
         "peak_memory_bytes": torch.cuda.max_memory_allocated(device),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
     }
-
-
-def steps_of(options: Options) -> int:
-    """An epoch's."""
-    assert options.batch_size is not None
-    return -(-options.synthetic[0] // options.batch_size)
 
 
 def differing(options: Options) -> dict[str, Any]:

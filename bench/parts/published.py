@@ -1,8 +1,7 @@
 """The training loop that tutorials publish, which the built-in job's loops are compared with.
 
-Pictures of PIL's through RandomHorizontalFlip, ToTensor and Normalize one by one, a DataLoader without workers unless
-some are asked for, the last smaller batch kept, torch's default arithmetic (TF32 in a GPU's convolutions), Adam,
-`loss.item()` at every step.
+Pictures of PIL's through RandomHorizontalFlip, ToTensor and Normalize one by one, a DataLoader without workers, the
+last smaller batch kept, torch's default arithmetic (TF32 in a GPU's convolutions), Adam, `loss.item()` at every step.
 """
 
 import time
@@ -32,7 +31,6 @@ class Published:
         device: torch.device,
         *,
         batch_size: int,
-        workers: int = 0,
     ) -> None:
         transforms = import_torchvision().transforms
         channels, height, width = images.inputs.shape[1:]
@@ -44,8 +42,6 @@ class Published:
             OneByOne(images, transforms.Compose(steps)),
             batch_size,
             shuffle=True,
-            num_workers=workers,
-            pin_memory=workers > 0,
         )
         self._device = device
         torch.manual_seed(0)
@@ -65,17 +61,6 @@ class Published:
                 batch = next(self._batches)
             self._step(*batch)
         return time.perf_counter() - began
-
-    def epoch(self, until: float) -> tuple[float, int, int]:
-        """Take an epoch, or what can be taken of it until then (monotonic); seconds, steps, and those of an epoch."""
-        self._batches = iter(())  # those that fetch ahead for it would take part of the cores
-        began, taken = time.perf_counter(), 0
-        for images, labels in self._loader:
-            self._step(images, labels)
-            taken += 1
-            if time.monotonic() > until:
-                break
-        return time.perf_counter() - began, taken, len(self._loader)
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         images, labels = images.to(self._device), labels.to(self._device)

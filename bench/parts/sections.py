@@ -18,16 +18,15 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 Document = dict[str, Any]
 Start = Callable[[Sequence["Section"], int], "subprocess.Popen[Any]"]
 """Starts a process, in a process group of its own, that runs these sections and writes its lines to that handle."""
 
-START_S = 120.0
-"""For a process to import what it needs."""
-LEAST_S = 5.0
+LEAST_S = 2.0
 """No section begins with less than that."""
 MARGIN = 0.9
 """The part of its time after which a section should come to its end by itself."""
@@ -44,6 +43,12 @@ class Section:
     limit_s: float
     alone: bool = False
     """In a process of its own."""
+    until: float = 0.0
+    """Its end (monotonic), which `timetable` sets."""
+
+
+class NoTime(Exception):
+    """Too little time was left to measure anything."""
 
 
 class Tell:
@@ -65,9 +70,9 @@ class Tell:
         """The section begins."""
         self._line(event="begin")
 
-    def end(self, error: str | None = None) -> None:
+    def end(self, status: str = "done", error: str | None = None) -> None:
         """The section is over."""
-        self._line(event="end", status="done" if error is None else "failed", error=error)
+        self._line(event="end", status=status, error=error)
 
     def _line(self, **values: object) -> None:
         line = json.dumps({"section": self._section, **values}, default=str).encode() + b"\n"
@@ -80,27 +85,37 @@ def work(
     runs: Callable[[Section, Tell, float], None],
     usable: Callable[[], bool],
     handle: int,
-    *,
-    until: float,
 ) -> None:
     """In the process beside: run them one after the other, each until the time (monotonic) that it is given.
 
-    `until`: when all is over. `usable`: whether the process is still good for another section after one that failed.
+    `usable`: whether the process is still good for another section after one that failed.
     """
     for section in sections:
         tell = Tell(handle, section.name)
         tell.begin()
         now = time.monotonic()
-        own = now + MARGIN * max(0.0, min(section.limit_s, until - now))
+        own = now + MARGIN * max(0.0, section.until - now)
         try:
             runs(section, tell, own)
+        except NoTime as error:
+            tell.end("out of time", str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is recorded, and the next section has its turn
             traceback.print_exc()
-            tell.end(f"{type(error).__name__}: {error}"[:MOST_ERROR])
+            tell.end("failed", f"{type(error).__name__}: {error}"[:MOST_ERROR])
             if not usable():
                 return
         else:
             tell.end()
+
+
+def timetable(sections: Sequence[Section], began: float, until: float) -> list[Section]:
+    """Divide the time from `began` to `until` (monotonic) in proportion to the sections' limits.
+
+    A section also has all that earlier ones leave; a section that takes too long is ended, at the cost of no other.
+    """
+    scale = (until - began) / sum(section.limit_s for section in sections)
+    ends = list(accumulate((section.limit_s * scale for section in sections), initial=began))
+    return [replace(section, until=end) for section, end in zip(sections, ends[1:], strict=True)]
 
 
 def run(
@@ -110,21 +125,20 @@ def run(
 
     `keep` is called whenever a section is over.
     """
-    waiting = list(sections)
+    waiting = timetable(sections, time.monotonic(), until)
     for section in waiting:
         document["sections"][section.name] = {"status": "not run", "error": None, "seconds": None}
     while waiting:
-        if until - time.monotonic() < LEAST_S:
-            for section in waiting:
-                document["sections"][section.name]["error"] = "no time was left for it"
-            break
+        if waiting[0].until - time.monotonic() < LEAST_S:
+            document["sections"][waiting.pop(0).name]["error"] = "no time was left for it"
+            continue
         reader, writer = os.pipe()
         together = _together(waiting)
         try:
             process = start(together, writer)
         finally:
             os.close(writer)
-        following = _Following(document, together, until, keep)
+        following = _Following(document, together, keep)
         try:
             following.follow(reader, process)
         finally:
@@ -146,15 +160,11 @@ def _together(waiting: Sequence[Section]) -> list[Section]:
 class _Following:
     """Reads what a process tells of its sections."""
 
-    def __init__(
-        self, document: Document, sections: Sequence[Section], until: float, keep: Callable[[], None]
-    ) -> None:
+    def __init__(self, document: Document, sections: Sequence[Section], keep: Callable[[], None]) -> None:
         self.over: set[str] = set()
         self._document = document
-        self._limits = {section.name: section.limit_s for section in sections}
-        self._until = until
+        self._ends = {section.name: section.until for section in sections}
         self._keep = keep
-        self._first = sections[0].name
         self._current: str | None = None
         self._began = time.monotonic()
         self._rest = b""
@@ -162,8 +172,7 @@ class _Following:
     def follow(self, reader: int, process: "subprocess.Popen[Any]") -> None:
         """Until all are over, the process ends, or a section takes too long."""
         while True:
-            limit_s = START_S if self._current is None else self._limits[self._current]
-            left_s = min(self._began + limit_s, self._until) - time.monotonic()
+            left_s = self._ends[self._turn()] - time.monotonic()
             if left_s <= 0:
                 return self._lost(
                     "out of time", f"it took longer than the {self._seconds():.0f} s that it had"
@@ -176,7 +185,7 @@ class _Following:
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
-            if self.over.issuperset(self._limits):
+            if self.over.issuperset(self._ends):
                 return None
         if self._current is not None or not self.over:
             with suppress(subprocess.TimeoutExpired):
@@ -208,7 +217,11 @@ class _Following:
         self._keep()
 
     def _lost(self, status: str, error: str) -> None:
-        self._end(self._current or self._first, status, error)
+        self._end(self._turn(), status, error)
+
+    def _turn(self) -> str:
+        """Return the section that runs, or else the next one."""
+        return self._current or next(name for name in self._ends if name not in self.over)
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,17 @@ import torch
 
 from bench.gpu import _Stop
 from bench.parts.floors import Cost, floors, peaks_of
-from bench.parts.gpu_plan import MINIATURE, WHOLE, sections_of
+from bench.parts.gpu_plan import LOOPS, MINIATURE, WHOLE, sections_of
 from bench.parts.gpu_table import judged, precision_of, text
+from bench.parts.job import Steady, Steps
 from bench.parts.plain_gpt import MINIATURE as PLAIN_GPT
 from bench.parts.plain_gpt import GPTSettings, PlainGPT, plain_gpt_speed
-from bench.parts.sections import Section, run, status_of
+from bench.parts.sections import NoTime, Section, run, status_of, timetable
 
 ROOT = Path(__file__).parents[2]
 WORKER = """
 import os, sys, time
-from bench.parts.sections import Section, work
+from bench.parts.sections import NoTime, Section, work
 def act(section, tell, until):
     tell.value("seen", "pid", value=os.getpid())
     if section.name == "raises":
@@ -31,9 +33,11 @@ def act(section, tell, until):
         os._exit(7)
     if section.name == "hangs":
         time.sleep(60)
+    if section.name == "slow":
+        raise NoTime("3 steps were taken")
     tell.check("fine", ok=section.name != "wrong", said="planted")
 sections = [Section(name=name, limit_s=30) for name in sys.argv[2:]]
-work(sections, act, lambda: True, int(sys.argv[1]), until=time.monotonic() + 60)
+work(sections, act, lambda: True, int(sys.argv[1]))
 """
 
 
@@ -60,7 +64,8 @@ def ran(*names, seconds=120.0, limits=None, alone=()):
 
 
 def test_gpu_bench_records_a_failed_section_and_continues():
-    document = ran("first", "raises", "second", "dies", "third", "hangs", "last", limits={"hangs": 0.3})
+    names = ("first", "raises", "second", "dies", "third", "slow", "hangs", "last")
+    document = ran(*names, seconds=24.0, limits={"last": 60.0})
     sections = document["sections"]
     assert {name: section["status"] for name, section in sections.items()} == {
         "first": "done",
@@ -68,9 +73,11 @@ def test_gpu_bench_records_a_failed_section_and_continues():
         "second": "done",
         "dies": "failed",
         "third": "done",
+        "slow": "out of time",
         "hangs": "out of time",
         "last": "done",
     }
+    assert sections["slow"]["error"] == "3 steps were taken"
     assert sections["raises"]["error"] == "ValueError: a planted fault"
     assert "status 7" in sections["dies"]["error"]
     pids = {name: section["seen"]["pid"] for name, section in sections.items()}
@@ -149,18 +156,8 @@ def test_floors_take_the_larger_of_compute_and_memory_time():
     assert set(unknown["data_sheet"].values()) == set(unknown["measured"].values()) == {None}
 
 
-def variant(*seconds, steps=100):
-    median = sorted(seconds)[len(seconds) // 2]
-    return {
-        "epoch_s": list(seconds),
-        "epoch_s_median": median,
-        "spread": 0.0,
-        "images_per_s": 50_000 / median,
-        "steps": steps,
-        "extrapolated_from": None,
-        "first_step_s": 1.0,
-        "peak_memory_bytes": 2_000_000_000,
-    }
+def variant(step_ms):
+    return {"step_ms": step_ms, "steps": 50, "warm_up_s": 1.0, "peak_memory_bytes": 2_000_000_000}
 
 
 def sample():
@@ -174,7 +171,7 @@ def sample():
     }
     return {
         "seconds": 12.0,
-        "sizes": {"model": "resnet18", "images": 50_000, "batches": [64, 1024]},
+        "sizes": {"model": "resnet18", "batches": [64, 1024]},
         "checks": [{"section": "losses", "name": "alike", "ok": False, "said": "0.1 apart"}],
         "sections": {
             "device": {
@@ -187,8 +184,22 @@ def sample():
                     "launch_us": 3.0,
                 },
             },
-            "batch 64": {**done, "variants": {"published": variant(10.0), "fast": variant(2.0)}},
-            "batch 64, compiled": {**done, "variants": {"fast bf16 --compile": variant(0.5)}},
+            "batch 64: published": {**done, "variants": {"published": variant(100.0)}},
+            "batch 64: fast": {**done, "variants": {"fast": variant(20.0)}},
+            "batch 64: fast bf16 --compile": {**done, "variants": {"fast bf16 --compile": variant(5.0)}},
+            "gpt: ours": {
+                **done,
+                "case": {
+                    "words": "--model gpt-124m",
+                    "forecast": {"step_ms": [23.0, 36.0], "memory_gb": 14.2},
+                    "measured": {**variant(50.0), "steps": 21},
+                },
+            },
+            "gpt: plainest loop": {**done, "plain": {"ms_per_step": 25.0}},
+            "start": {
+                **done,
+                "start": {"gpuctl_s": [8.0], "by_hand_s": [7.4], "first_step": {"imports": 3.0}, "parts": {}},
+            },
             "profile": {"status": "out of time", "error": "it took longer", "seconds": 40.0},
         },
     }
@@ -211,27 +222,44 @@ def test_gpu_bench_table_shows_loops_failed_checks_and_timeouts():
     shown = text(sample())
     assert "NVIDIA H100 80GB HBM3, 16 CPU cores, torch 2.11, Python 3.12, driver 580.1" in shown
     (fast,) = [line for line in shown.splitlines() if line.startswith("  fast  ")]
-    assert fast.split() == [
-        "fast",
-        "2.000",
-        "0%",
-        "25,000",
-        "5.00",
-        "20.000",
-        "1.280",
-        "15.6",
-        "2.00",
-        "1.00",
-    ]
+    assert fast.split() == ["fast", "20.000", "50", "3,200", "5.00", "1.280", "15.6", "2.00", "1.00"]
+    assert (
+        "--model gpt-124m: 50.00 ms a step of 21, 0.50 times as fast as the plainest loop (25.00 ms); "
+        "advise: 23 to 36 ms, outside; 2.00 GB, advise: 14.20"
+    ) in shown
+    assert "8.0 s; a script under torchrun: 7.4 s; until the first step: imports 3.00 s" in shown
     assert "FAILED  losses: alike: 0.1 apart" in shown
     assert "OUT OF TIME  profile: it took longer" in shown
 
 
 def test_gpu_bench_compiles_only_in_the_whole_program():
     whole = [section.name for section in sections_of(WHOLE, on_gpu=True)]
-    assert whole[:4] == ["device", "waits", "losses", "batch 64"]
-    assert len([name for name in whole if "compiled" in name]) == 4
-    assert not [section for section in sections_of(MINIATURE, on_gpu=False) if "compiled" in section.name]
+    assert whole[:3] == ["device", "batch 64: published", "batch 64: plain"]
+    assert [name for name in whole if "compile" in name] == [
+        "batch 64: fast bf16 --compile",
+        "compiled graphs",
+    ]
+    assert not [section for section in sections_of(MINIATURE, on_gpu=False) if "compile" in section.name]
+
+
+def test_gpu_bench_sections_take_five_minutes_and_each_its_part():
+    sections = sections_of(WHOLE, on_gpu=True)
+    assert sum(section.limit_s for section in sections) <= 300
+    timed = timetable(sections, 1000.0, 1300.0)
+    parts = [after.until - before.until for before, after in pairwise(timed)]
+    assert min(parts) >= 7.9
+    assert (timed[0].until, timed[-1].until) == (pytest.approx(1015), pytest.approx(1300))
+
+
+def test_steady_counts_whole_steps_after_the_warm_up_or_none():
+    steps = Steps(warm_up=3, counted=10, least=4, watched=0)
+    steady = Steady(torch.device("cpu"), steps)
+    steady.begin()
+    time.sleep(0.02)
+    found = steady.end(7)
+    assert (found["steps"], found["step_ms"] >= 5.0) == (4, True)
+    with pytest.raises(NoTime, match=r"^6 steps were taken, and 3 of warm-up and 4 others are needed$"):
+        steady.end(6)
 
 
 def bench(*words, path=None):
@@ -253,7 +281,7 @@ def test_gpu_bench_miniature_runs_all_and_reports_a_wrong_nvidia_smi(tmp_path):
         "esac\n"
     )
     (tools / "nvidia-smi").chmod(0o755)
-    with bench("--out", str(tmp_path / "out"), path=tools) as process:
+    with bench("--out", str(tmp_path / "out"), "--minutes", "6", path=tools) as process:
         out, err = process.communicate(timeout=380)
     assert process.returncode == 1, err
     document = json.loads((tmp_path / "out" / "gpu.json").read_text())
@@ -262,11 +290,14 @@ def test_gpu_bench_miniature_runs_all_and_reports_a_wrong_nvidia_smi(tmp_path):
     failed = {check["name"] for check in document["checks"] if not check["ok"]}
     assert failed == {"facts against torch", "facts of the driver", "top against torch"}
     loops = {(row["batch"], row["loop"]) for row in document["loops"]}
-    assert {loop for _, loop in loops} >= {"published", "plain", "fast", "fast bf16", "fast tf32"}
+    assert {loop for _, loop in loops} == {"published", *LOOPS} - {"fast bf16 --compile"}
     assert {batch for batch, _ in loops} == set(MINIATURE.batches)
     fast = next(row for row in document["loops"] if row["loop"] == "fast")
     assert fast["floors"]["measured"]["distance"] > 0
-    assert len(fast["epoch_s"]) == MINIATURE.epochs
+    assert fast["steps"] == MINIATURE.counted
+    assert document["sections"]["gpt: plainest loop"]["plain"]["steps"] == MINIATURE.counted
+    assert document["sections"]["advise: cnn"]["case"]["forecast"]["step_ms"]
+    assert document["sections"]["start"]["start"]["ratio"] > 0
     assert set(document["sections"]["nccl"]["averaged"]) == {"none", "half", "powersgd"}
     assert document["sections"]["parsers"]["usage"][0]["power_w"] == 80.5
     assert (tmp_path / "out" / "gpu.txt").read_text() in out
@@ -276,7 +307,7 @@ def test_gpu_bench_refuses_an_unknown_section_and_lists_the_known():
     with bench("--only", "speed") as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "there is no section speed: give one of 'device', 'waits'" in err
+    assert "there is no section speed: give one of 'device', 'batch 4: published'" in err
 
 
 def test_gpu_bench_sigterm_keeps_results_and_leaves_no_process(tmp_path):
