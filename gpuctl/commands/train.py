@@ -179,7 +179,7 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
         from gpuctl.run_results.outputs import matched_nothing
         from gpuctl.tables.lists import run_table
 
-        app.output.table(run_table(result, seen=app.output.just_seen))
+        app.output.table(run_table(result, printed=app.output.just_seen))
         for pattern in matched_nothing(result):
             app.output.say(f"--bring {shlex.quote(pattern)} matched no file that the run wrote")
         hung = result.reason is Reason.STOPPED_HUNG

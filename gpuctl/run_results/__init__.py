@@ -1,1 +1,1 @@
-"""What came of a run: its result, metrics, failures, exports."""
+"""A run's result: metrics, failures, outputs, loss curves, exports. Pure, but for reading the run's folder."""

@@ -1,4 +1,4 @@
-"""What to do about a run's failure, beside what its sentence says."""
+"""Advice on a run's failure, in addition to its sentence."""
 
 import re
 from collections.abc import Collection

@@ -40,10 +40,10 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def write_csv(results: Sequence[Result], path: Path) -> str:
-    """Write one line a run, and below a search's one for each trial; a column a value (`train.step_ms.p50`, …).
+    """Write a line a run, and below a search's line one a trial; a column a value (`train.step_ms.p50`, …).
 
-    What is not known is empty. Replaces the file; says that it did. Raises Usage for `-`, Failed where it can't be
-    written.
+    Unknown values are empty. Replaces the file, and returns a sentence on it. Raises Usage for `-`, Failed if the
+    file can't be written.
     """
     check_table(path)
     write_file(path, csv_text(results).encode())
@@ -72,12 +72,12 @@ def _row(result: Result) -> dict[str, Any]:
     # Each node's files and end are in the JSON alone: a column a node would make no table.
     document = to_json(replace(result, checkpoints={}, endings={}, search=None))
     args = args_of(result)
-    found = result.search
+    trials = result.search
     search = {
-        "search.metric": found.metric if found else None,
-        "search.mode": found.mode if found else None,
-        "search.best": found.best.trial if found and found.best else None,
-        "search.value": found.best.value if found and found.best else None,
+        "search.metric": trials.metric if trials else None,
+        "search.mode": trials.mode if trials else None,
+        "search.best": trials.best.trial if trials and trials.best else None,
+        "search.value": trials.best.value if trials and trials.best else None,
     }
     last = _cell(result.train.loss[-1]) if result.train.loss else None
     options = {f"args.{name}": value or "yes" for name, value in options_of(args).items()}
@@ -121,8 +121,8 @@ def _cell(number: float | None) -> str:
 def write_plot(results: Sequence[Result], path: Path) -> str:
     """Draw the runs: speed, the parts of a step's time, the loss by epoch, the trials of searches.
 
-    A panel without values is left out. The ending of the file names its kind. Return a sentence on it. Raises Usage
-    for another kind, Failed where there is nothing to draw, without matplotlib, or where the file can't be written.
+    A panel without values is left out. The file's suffix selects the format. Returns a sentence on the file. Raises
+    Usage for another suffix, Failed without values or matplotlib, or if the file can't be written.
     """
     check_picture(path)
     shown = [panel for panel, has in PANELS if any(has(result) for result in results)]
@@ -159,8 +159,8 @@ def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
         axes.plot(*zip(*sorted(points), strict=True), "o-", label="measured" if len(jobs) == 1 else name)
     label: str | None = "ideal"
     for points in scaled.values():
-        (fewest, speed), (most, _) = min(points), max(points)
-        axes.plot([fewest, most], [speed, speed * most / fewest], "--", color="gray", label=label)
+        (fewest, speed), (largest, _) = min(points), max(points)
+        axes.plot([fewest, largest], [speed, speed * largest / fewest], "--", color="gray", label=label)
         label = None
     axes.set_xticks(sorted({ranks for ranks, _ in itertools.chain.from_iterable(jobs.values())}))
     axes.set_ylim(bottom=0)
@@ -168,7 +168,7 @@ def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _plot_share(axes: "Axes", results: Sequence[Result]) -> None:
-    """A bar a run: the parts of a step's time, of those runs that know them."""
+    """Draw a bar a run: the parts of a step's time, of runs with known parts."""
     axes.set(title="a step's time", ylabel="share", ylim=(0, 1.2), xlim=(-0.8, max(len(results), 2) - 0.2))
     below = [0.0] * len(results)
     for name, color in (("compute", "#3a7d44"), ("communication", "#e0a458"), ("data", "#4a7fb0")):
@@ -209,16 +209,17 @@ def _plot_loss(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def jobs_of(results: Sequence[Result]) -> list[list[Result]]:
-    """The runs of each job, oldest first: those that are named, and those that they resumed. Each job once."""
+    """Return the runs of each job, oldest first: the named runs, and the runs that they resumed. Each job once."""
     jobs = [[*earlier_of(result), result] for result in results]
     earlier = {run.run for runs in jobs for run in runs[:-1]}
     return list({runs[-1].run: runs for runs in jobs if runs[-1].run not in earlier}.values())
 
 
 def loss_curve(runs: Sequence[Result]) -> tuple[dict[float, float], list[float]]:
-    """A job's losses by epoch, or by step where its last run tells them so; and where later runs began.
+    """Return a job's losses by epoch, or by step if its last run has them so; and the points at which later runs
+    began.
 
-    What a run did again counts as it did it.
+    Work that a run repeated counts as repeated.
     """
     curve: dict[float, float] = {}
     began: list[float] = []

@@ -1,6 +1,6 @@
 """Step, epoch and loss in a line of metrics, under the names that scripts and libraries give them.
 
-The lines are anybody's: nothing here raises on what is in them.
+Any script writes these lines: nothing here raises on their content.
 """
 
 import math
@@ -64,7 +64,7 @@ def kind_of(name: str) -> Kind:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number as it is, anything else as None."""
+    """Return a finite number as it is, anything else as `None`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -77,7 +77,7 @@ def number_in(value: object) -> float | None:
     """Return the number that a value is or holds: as text, or alone in a list. NaN counts as a number.
 
     Returns:
-        None if the value holds no number, or several.
+        `None` if the value holds no number, or several.
     """
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -111,7 +111,7 @@ def _place(line: Line, kind: Literal["step", "epoch"]) -> float | None:
 
 
 def _values(line: Line) -> Mapping[str, object]:
-    """Return the values of a line by their names, also those in mappings."""
+    """Return the values of a line by their names, also values in mappings."""
     return dict(flat(line)) if any(isinstance(value, Mapping) for value in line.values()) else line
 
 
@@ -162,9 +162,9 @@ def loss_of(line: Line) -> float | None:
 
 
 def others_of(line: Line, loss: str | None) -> dict[str, float]:
-    """Return the measured values of a line beside `loss`, by their names, such as `reward` or `val_loss`.
+    """Return the measured values of a line except `loss`, by their names, such as `reward` or `val_loss`.
 
-    A value that is null is NaN: the value before it is not the last one.
+    A null value is NaN: the previous value is not the last one.
     """
     values = _values(line)
     numbers = {

@@ -1,7 +1,7 @@
-"""What a job told of itself in its metrics lines.
+"""A job's metrics lines, summarised.
 
-The lines are written by anybody's script: everything in them may be missing or of a wrong type, and is then
-not known. Nothing here raises on them.
+Any script writes these lines: a value may be missing or of a wrong type, and is then not known. Nothing here raises
+on them.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from inventories.runs.run import Share, StepMs, TrainSummary, UnusedMetrics
 from remote.runs.metrics_lines import MetricsFile
 
 LEAST_WRITTEN_S = 0.1
-"""A speed by the writes of a file is told of this time and longer: its times are those of a clock that ticks."""
+"""Minimum time for a speed by the writes of a file, s: file times come from a clock with ticks."""
 METRICS_KEPT = 32
 METRIC_NAME_LENGTH = PLACE_LENGTH = 64
 EXAMPLE_LENGTH = 120
@@ -39,32 +39,34 @@ class Written:
     """The growth of a rank's metrics file, as the node saw it."""
 
     samples: float
-    """Those that the first write told of."""
+    """Samples in the first write."""
     seconds: float
     """From that write to the last."""
 
 
 def words(value: object) -> str | None:
-    """A text that says something, else None."""
+    """A text that says something, else `None`."""
     return value if isinstance(value, str) and value else None
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """The names in a list, but for what can't be printed; the first of them, if there are very many."""
+    """Return the printable names in a list; the first of very many."""
     listed = value if isinstance(value, list) else ()
     return tuple(itertools.islice((name for name in listed if _is_name(name)), METRICS_KEPT))
 
 
 def whole(value: object) -> int | None:
-    """An integer of a size that counts something, else None."""
+    """An integer of a size that counts something, else `None`."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
 def failed(lines: Sequence[Line]) -> tuple[Reason, tuple[int, ...]] | None:
-    """What a rank says that it ended of, and the ranks that it waited for as far as it knows them."""
-    told = event(lines, "failed")
-    reason = next((one for one in (Reason.LOST_PEER, Reason.TIMED_OUT) if told.get("reason") == one), None)
-    named = told.get("ranks")
+    """Return the reason that a rank gives for its end, and the ranks that it waited for, as far as it knows them."""
+    record = event(lines, "failed")
+    reason = next(
+        (reason for reason in (Reason.LOST_PEER, Reason.TIMED_OUT) if record.get("reason") == reason), None
+    )
+    named = record.get("ranks")
     ranks = (whole(rank) for rank in named) if isinstance(named, list) else ()
     return None if reason is None else (reason, tuple(rank for rank in ranks if rank is not None))
 
@@ -80,9 +82,9 @@ def events(lines: Sequence[Line], name: str) -> list[Line]:
 
 
 def event(lines: Sequence[Line], name: str) -> Line:
-    """The last line that tells of the event, or an empty one."""
-    found = events(lines, name)
-    return found[-1] if found else {}
+    """Return the last line of the event. Empty: no such line."""
+    matches = events(lines, name)
+    return matches[-1] if matches else {}
 
 
 def _measured(lines: Sequence[Line]) -> Iterator[Line]:
@@ -110,26 +112,26 @@ def device_of(lines: Sequence[Line]) -> str | None:
 
 
 def place_of(lines: Sequence[Line]) -> str | None:
-    """Which part of the model the rank has, as the job says: `stage 2 of 4`."""
+    """Return the part of the model that the rank has, as the job reports it: `stage 2 of 4`."""
     place = words(event(lines, "start").get("place"))
     return clean(place, PLACE_LENGTH) if place else None
 
 
 def step_ms_of(lines: Sequence[Line]) -> StepMs:
     """The rank's time a step: its own summary, else its steps' times, else the time between their lines."""
-    told = inner(event(lines, "end").get("step_ms"))
-    p50, p95 = number(told.get("p50")), number(told.get("p95"))
+    summary = inner(event(lines, "end").get("step_ms"))
+    p50, p95 = number(summary.get("p50")), number(summary.get("p95"))
     if p50 is not None:
         return StepMs(p50=p50, p95=p95)
-    own = [ms for line in steps(lines) if (ms := number(line.get("step_ms"))) is not None]
-    if own:
-        return StepMs(p50=percentile(own, 50), p95=percentile(own, 95))
+    steps_ms = [ms for line in steps(lines) if (ms := number(line.get("step_ms"))) is not None]
+    if steps_ms:
+        return StepMs(p50=percentile(steps_ms, 50), p95=percentile(steps_ms, 95))
     gaps = _gaps(steps(lines))
     if len(gaps) < 2:
         return StepMs()
     every_step = all(count == 1 for count, _ in gaps)
     apart = [ms / count for count, ms in gaps]
-    # A line every ten steps tells of their mean, and nothing of the slowest.
+    # A line every ten steps has their mean, without the slowest step.
     return StepMs(p50=percentile(apart, 50), p95=percentile(apart, 95) if every_step else None)
 
 
@@ -148,9 +150,9 @@ def _gaps(lines: Iterable[Line]) -> list[tuple[float, float]]:
 
 
 def share_of(lines: Sequence[Line]) -> Share:
-    """What the rank's time went into: its own summary, else the sums over its steps."""
-    told = inner(event(lines, "end").get("share"))
-    parts = {name: number(told.get(name)) for name in ("compute", "communication", "data")}
+    """Return the shares of the rank's time: its own summary, otherwise sums over its steps."""
+    summary = inner(event(lines, "end").get("share"))
+    parts = {name: number(summary.get(name)) for name in ("compute", "communication", "data")}
     if any(part is not None for part in parts.values()):
         return Share(**parts)
     spent = [
@@ -167,7 +169,7 @@ def share_of(lines: Sequence[Line]) -> Share:
 
 
 def steps_of(lines: Sequence[Line]) -> int | None:
-    """From the first step that the rank told of to the last, both counted."""
+    """Return the number of steps from the first to the last reported, both included."""
     numbers = [
         int(step) for line in steps(lines) if (step := step_of(line)) is not None and step.is_integer()
     ]
@@ -175,19 +177,19 @@ def steps_of(lines: Sequence[Line]) -> int | None:
 
 
 def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | None:
-    """Return the speed of a rank by its counts of samples: that of the median sample, from one line to the next.
+    """Return the speed of a rank by its counts of samples: the median sample's, from one line to the next.
 
-    So slow first steps, evaluations and checkpoints change nothing where lines come more often than these. The times
-    are those in the lines, else those of the writes of the file if the last line counts samples.
+    So slow first steps, evaluations and checkpoints change nothing if lines come more often. Times are taken from the
+    lines, otherwise from the writes of the file if the last line counts samples.
     """
-    seen = [
+    points = [
         (samples, number(line.get("time")))
         for line in steps(lines)
         if (samples := number(line.get("samples"))) is not None
     ]
-    if not seen:
+    if not points:
         return None
-    timed = [(samples, at) for samples, at in seen if at is not None]
+    timed = [(samples, at) for samples, at in points if at is not None]
     if speed := _steady_speed(timed):
         return speed
     if written is None or written.seconds < LEAST_WRITTEN_S:
@@ -197,13 +199,13 @@ def samples_per_s_of(lines: Sequence[Line], written: Written | None) -> float | 
 
 
 def _counts_none(lines: Sequence[Line]) -> bool:
-    """Whether the rank says that it counts no samples: several compute with the same ones, and one counts them."""
-    told = [samples for line in steps(lines) if (samples := number(line.get("samples"))) is not None]
-    return bool(told) and not any(told)
+    """Return whether the rank always reports 0 samples: another rank with the same samples counts them."""
+    counts = [samples for line in steps(lines) if (samples := number(line.get("samples"))) is not None]
+    return bool(counts) and not any(counts)
 
 
 def _steady_speed(counted: Sequence[tuple[float, float]]) -> float | None:
-    """Return the samples a second at which the median sample was taken; None where nothing tells.
+    """Return the samples a second at which the median sample was taken. `None`: not known.
 
     `counted`: samples so far, and the time of the line.
     """
@@ -215,10 +217,10 @@ def _steady_speed(counted: Sequence[tuple[float, float]]) -> float | None:
             gaps.append(((at - since) / (samples - before), samples - before))
         before, since = samples, at
     gaps.sort()
-    taken, total = 0.0, sum(samples for _, samples in gaps)
+    passed, total = 0.0, sum(samples for _, samples in gaps)
     for seconds, samples in gaps:
-        taken += samples
-        if taken >= total / 2:
+        passed += samples
+        if passed >= total / 2:
             return 1 / seconds
     return None
 
@@ -263,14 +265,14 @@ def summary(
 
 
 def _epochs_before(lines: Sequence[Line]) -> int | None:
-    """The epochs that earlier runs had taken; None where nothing tells."""
+    """Return the number of epochs of earlier runs. `None`: not known."""
     epochs = events(lines, "epoch")
     first = whole(epochs[0].get("epoch")) if epochs else None
     return whole(event(lines, "end").get("epochs_before")) if first is None else max(0, first - 1)
 
 
 def mean_share(shares: Iterable[Share]) -> Share:
-    """The mean of those that are known, which still adds up to 1; unknown where none is."""
+    """Return the mean of the known shares, which add up to 1. All unknown: the result is, too."""
     known = [share for share in shares if share.known]
     if not known:
         return Share()
@@ -282,7 +284,7 @@ def mean_share(shares: Iterable[Share]) -> Share:
 
 
 def _share(metrics: Mapping[int, Sequence[Line]], *, world_size: int) -> Share:
-    """That of all ranks together: one that is slow computes while the others wait. Else what rank 0 knows of it."""
+    """Return the shares of all ranks together (a slow rank computes while others wait), otherwise rank 0's."""
     mean = mean_share(share_of(metrics.get(rank, ())) for rank in range(world_size))
     return mean if mean.known else share_of(metrics.get(0, ()))
 
@@ -298,9 +300,9 @@ def _samples_per_s(
 ) -> float | None:
     """The speed of all ranks together: rank 0's own figures, else the sum over all ranks."""
     lines = metrics.get(0, ())
-    told = number(event(lines, "end").get("samples_per_s"))
-    if told is not None:
-        return told
+    speed = number(event(lines, "end").get("samples_per_s"))
+    if speed is not None:
+        return speed
     epochs = [
         (speed, number(line.get("epoch_s")) or 1.0)
         for line in events(lines, "epoch")
@@ -316,7 +318,7 @@ def _samples_per_s(
 
 
 def _accuracy(lines: Sequence[Line]) -> float | None:
-    """The last that was told, 0 .. 1; that of an end or an epoch before what other lines say."""
+    """Return the last accuracy, 0 .. 1; that of an end or an epoch has precedence over other lines."""
     for line in reversed([*_measured(lines), *events(lines, "epoch"), event(lines, "end")]):
         accuracy = number(line.get("accuracy"))
         if accuracy is not None and 0 <= accuracy <= 1:
@@ -325,21 +327,21 @@ def _accuracy(lines: Sequence[Line]) -> float | None:
 
 
 def _judged(lines: Sequence[Line]) -> tuple[dict[str, float], Literal["test", "validation"] | None]:
-    """What the model was judged by and on what: the test images where there are any, else the last epoch's."""
+    """Return the evaluation's metrics and its samples: the test samples, otherwise the last epoch's validation."""
     if metrics := _metrics(event(lines, "end").get("test")):
         return metrics, "test"
-    # A job that had nothing left to train tells them at its end.
+    # A job without an epoch left to train reports them at its end.
     for name in ("epoch", "end"):
         if metrics := _metrics(event(lines, name).get("validation")):
             return metrics, "validation"
     return {}, None
 
 
-def _metrics(told: object) -> dict[str, float]:
-    """The numbers of a mapping whose names can be printed; the first of them, if there are very many."""
+def _metrics(values: object) -> dict[str, float]:
+    """Return the numbers of a mapping with printable names; the first of very many."""
     named = (
         (name, known)
-        for name, value in inner(told).items()
+        for name, value in inner(values).items()
         if name != "loss" and _is_name(name) and (known := number(value)) is not None
     )
     return dict(itertools.islice(named, METRICS_KEPT))
@@ -384,7 +386,7 @@ def unused(metrics: Mapping[int, MetricsFile]) -> UnusedMetrics | None:
     """Return the number of lines of all ranks that are not used, the first one, and why.
 
     Returns:
-        None if every line is used.
+        `None` if every line is used.
     """
     first: UnusedMetrics | None = None
     total = 0

@@ -1,5 +1,7 @@
-"""What a run left: the files that it wrote into the project's folder on the nodes, and all that is here of it. Pure,
-but for `files_of` and `matched_nothing`."""
+"""Outputs of a run: files that it wrote into the project's folder on the nodes, and their copies here.
+
+Pure, but for `files_of` and `matched_nothing`.
+"""
 
 import itertools
 import os
@@ -36,40 +38,40 @@ _PATTERNS = tuple((kind, re.compile(pattern, re.DOTALL)) for kind, pattern in KI
 
 
 def kind_of(path: str) -> tuple[str | None, str]:
-    """What wrote a file, and the folder that belongs together with it; None and the path itself where not known."""
+    """Return the tool that wrote a file, and the folder that its files form. Unknown: `None` and the path itself."""
     for kind, pattern in _PATTERNS:
-        if found := pattern.fullmatch(path):
-            return kind, found[1].rstrip("/") or path
+        if match := pattern.fullmatch(path):
+            return kind, match[1].rstrip("/") or path
     return None, path
 
 
 def outputs_of(nodes: Iterable[NodeOutputs]) -> tuple[tuple[OutputFile, ...], tuple[OutputTotal, ...]]:
-    """The files that nodes listed, and how many there are in all. What a shared home holds is told once."""
+    """Return the files that nodes listed, and their total numbers. Files of a shared home are counted once."""
     files: list[OutputFile] = []
     totals: list[OutputTotal] = []
-    told: dict[str, set[tuple[str, int, int]]] = {}
+    by_node: dict[str, set[tuple[str, int, int]]] = {}
     for node in nodes:
-        twice = set().union(*(told.get(name, set()) for name in node.shared_with))
-        own = [one for one in node.listed if (one.path, one.bytes, one.changed_ns) not in twice]
-        told[node.node] = {(one.path, one.bytes, one.changed_ns) for one in node.listed}
-        count = node.files - (len(node.listed) - len(own))
+        twice = set().union(*(by_node.get(name, set()) for name in node.shared_with))
+        unshared = [file for file in node.listed if (file.path, file.bytes, file.changed_ns) not in twice]
+        by_node[node.node] = {(file.path, file.bytes, file.changed_ns) for file in node.listed}
+        count = node.files - (len(node.listed) - len(unshared))
         if not count and node.whole:
             continue
-        size = node.bytes - sum(one.bytes for one in node.listed) + sum(one.bytes for one in own)
+        size = node.bytes - sum(file.bytes for file in node.listed) + sum(file.bytes for file in unshared)
         totals.append(
             OutputTotal(node=node.node, folder=node.folder, files=count, bytes=size, whole=node.whole)
         )
-        # What is on the node alone comes first: it is what a list that is cut short must not lack.
-        listed = sorted(own, key=lambda one: (one.brought, one.path))[:MAX_LISTED]
+        # Files on the node alone come first: a list that is cut short must not lack them.
+        listed = sorted(unshared, key=lambda file: (file.brought, file.path))[:MAX_LISTED]
         files += [
             OutputFile(
                 node=node.node,
-                path=one.path,
-                bytes=one.bytes,
-                kind=kind_of(one.path)[0],
-                brought=one.brought,
+                path=file.path,
+                bytes=file.bytes,
+                kind=kind_of(file.path)[0],
+                brought=file.brought,
             )
-            for one in sorted(listed, key=lambda one: one.path)
+            for file in sorted(listed, key=lambda file: file.path)
         ]
     return tuple(files), tuple(totals)
 
@@ -107,18 +109,19 @@ IN_PARTS = "checkpoint in parts"
 def checkpoints_in_parts(files: Sequence[OutputFile]) -> dict[str, list[OutputFile]]:
     """Return, by folder, the files of each checkpoint of which several nodes wrote a part."""
     paths = {file.path for file in files}
-    found = {
+    sets = {
         folder: [file for file in files if file.path in members]
         for folder, members in ((folder, set(members)) for folder, members in sets_in(paths).items())
         if folder != "."
     }
-    return {folder: members for folder, members in found.items() if len({file.node for file in members}) > 1}
+    return {folder: members for folder, members in sets.items() if len({file.node for file in members}) > 1}
 
 
 def groups_of(files: Sequence[OutputFile], in_parts: Collection[str] = ()) -> list[OutputGroup]:
-    """A node's outputs, what one tool wrote into one folder together; the largest first, what is not here before.
+    """Return a node's outputs, grouped by tool and folder: first groups with files that are not here, then the
+    largest.
 
-    `in_parts`: folders of checkpoints of which other nodes have parts, too.
+    `in_parts`: folders of checkpoints with parts on other nodes, too.
     """
     together: dict[tuple[str | None, str], list[OutputFile]] = {}
     for file in files:
@@ -176,7 +179,7 @@ def pull_outputs_command(result: Result, node: str | None, source: str, path: st
 
 
 def matched_nothing(result: Result) -> tuple[str, ...]:
-    """The patterns of --bring that no file matches which the run wrote; none where that is not known."""
+    """Return the patterns of --bring that match no file of the run. Empty: all match, or the files are not known."""
     from remote.runs.outputs import matched_nothing as of_run
 
     folder = RunFolder(Path(result.dir))
@@ -207,7 +210,7 @@ FOLDERS: tuple[tuple[FileKind, str], ...] = (
 
 
 def files_of(folder: RunFolder) -> tuple[RunFile, ...]:
-    """What is here of a run: logs, metrics, artifacts, outputs, checkpoints; of each kind up to MAX_LISTED."""
+    """Return the copies of a run here: logs, metrics, artifacts, outputs, checkpoints; up to MAX_LISTED of a kind."""
     return tuple(
         RunFile(kind=kind, path=_as_text(os.path.relpath(path, folder.path)), bytes=size)
         for kind, name in FOLDERS
@@ -233,5 +236,5 @@ def _as_text(path: str) -> str:
 
 
 def in_folder(result: Result, node: str) -> Path:
-    """Where a node's outputs are that were brought."""
+    """Return the folder of a node's outputs that were copied here."""
     return RunFolder(Path(result.dir)).outputs_path / node

@@ -1,4 +1,4 @@
-"""How far a job is, from the metrics lines of all its ranks. Pure: the clock is given."""
+"""A job's progress, from the metrics lines of all its ranks. Pure: the caller passes the clock."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ LEAST_MARKS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """How far the job is; None: not known."""
+    """Progress of a job. `None`: not known."""
 
     epoch: int | None = None
     epochs: int | None = None
@@ -28,25 +28,25 @@ class State:
     loss: float | None = None
     accuracy: float | None = None
     judged_after: int | None = None
-    """The epoch after which the accuracy was measured. None: just now, or not known."""
+    """The epoch after which the accuracy was measured. `None`: just now, or not known."""
     samples_per_s: float | None = None
     """Of all ranks that report."""
     left_s: float | None = None
 
     @property
     def fraction(self) -> float | None:
-        """How much of the run is done, 0 .. 1."""
+        """The finished part of the run, 0 .. 1."""
         return min(self.step / self.steps, 1.0) if self.step is not None and self.steps else None
 
     def where(self) -> list[str]:
-        """What is known of where it is: `epoch 2/3`, `step 120/588`, `12.0 s left`."""
+        """The position as texts: `epoch 2/3`, `step 120/588`, `12.0 s left`."""
         parts = [_of("epoch", self.epoch, self.epochs), _of("step", self.step, self.steps)]
         if self.left_s:
             parts.append(f"{text.duration(self.left_s)} left")
         return [part for part in parts if part]
 
-    def how(self) -> list[str]:
-        """What is known of how it goes: `loss 0.312`, `accuracy 95.1 % after epoch 2`, `8,412 samples/s`."""
+    def figures(self) -> list[str]:
+        """The figures as texts: `loss 0.312`, `accuracy 95.1 % after epoch 2`, `8,412 samples/s`."""
         parts = []
         if self.loss is not None:
             parts.append(f"loss {text.loss(self.loss)}")
@@ -65,7 +65,7 @@ class Progress:
         self._start: Mapping[str, Any] = {}
         self._epoch_line: Mapping[str, Any] = {}
         self._epoch_is_over = False
-        """Whether the epoch's line is the last that the first rank told."""
+        """True: the first rank's last line is that of an epoch."""
         self._steps: dict[int, deque[tuple[float, float]]] = {}
         self._samples: dict[int, deque[tuple[float, float]]] = {}
         self._last: dict[int, Mapping[str, Any]] = {}
@@ -99,7 +99,7 @@ class Progress:
         return True
 
     def state(self) -> State:
-        """How far the job is."""
+        """The progress now."""
         leader = min(self._last, default=None)
         line = self._last[leader] if leader is not None else {}
         epochs, per_epoch = whole(self._start.get("epochs")), whole(self._start.get("steps_per_epoch"))
@@ -108,7 +108,7 @@ class Progress:
         done = int(step) if step is not None else None
         current = int(epoch) if epoch is not None else None
         if steps and done and per_epoch and current not in (None, (done - 1) // per_epoch + 1):
-            # It goes on from a run of another number of ranks, whose epochs had other steps.
+            # The run continues one of another number of ranks, whose epochs had other steps.
             steps = None
         over = whole(self._epoch_line.get("epoch"))
         if self._epoch_is_over and over is not None and steps and per_epoch:
@@ -133,8 +133,8 @@ class Progress:
         )
 
     def _samples_per_s(self) -> float | None:
-        """Of the steps of the epoch that is under way; before they tell, of the epoch before as it told itself."""
-        # A rank whose samples another one counts tells of 0 for ever: it is no rank that has yet to tell.
+        """The speed of the steps of the current epoch; before its first steps, the last epoch's own figure."""
+        # A rank whose samples another rank counts always reports 0: do not wait for its first.
         counting = (marks for marks in self._samples.values() if not marks or marks[-1][1])
         speeds = [_speed(marks) for marks in counting]
         known = [speed for speed in speeds if speed is not None]
@@ -145,7 +145,7 @@ class Progress:
 
 
 def _speed(marks: deque[tuple[float, float]]) -> float | None:
-    """Units a second over the marks, (seconds, units); None where they don't tell."""
+    """Units a second over the marks, (seconds, units); `None` where they don't tell."""
     if not marks:
         return None
     (began, first), (ended, last) = marks[0], marks[-1]
@@ -153,7 +153,7 @@ def _speed(marks: deque[tuple[float, float]]) -> float | None:
 
 
 def _steady_speed(marks: deque[tuple[float, float]]) -> float | None:
-    """Units a second without what comes once as a run begins; None before some steps are known.
+    """Units a second without what comes once as a run begins; `None` before some steps are known.
 
     Something is compiled, the first evaluation loads its libraries: until the window has moved on from there, the
     slowest of its intervals does not count.
@@ -164,7 +164,7 @@ def _steady_speed(marks: deque[tuple[float, float]]) -> float | None:
         return _speed(marks)
     took = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)]
     took.remove(max(took))
-    seconds, units = sum(one for one, _ in took), sum(one for _, one in took)
+    seconds, units = sum(value for value, _ in took), sum(value for _, value in took)
     return units / seconds if seconds > 0 and units > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""What came of a run: its records, metrics and logs put together as a `Result`. Pure, but for `args_of`."""
+"""A run's result: its records, metrics and logs put together as a `Result`. Pure, but for `args_of`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from inventories.runs.usage import RunUse
 
 
 def args_of(result: Result) -> tuple[str, ...]:
-    """The script's arguments, from the record of the launch in the run's folder; none where it can't be read."""
+    """Return the script's arguments from the record of the launch. Empty: the record can't be read."""
     try:
         return RunFolder(Path(result.dir)).load_run().args
     except (InventoryError, OSError):
@@ -48,11 +48,11 @@ def summarise(
     dir: Path,  # noqa: A002 - the result's own name for it
     usage: RunUse | None = None,
 ) -> Result:
-    """The result of a run, of what is known by now.
+    """Compute the result of a run from all that is known now.
 
-    `ranks`: node's name → its ranks' records. `metrics`: rank → its lines; `log_tails`: the end of its log.
-    `seconds` is completed from the run's record, the ranks' records and `ended_at` (ISO 8601) where it says
-    nothing. What is not known is None; a run is called succeeded only if every node says so.
+    `ranks`: node's name → records of its ranks. `metrics`: rank → its lines; `log_tails`: rank → the end of its log.
+    Missing values of `seconds` come from the run's record, the ranks' records and `ended_at` (ISO 8601). Unknown
+    values are `None`; a run succeeded only if every node reports success.
     """
     records = {record.rank: record for node in run.nodes for record in ranks.get(node.name, ())}
     failure = first_failure(run, ranks, nodes, log_tails, metrics)
@@ -100,7 +100,7 @@ def summarise(
 
 
 def _joined(run: Run, records: Mapping[int, RankRecord]) -> bool | None:
-    """Return whether ranks joined each other. None: the run has one rank, or not all have told."""
+    """Return whether ranks joined each other. `None`: the run has one rank, or not all ranks have reported."""
     joined = [record.joined for record in records.values()]
     if run.world_size < 2 or len(joined) < run.world_size:
         return None
@@ -145,8 +145,7 @@ def _train_summary(
 def _logged_error(run: Run, log_tails: Mapping[int, str]) -> FirstError | None:
     """Return the exception with which a rank's log ends, of a run whose ranks all have exit status 0.
 
-    Scripts catch what they log: `except Exception: logging.exception(…)`. None: no log ends with an exception of its
-    rank's own.
+    Scripts catch what they log: `except Exception: logging.exception(…)`. `None`: no log ends with such an exception.
     """
     for node in run.nodes:
         for rank in range(node.first_rank, node.first_rank + node.nproc):
@@ -165,11 +164,11 @@ def _logged_error(run: Run, log_tails: Mapping[int, str]) -> FirstError | None:
 
 
 def earlier_of(result: Result) -> list[Result]:
-    """The runs that a run goes on from, the oldest first, as far as their results can be read."""
+    """Return the runs that a run continues, the oldest first, as far as their results can be read."""
     earlier: list[Result] = []
-    run, seen = result, {result.run}
-    while run.resumed_from is not None and run.resumed_from not in seen:
-        seen.add(run.resumed_from)
+    run, visited = result, {result.run}
+    while run.resumed_from is not None and run.resumed_from not in visited:
+        visited.add(run.resumed_from)
         try:
             before = RunFolder(Path(result.dir).parent / run.resumed_from).load_result()
         except (InventoryError, OSError):
@@ -193,7 +192,7 @@ def is_other_layout(result: Result, base: Result) -> bool:
 
 
 def nothing_was_left(result: Result) -> bool:
-    """Whether the built-in job went on from a run that was at its end, and so had no epoch to train."""
+    """Return whether the built-in job resumed a finished run, and so had no epoch to train."""
     train = result.train
     return (
         result.script == "built-in"
@@ -206,7 +205,7 @@ def nothing_was_left(result: Result) -> bool:
 
 
 def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:
-    """How the metrics files grew, of the ranks that ended and told of samples."""
+    """Return the growth of the metrics files of ended ranks with a count of samples."""
     return {
         rank: told.Written(samples=samples, seconds=ended_at - began_at)
         for rank, record in records.items()
@@ -219,7 +218,7 @@ def _written(records: Mapping[int, RankRecord]) -> dict[int, told.Written]:
 def _complete(
     seconds: Seconds, run: Run, ranks: Mapping[str, Sequence[RankRecord]], ended_at: str | None
 ) -> Seconds:
-    """`seconds` with what the records know in place of None."""
+    """Complete `seconds` from the records."""
     known: dict[str, float | None] = {
         "total": _between(run.started_at, ended_at),
         "train": _train_s(run, ranks),

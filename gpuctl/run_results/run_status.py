@@ -23,18 +23,18 @@ def run_status(
 
 
 def reason_of(status: RunStatus, nodes: Sequence[NodeRecord], failure: Failure | None) -> Reason | None:
-    """Return what ended the run. None: it succeeded, goes on, or it is not known."""
+    """Return the reason of the run's end. `None`: it succeeded or is active, or the reason is not known."""
     if failure:
         return failure.error.reason
     if status != "stopped":
         return None
     stops = [node.reason for node in nodes if node.stop_ordered and node.reason is not None]
-    # A person's order counts for more than what gpuctl does by itself.
+    # A user's order has precedence over gpuctl's own.
     return Reason.STOPPED if Reason.STOPPED in stops else next(iter(stops), None)
 
 
 def exit_code_of(status: RunStatus, failure: Failure | None) -> int | None:
-    """Return the run's exit status. None: it goes on, was stopped, or it is not known."""
+    """Return the run's exit status. `None`: it is active, was stopped, or the status is not known."""
     if status == "succeeded":
         return 0
     return failure.exit_code if failure else None

@@ -24,12 +24,12 @@ def with_search(result: Result) -> Result:
 
 
 def read_search(folder: Path) -> Search | None:
-    """What is known of a search in its run's folder; None where it ended before the first trial. Raises Failed."""
+    """Return the search in a run's folder, as far as known. `None`: it ended before a trial. Raises Failed."""
     path = folder / TRIALS
     if not path.exists():
         return None
     try:
-        told = from_json(TrialsFile, json.loads(path.read_text()), str(path))
+        trials = from_json(TrialsFile, json.loads(path.read_text()), str(path))
     except (CorruptFile, ValueError, RecursionError) as error:
         raise Failed(f"{path} can't be read: {error} The run's log tells of the trials, too.") from error
-    return Search.of(told.metric, told.mode, told.trials)
+    return Search.of(trials.metric, trials.mode, trials.trials)

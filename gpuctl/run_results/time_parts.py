@@ -19,48 +19,48 @@ NEARLY_ALL, NEGLIGIBLE = 0.9, 0.01
 def first_step_of(
     metrics: Mapping[int, Sequence[Line]], launched: Mapping[int, float]
 ) -> tuple[float | None, FirstStepParts | None]:
-    """Return the longest that a rank took from its launch to its first step, seconds, and the parts of it.
+    """Return the longest time of a rank from its launch to its first step, seconds, and its parts.
 
-    `launched`: rank → unix time of its node. None: not known.
+    `launched`: rank → unix time of its node. `None`: not known.
     """
     first = {rank: next(steps(metrics.get(rank, ())), {}) for rank in launched}
-    taken = {
+    seconds = {
         rank: at - launched[rank]
         for rank, line in first.items()
         if (at := number(line.get("time"))) is not None
     }
-    if not taken or min(taken.values()) < 0:
+    if not seconds or min(seconds.values()) < 0:
         return None, None
-    last = max(taken, key=lambda rank: taken[rank])
+    last = max(seconds, key=lambda rank: seconds[rank])
     start = event(metrics[last], "start")
     began, known = number(start.get("time")), _seconds(start.get("seconds"), JOB_PARTS)
     if began is None or known is None:
-        return round(taken[last], 3), None
+        return round(seconds[last], 3), None
     before = began - launched[last]
     parts = FirstStepParts(
         imports=round(max(0.0, before - sum(known.values())), 3),
         **known,
-        step=round(taken[last] - before, 3),
+        step=round(seconds[last] - before, 3),
     )
-    return round(taken[last], 3), parts
+    return round(seconds[last], 3), parts
 
 
 def train_parts_of(lines: Sequence[Line], launched: float | None, ended: float | None) -> TrainParts | None:
-    """Return the parts of a run by rank 0's lines. `launched`, `ended`: unix times of its node; None: not known."""
+    """Return the parts of a run by rank 0's lines. `launched`, `ended`: unix times of its node; `None`: not known."""
     last = event(lines, "end")
     began, over = number(event(lines, "start").get("time")), number(last.get("time"))
     known = _seconds(last.get("parts"), RUN_PARTS)
     if began is None or over is None or launched is None or ended is None or known is None:
         return None
     if began < launched or ended < over:
-        return None  # the node's clock was set meanwhile
+        return None  # the node's clock was set in between
     return TrainParts(start=round(began - launched, 3), **known, end=round(ended - over, 3))
 
 
 def time_lines(train: TrainSummary) -> list[tuple[str, str]]:
     """Return a label and `start 4.5 s (imports 3.1 s, …), first steps 0.6 s, steps 10.2 s, …`, without small parts.
 
-    Empty where steps took nearly all the time, or nothing is known of it.
+    Empty: steps took nearly all the time, or the parts are not known.
     """
     if train.parts is None:
         return []
@@ -85,6 +85,6 @@ def _listed(parts: Mapping[str, float], total: float) -> str:
 
 
 def _seconds(value: object, names: Sequence[str]) -> dict[str, float] | None:
-    """Return the seconds of each part; a part that did not occur took none. None: not known."""
+    """Return the seconds of each part, 0 for an absent part. `None`: not known."""
     known = {name: seconds for name in names if (seconds := number(inner(value).get(name))) is not None}
     return {name: known.get(name, 0.0) for name in names} if known else None

@@ -1,7 +1,6 @@
-"""How busy a run kept its machines, from the lines that they wrote while it went on.
+"""Utilisation of a run's machines, from the lines that the nodes wrote during the run.
 
-The lines come from the nodes: everything in them may be missing or of a wrong type, and is then not known.
-Nothing here raises on them.
+Any value in these lines may be missing or of a wrong type, and is then not known. Nothing here raises on them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,13 @@ from inventories.runs.usage import GpuUse, NodeUse, RunUse
 
 NODES_SHOWN = 8
 LEAST_SAMPLES = 3
-"""Of a GPU's utilization: nvidia-smi's own is over a period of its choice, and a shorter run has none of its own."""
+"""Samples of a GPU's utilisation: nvidia-smi averages over its own period, and a shorter run has no value."""
 LOOPBACK = "127.0.0.1"
 """Where ranks meet whose nodes are hosts on one machine."""
 
 
 def use_of_run(run: Run, lines: Mapping[str, Sequence[Line]]) -> RunUse | None:
-    """The means and peaks of all nodes' lines (by node); None where no node wrote any."""
+    """The means and peaks of all nodes' lines (by node); `None` where no node wrote any."""
     nodes = tuple(use for node in run.nodes if (use := use_of_node(node.name, lines.get(node.name, ()))))
     if not nodes:
         return None
@@ -34,42 +33,42 @@ def use_of_run(run: Run, lines: Mapping[str, Sequence[Line]]) -> RunUse | None:
 
 
 def use_of_node(node: str, lines: Sequence[Line]) -> NodeUse | None:
-    """One node's means, weighted by the time that each line is of, and peaks."""
+    """Return a node's means, weighted by the time of each line, and its peaks."""
     timed = [(line, seconds) for line in lines if (seconds := number(line.get("seconds"))) and seconds > 0]
     if not timed:
         return None
     gpus: dict[int, list[tuple[Line, float]]] = {}
     for line, seconds in timed:
-        told = line.get("gpus")
-        for gpu in told if isinstance(told, list) else ():
+        reported = line.get("gpus")
+        for gpu in reported if isinstance(reported, list) else ():
             if isinstance(gpu, Mapping) and (index := whole(gpu.get("index"))) is not None:
                 gpus.setdefault(index, []).append((gpu, seconds))
     return NodeUse(
         node=node,
         seconds=round(sum(seconds for _, seconds in timed), 3),
         cpu_utilization=_mean_of(timed, "cpu_utilization"),
-        memory_peak_bytes=_most(timed, "memory_used_bytes"),
-        memory_total_bytes=_most(timed, "memory_total_bytes"),
+        memory_peak_bytes=_maximum(timed, "memory_used_bytes"),
+        memory_total_bytes=_maximum(timed, "memory_total_bytes"),
         received_bytes_per_s=_mean_of(timed, "received_bytes_per_s"),
         sent_bytes_per_s=_mean_of(timed, "sent_bytes_per_s"),
         gpus=tuple(
             GpuUse(
                 index=index,
-                name=next((name for gpu, _ in reversed(told) if (name := words(gpu.get("name")))), ""),
-                utilization=_mean_of(told, "utilization", least=LEAST_SAMPLES),
-                memory_peak_bytes=_most(told, "memory_used_bytes"),
-                memory_total_bytes=_most(told, "memory_total_bytes"),
-                power_w=_mean_of(told, "power_w"),
+                name=next((name for gpu, _ in reversed(gpus) if (name := words(gpu.get("name")))), ""),
+                utilization=_mean_of(gpus, "utilization", min_lines=LEAST_SAMPLES),
+                memory_peak_bytes=_maximum(gpus, "memory_used_bytes"),
+                memory_total_bytes=_maximum(gpus, "memory_total_bytes"),
+                power_w=_mean_of(gpus, "power_w"),
             )
-            for index, told in sorted(gpus.items())
+            for index, gpus in sorted(gpus.items())
         ),
     )
 
 
-def _mean_of(timed: Sequence[tuple[Line, float]], key: str, *, least: int = 1) -> float | None:
-    """Return the mean of a key's known values; None where these are fewer than `least`."""
+def _mean_of(timed: Sequence[tuple[Line, float]], key: str, *, min_lines: int = 1) -> float | None:
+    """Return the mean of a key's known values; `None` where these are fewer than `least`."""
     values = [(value, seconds) for line, seconds in timed if (value := number(line.get(key))) is not None]
-    return _mean(values) if len(values) >= least else None
+    return _mean(values) if len(values) >= min_lines else None
 
 
 def _mean(values: Sequence[tuple[float | None, float]]) -> float | None:
@@ -79,7 +78,7 @@ def _mean(values: Sequence[tuple[float | None, float]]) -> float | None:
     return round(sum(value * weight for value, weight in known) / total, 4) if total else None
 
 
-def _most(timed: Sequence[tuple[Line, float]], key: str) -> int | None:
+def _maximum(timed: Sequence[tuple[Line, float]], key: str) -> int | None:
     return max((value for line, _ in timed if (value := whole(line.get(key))) is not None), default=None)
 
 
@@ -115,7 +114,7 @@ def _line(node: str, line: str) -> str:
 
 
 def _gpus(node: NodeUse) -> str:
-    """All GPUs of a node: the mean of each, and the peak of the one that came nearest to its end."""
+    """Return all GPUs of a node: the mean of each, and the peak of the GPU nearest to full memory."""
 
     def filled(gpu: GpuUse) -> float:
         return (gpu.memory_peak_bytes or 0) / (gpu.memory_total_bytes or 1)
@@ -127,7 +126,7 @@ def _gpus(node: NodeUse) -> str:
 
 def _with_peak(use: Sequence[float | None], peak: int | None, total: int | None) -> str:
     """`87 % 85 % (peak memory 21.3 of 24.1 GB)`; empty where nothing is known."""
-    shown = " ".join(_percent(one) for one in use) if any(one is not None for one in use) else ""
+    shown = " ".join(_percent(part) for part in use) if any(part is not None for part in use) else ""
     memory = f"peak memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB" if peak is not None and total else ""
     return f"{shown} ({memory})" if shown and memory else shown or memory
 

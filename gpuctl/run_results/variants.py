@@ -23,8 +23,8 @@ ARGUMENTS = "arguments"
 def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
     """Return, for each run, the settings that not all runs have: `lr 0.1, without amp`.
 
-    Empty: none of these settings differ. Values of variables, changed files and packages behind a name of a file
-    are not compared. Without `layout`, the number of nodes and ranks does not count.
+    Empty: the settings are equal. Values of variables, changed files and packages behind the name of a file are not
+    compared. Without `layout`, the number of nodes and ranks does not count.
     """
     runs = [_settings(result, layout=layout) for result in results]
     names = dict.fromkeys(itertools.chain.from_iterable(runs))
@@ -36,7 +36,7 @@ def differences(results: Sequence[Result], *, layout: bool = True) -> list[str]:
 
 
 def _text(setting: Setting, value: str | None, values: Sequence[str | None]) -> str:
-    """Return a setting with its value; `values` are those of all runs."""
+    """Return a setting with its value. `values`: the setting's values in all runs."""
     kind, name = setting
     shown = text.shorten(text.clean(value or ""), WIDTH)
     label = text.shorten(text.clean(name), WIDTH)

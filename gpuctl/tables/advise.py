@@ -66,7 +66,7 @@ def _without_fit(rows: Sequence[AdviceRow], *, everything: bool) -> Sequence[Adv
 
 
 def _said(row: AdviceRow) -> str | None:
-    """Return what is to be said of a row that fits; of which one, where it was measured."""
+    """Return the remark on a fitting row; of a measured row, the run."""
     measured = row.reason is not None and row.reason.startswith("measured")
     return f"{_name(row)}: {row.reason}" if measured else row.reason
 
@@ -96,7 +96,7 @@ def _table(rows: Sequence[AdviceRow]) -> RenderableType:
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
         right=[name for name in columns if name not in ("machines", "strategy", "precision")],
-        least=("at once", "$/h", "MFU", "memory", speed, "$/epoch"),
+        optional=("at once", "$/h", "MFU", "memory", speed, "$/epoch"),
     )
     note = (
         f"memory: of the fullest rank; at once: {samples} of a rank; step: from the best case to the worst; "

@@ -25,16 +25,16 @@ PARTS = (("compute", "█", "green"), ("communication", "▓", "yellow"), ("data
 
 
 def bench_table(measured: Sequence[Measured], outlooks: Sequence[Outlook] = ()) -> RenderableType:
-    """All of a bench; `measured` has at least one layout."""
+    """Show a bench. `measured` has at least one layout."""
     parts: list[RenderableType] = [layouts_table(measured)]
-    if all(one.by_epoch for one in measured):
+    if all(point.by_epoch for point in measured):
         parts += ["", Picture(measured)]
     if outlooks:
         parts += ["", forecast_table(outlooks), *(Text(note, "dim") for note in forecast_notes(outlooks))]
-    found = bottleneck(measured)
-    said = ([f"{found.sentence} {found.advice}"] if found else []) + doubts(measured)
-    if said:
-        parts += ["", *map(Text, said)]
+    finding = bottleneck(measured)
+    sentences = ([f"{finding.sentence} {finding.advice}"] if finding else []) + doubts(measured)
+    if sentences:
+        parts += ["", *map(Text, sentences)]
     return Group(*parts)
 
 
@@ -42,29 +42,29 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
     """A line a layout; columns of which nothing is known are left out."""
     first, sound, wrong = measured[0], comparable(measured), contradicting(measured)
     columns: dict[str, Callable[[Measured], str]] = {
-        "layout": lambda one: one.layout.name,
-        "epoch": lambda one: text.duration(one.epoch_s if one.by_epoch else None),
-        "spread": lambda one: text.percent(one.spread),
-        f"{first.unit}/s": lambda one: speed(one.samples_per_s),
-        "speed-up": lambda one: _times(one.speed_up(first) if one in sound else None),
-        "efficiency": lambda one: text.percent(one.efficiency(first) if one in sound else None),
-        "data": lambda one: _share(one.share.data),
-        "compute": lambda one: _share(one.share.compute),
-        "comm.": lambda one: _share(one.share.communication),
-        "$/epoch": lambda one: usd(one.epoch_usd),
+        "layout": lambda point: point.layout.name,
+        "epoch": lambda point: text.duration(point.epoch_s if point.by_epoch else None),
+        "spread": lambda point: text.percent(point.spread),
+        f"{first.unit}/s": lambda point: speed(point.samples_per_s),
+        "speed-up": lambda point: _times(point.speed_up(first) if point in sound else None),
+        "efficiency": lambda point: text.percent(point.efficiency(first) if point in sound else None),
+        "data": lambda point: _share(point.share.data),
+        "compute": lambda point: _share(point.share.compute),
+        "comm.": lambda point: _share(point.share.communication),
+        "$/epoch": lambda point: usd(point.epoch_usd),
     }
     if wrong:
-        columns["remark"] = lambda one: "disturbed" if one in wrong else ""
+        columns["remark"] = lambda point: "disturbed" if point in wrong else ""
     table = _table(
         columns,
         measured,
-        least=("spread", "data", "compute", f"{first.unit}/s", "comm.", "$/epoch", "efficiency"),
+        optional=("spread", "data", "compute", f"{first.unit}/s", "comm.", "$/epoch", "efficiency"),
     )
     about = title_of(measured)
-    counts = sorted({len(one.repetitions) for one in measured})
+    counts = sorted({len(point.repetitions) for point in measured})
     of = text.plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     note = f"median of {of}; spread: from the fastest to the slowest; speed-up over {first.layout.name}"
-    if any(each.from_log for one in measured for each in one.repetitions):
+    if any(each.from_log for point in measured for each in point.repetitions):
         note += f"; {first.unit} counted in rank 0's log, over whole runs with their start"
     return Group(*([Text(about, "bold")] if about else []), table, Text(note, "dim"))
 
@@ -75,7 +75,7 @@ def speed(per_s: float) -> str:
 
 
 def _table(
-    columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], least: Sequence[str]
+    columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], optional: Sequence[str]
 ) -> RenderableType:
     """A line a row."""
     left = ("layout", "forecast", "overlap", "remark")
@@ -83,7 +83,7 @@ def _table(
         columns,
         [[cell(row) for cell in columns.values()] for row in rows],
         right=[name for name in columns if name not in left],
-        least=least,
+        optional=optional,
         gap=1,
     )
 
@@ -93,21 +93,21 @@ def _share(fraction: float | None) -> str:
 
 
 class Picture:
-    """A bar a layout: its time an epoch, split into what it goes into. The longest takes the room there is."""
+    """A bar a layout: an epoch's time, divided into its parts. The longest bar takes the full width."""
 
     def __init__(self, measured: Sequence[Measured]) -> None:
         self.measured = measured
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        longest = max(one.epoch_s for one in self.measured)
-        label = max(len(one.layout.name) for one in self.measured)
-        times = max(len(text.duration(one.epoch_s)) for one in self.measured)
+        longest = max(point.epoch_s for point in self.measured)
+        label = max(len(point.layout.name) for point in self.measured)
+        times = max(len(text.duration(point.epoch_s)) for point in self.measured)
         width = max(min(PICTURE_WIDTH, options.max_width - label - times - 3), 1)
-        for one in self.measured:
-            line = Text(f"{one.layout.name:>{label}}  ")
-            for character, style, count in bar_of(one, round(width * one.epoch_s / longest)):
+        for point in self.measured:
+            line = Text(f"{point.layout.name:>{label}}  ")
+            for character, style, count in bar_of(point, round(width * point.epoch_s / longest)):
                 line.append(character * count, style)
-            yield line.append(f" {text.duration(one.epoch_s)}")
+            yield line.append(f" {text.duration(point.epoch_s)}")
         legend = Text(" " * (label + 2))
         for name, character, style in PARTS:
             legend.append(f"{character} ", style)
@@ -116,9 +116,9 @@ class Picture:
         yield legend
 
 
-def bar_of(one: Measured, width: int) -> list[tuple[str, str, int]]:
+def bar_of(point: Measured, width: int) -> list[tuple[str, str, int]]:
     """(character, style, how many) of each part of a bar; one plain part where the shares are not known."""
-    fractions = [getattr(one.share, name) for name, _, _ in PARTS]
+    fractions = [getattr(point.share, name) for name, _, _ in PARTS]
     if None in fractions:
         return [("━", "", max(width, 1))]
     drawn, so_far, parts = 0, 0.0, []
@@ -131,7 +131,7 @@ def bar_of(one: Measured, width: int) -> list[tuple[str, str, int]]:
 
 
 def forecast_table(outlooks: Sequence[Outlook]) -> RenderableType:
-    """Two lines a layout: with full overlap of averaging and backward pass, and with none."""
+    """Show two lines a layout: with full overlap of averaging and backward pass, and without overlap."""
     columns: dict[str, Callable[[_End], str]] = {
         "forecast": lambda end: end.of.layout.name if end.full else "",
         "overlap": lambda end: "full" if end.full else "none",
@@ -145,21 +145,21 @@ def forecast_table(outlooks: Sequence[Outlook]) -> RenderableType:
             end.of.measured.epoch_s if end.of.measured and end.full else None
         ),
     }
-    ends = [_End(of=one, full=full) for one in outlooks if one.forecast for full in (True, False)]
-    least = ("step", "samples/s", "measured", "efficiency", "$/epoch")
-    return _table(columns, ends, least) if ends else Text("no forecast")
+    ends = [_End(of=outlook, full=full) for outlook in outlooks if outlook.forecast for full in (True, False)]
+    optional = ("step", "samples/s", "measured", "efficiency", "$/epoch")
+    return _table(columns, ends, optional) if ends else Text("no forecast")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _End:
-    """One end of a forecast's ranges."""
+    """An end of a forecast's ranges."""
 
     of: Outlook
     full: bool
 
-    def value(self, found: Range | None) -> float | None:
+    def value(self, range_: Range | None) -> float | None:
         """The range's value at this end."""
-        return None if found is None else found.fast if self.full else found.slow
+        return None if range_ is None else range_.fast if self.full else range_.slow
 
 
 def _times(factor: float | None) -> str:
@@ -167,9 +167,9 @@ def _times(factor: float | None) -> str:
 
 
 def forecast_notes(outlooks: Sequence[Outlook]) -> list[str]:
-    """What the ranges are, what they rest on, and why a layout has none."""
+    """Return sentences on the ranges: their meaning, their base, and the reason for a missing range."""
     bases = [
-        f"{one.layout.name} from the steps of {one.base.layout.name}" for one in outlooks if one.forecast
+        f"{row.layout.name} from the steps of {row.base.layout.name}" for row in outlooks if row.forecast
     ]
     notes = []
     if bases:
@@ -177,15 +177,15 @@ def forecast_notes(outlooks: Sequence[Outlook]) -> list[str]:
             "overlap: of the gradients' averaging with the backward pass; each rank keeps its batch; "
             + ", ".join(bases)
         )
-    notes += [_of_link(one.forecast) for one in outlooks if one.forecast and one.forecast.bandwidth]
-    notes += [f"{one.layout.name}: {one.why}" for one in outlooks if one.why]
+    notes += [_of_link(row.forecast) for row in outlooks if row.forecast and row.forecast.bandwidth]
+    notes += [f"{row.layout.name}: {row.why}" for row in outlooks if row.why]
     return list(dict.fromkeys(notes))
 
 
-def _of_link(found: Forecast) -> str:
-    link = found.bandwidth
+def _of_link(predicted: Forecast) -> str:
+    link = predicted.bandwidth
     assert link is not None
-    waiting = f"{link.hop_s * 1e6:,.0f} µs a hop for each of {text.plural(found.buckets, 'bucket')}"
+    waiting = f"{link.hop_s * 1e6:,.0f} µs a hop for each of {text.plural(predicted.buckets, 'bucket')}"
     if link.source == "shape":
         return (
             f"counts with the {link.gb_s:.3g} GB/s that the vendor names, at the slow end with half of it and "

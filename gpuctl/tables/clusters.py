@@ -20,23 +20,23 @@ def clusters_table(
     """The clusters; below them what nothing ends, and the runs."""
     now = now or datetime.now(UTC)
     columns: dict[str, Callable[[ClusterSummary], str | Text]] = {
-        "cluster": lambda one: Text(one.cluster, "bold"),
-        "provider": lambda one: one.provider or text.UNKNOWN,
-        "region": lambda one: one.region or text.UNKNOWN,
-        "state": lambda one: Text(one.state, STYLES[one.state]),
+        "cluster": lambda cluster: Text(cluster.cluster, "bold"),
+        "provider": lambda cluster: cluster.provider or text.UNKNOWN,
+        "region": lambda cluster: cluster.region or text.UNKNOWN,
+        "state": lambda cluster: Text(cluster.state, STYLES[cluster.state]),
         "machines": _machines,
         "an hour": _hourly,
         "so far": _so_far,
-        "age": lambda one: text.duration(one.age_s),
-        "ends": lambda one: _ends(one, now),
-        "runs": lambda one: str(len(one.runs)) if one.runs else text.UNKNOWN,
+        "age": lambda cluster: text.duration(cluster.age_s),
+        "ends": lambda cluster: _ends(cluster, now),
+        "runs": lambda cluster: str(len(cluster.runs)) if cluster.runs else text.UNKNOWN,
     }
     table = FittedTable(
         columns,
-        [[cell(one) for cell in columns.values()] for one in clusters],
+        [[cell(cluster) for cell in columns.values()] for cluster in clusters],
         right=("an hour", "so far", "runs"),
         folded=("cluster", "machines"),
-        least=("region", "runs", "age", "provider", "ends", "so far", "an hour", "machines"),
+        optional=("region", "runs", "age", "provider", "ends", "so far", "an hour", "machines"),
     )
     return Group(table, "", Text(totals), *_notes(clusters))
 
@@ -62,12 +62,12 @@ def _so_far(cluster: ClusterSummary) -> str:
 
 
 def _ended(cluster: ClusterSummary) -> bool:
-    """Whether it had rented machines, and none of them is left."""
+    """Return whether the cluster had rented machines and has none any more."""
     return bool(cluster.billed) and cluster.state == "gone"
 
 
 def _ends(cluster: ClusterSummary, now: datetime) -> str | Text:
-    """When its machines end by themselves."""
+    """Return the time at which its machines end."""
     if not cluster.billed or cluster.problem or not cluster.machines or _ended(cluster):
         return text.UNKNOWN
     if cluster.expires_at is None:
@@ -79,14 +79,14 @@ def _ends(cluster: ClusterSummary, now: datetime) -> str | Text:
 def _notes(clusters: Sequence[ClusterSummary]) -> list[Text]:
     notes = [
         Text(
-            f"{one.cluster}: nothing ends it: it is billed until gpuctl down --cluster {one.cluster}",
+            f"{cluster.cluster}: nothing ends it: it is billed until gpuctl down --cluster {cluster.cluster}",
             "yellow",
         )
-        for one in clusters
-        if str(_ends(one, datetime.now(UTC))) == "never"
+        for cluster in clusters
+        if str(_ends(cluster, datetime.now(UTC))) == "never"
     ]
-    for one in clusters:
-        for run in one.runs:
-            note = unfinished_note(run, one.unheard.get(run) or ())
-            notes.append(Text.assemble(f"{one.cluster}: ", note))
+    for cluster in clusters:
+        for run in cluster.runs:
+            note = unfinished_note(run, cluster.unheard.get(run) or ())
+            notes.append(Text.assemble(f"{cluster.cluster}: ", note))
     return notes

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: no word that a row is told by is ever cut; what says least is left out instead.
+"""Tables that fit the terminal: identifying columns are never cut; optional columns are left out.
 
 Imports rich: import this module where you print.
 """
@@ -13,17 +13,17 @@ from rich.text import Text
 from gpuctl.text import UNKNOWN
 
 FOLDED_WIDTH = 10
-"""A column that can be folded keeps this width; where there is less room, others are left out."""
+"""Minimum width of a folded column; with less room, optional columns are left out."""
 GAP = 2
 """Blanks between two columns."""
 
 
 class FittedTable:
-    """A table in the style of all of them, without the columns of which nothing is known.
+    """A table in the common style, without columns of unknown values.
 
-    It draws itself once the width is known. `folded`: columns whose cells may take several lines. `least`: columns
-    that go where there is no room, in this order, and are then named below the table. `steady`: it keeps the
-    columns of which nothing is known, as one does that is drawn again and again.
+    Drawn once the width is known. `folded`: columns whose cells may take several lines. `optional`: columns to leave
+    out in this order if the width is short, and to name below the table. `steady`: keep columns of unknown values, as
+    in a table that is drawn repeatedly.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class FittedTable:
         *,
         right: Sequence[str] = (),
         folded: Sequence[str] = (),
-        least: Sequence[str] = (),
+        optional: Sequence[str] = (),
         gap: int = GAP,
         steady: bool = False,
     ) -> None:
         self.titles, self.rows = tuple(titles), [tuple(row) for row in rows]
         if not steady:
             self.titles, self.rows = _known(self.titles, self.rows)
-        self.right, self.folded, self.least = right, folded, least
+        self.right, self.folded, self.optional = right, folded, optional
         self.gap = gap
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -49,7 +49,7 @@ class FittedTable:
             for title, *column in zip(self.titles, *self.rows, strict=True)
         ]
         room = [(title, min(n, FOLDED_WIDTH) if title in self.folded else n) for title, n in widths]
-        left_out = no_room_for(room, self.least, options.max_width, self.gap)
+        left_out = no_room_for(room, self.optional, options.max_width, self.gap)
         shown = [at for at, title in enumerate(self.titles) if title not in left_out]
         titles = [self.titles[at] for at in shown]
         narrow = _width([room[at][1] for at in shown], self.gap) > options.max_width
@@ -70,13 +70,13 @@ def _known(
 
 
 def no_room_for(
-    widths: Sequence[tuple[str, int]], least: Sequence[str], width: int, gap: int = GAP
+    widths: Sequence[tuple[str, int]], optional: Sequence[str], width: int, gap: int = GAP
 ) -> list[str]:
-    """The columns that are left out of a table so that it fits; all of `least` where that is not enough."""
+    """The columns that are left out of a table so that it fits; all optional columns if that is not enough."""
     left_out: list[str] = []
-    for title in least:
-        kept = [cells for name, cells in widths if name not in left_out]
-        if _width(kept, gap) <= width:
+    for title in optional:
+        widths_left = [cells for name, cells in widths if name not in left_out]
+        if _width(widths_left, gap) <= width:
             break
         left_out += [title] * any(name == title for name, _ in widths)
     return left_out

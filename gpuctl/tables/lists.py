@@ -96,7 +96,7 @@ class _Comparison:
 
 
 def speed_up(result: Result, base: Result) -> float | None:
-    """Return the ratio of a run's speed to that of `base`, or None if they are not two layouts of one job."""
+    """Return the ratio of a run's speed to that of `base`, or `None` if they are not two layouts of one job."""
     speed, base_speed = result.train.samples_per_s, base.train.samples_per_s
     return speed / base_speed if speed and base_speed and is_other_layout(result, base) else None
 
@@ -112,7 +112,7 @@ def _efficiency(result: Result, base: Result) -> str:
 
 
 def _metric(name: str) -> Callable[[Result, Result], str]:
-    """How a result makes its cell of a metric."""
+    """Return the function that makes a result's cell of a metric."""
     return lambda result, _: metric_text(result, name)
 
 
@@ -121,7 +121,7 @@ def _args(result: Result, _: Result) -> str:
 
 
 def _best_trial(result: Result, _: Result) -> str:
-    """`accuracy 0.97`: what the best trial of a search came to."""
+    """Return `accuracy 0.97`: the best trial of a search."""
     best = result.search.best if result.search else None
     if result.search is None or best is None:
         return text.UNKNOWN
@@ -181,7 +181,7 @@ def runs_table(rows: Sequence[RunInfo], now: datetime | None = None) -> Renderab
         [[cell(row) for cell in columns.values()] for row in rows],
         right=("ranks",),
         folded=("script",),
-        least=("ranks", "took", "began", "cost", "accuracy"),
+        optional=("ranks", "took", "began", "cost", "accuracy"),
     )
 
 
@@ -229,7 +229,7 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
         [[cell(machine) for cell in columns.values()] for machine in machines],
         right=("rank", "gpus"),
         folded=("id",),
-        least=("private", "id", "gpus", "address"),
+        optional=("private", "id", "gpus", "address"),
     )
     notes = [Text(_endless_note(cluster), "bold yellow")] * _is_endless(cluster)
     notes += [Text(_guard_note(guard), "" if guard.armed else "yellow") for guard in cluster.ends or ()]
@@ -238,7 +238,7 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
 
 
 def _is_endless(cluster: ClusterStatus | ClusterSummary) -> bool:
-    """Return whether machines of it are billed and nothing ends them; False where that is not known."""
+    """Return whether machines of the cluster are billed without an end. False: not known."""
     if isinstance(cluster, ClusterSummary) and cluster.problem:
         return False
     billed = cluster.hourly_usd != 0 and any(machine.state != "gone" for machine in cluster.machines or ())
@@ -259,41 +259,41 @@ def _guard_note(guard: EndGuard) -> str:
     return f"{guard.guard} at {guard.at or 'an unknown time'}: {state}{problem}, {bill}"
 
 
-def unfinished_note(run: str, unheard: Sequence[str]) -> Text:
-    """What there is to say of a run that has not ended."""
-    if not unheard:
+def unfinished_note(run: str, silent: Sequence[str]) -> Text:
+    """Return the note on a run that has not ended."""
+    if not silent:
         return Text(f"run {run} is running", "cyan")
-    return Text(f"run {run} may be at work on {', '.join(unheard)}; gpuctl stop {run} ends it", "yellow")
+    return Text(f"run {run} may be at work on {', '.join(silent)}; gpuctl stop {run} ends it", "yellow")
 
 
 def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The clusters that `reap` found: the element `clusters` of its document."""
     columns: dict[str, Callable[[Mapping[str, Any]], str | Text]] = {
-        "cluster": lambda found: Text(text.clean(found["cluster"]), "bold" if found["chosen"] else "dim"),
-        "owner": lambda found: text.clean(found["owner"]) or text.UNKNOWN,
-        "where": lambda found: f"{found['provider']} {found['region']}",
-        "what": lambda found: (
-            text.plural(len(found["machines"]), "machine")
-            if found["machines"]
-            else text.plural(len(found["parts"]), "part")
+        "cluster": lambda row: Text(text.clean(row["cluster"]), "bold" if row["chosen"] else "dim"),
+        "owner": lambda row: text.clean(row["owner"]) or text.UNKNOWN,
+        "where": lambda row: f"{row['provider']} {row['region']}",
+        "what": lambda row: (
+            text.plural(len(row["machines"]), "machine")
+            if row["machines"]
+            else text.plural(len(row["parts"]), "part")
         ),
-        "age": lambda found: text.duration(found["age_s"]),
-        "an hour": lambda found: text.dollars(found["hourly_usd"]) if found["machines"] else text.UNKNOWN,
-        "so far": lambda found: _so_far(found["cost_usd"]),
-        "ends in": lambda found: Text("over", "red") if found["expired"] else text.duration(found["left_s"]),
-        "id": lambda found: found["id"],
+        "age": lambda row: text.duration(row["age_s"]),
+        "an hour": lambda row: text.dollars(row["hourly_usd"]) if row["machines"] else text.UNKNOWN,
+        "so far": lambda row: _so_far(row["cost_usd"]),
+        "ends in": lambda row: Text("over", "red") if row["expired"] else text.duration(row["left_s"]),
+        "id": lambda row: row["id"],
     }
     return FittedTable(
         columns,
-        [[cell(found) for cell in columns.values()] for found in clusters],
+        [[cell(row) for cell in columns.values()] for row in clusters],
         right=("an hour", "so far"),
         folded=("cluster", "owner", "where", "id"),
-        least=("so far", "age", "ends in", "what", "an hour", "owner"),
+        optional=("so far", "age", "ends in", "what", "an hour", "owner"),
     )
 
 
 def _so_far(usd: float | None) -> str:
-    """As `text.spent`, for a narrow column."""
+    """Return the cost so far, as `text.spent` for a narrow column."""
     return "< $0.01" if usd is not None and usd < 0.01 else text.dollars(usd)
 
 
@@ -313,17 +313,17 @@ def shapes_table(shapes: Sequence[Mapping[str, Any]]) -> RenderableType:
         columns,
         [[cell(shape) for cell in columns.values()] for shape in shapes],
         right=("GB", "Gbps", "RDMA/EFA", "$/h", "$/GPU-h"),
-        least=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
+        optional=("provider", "$/GPU-h", "Gbps", "RDMA/EFA", "GB"),
         steady=True,
     )
     priced: dict[tuple[str, str], dict[str, None]] = {}
     for shape in shapes:
         if shape["priced_at"] is not None:
-            who = f"{shape['provider'].upper()} {shape['price_region'] or ''}".rstrip()
-            priced.setdefault((shape["priced_at"], shape["price_source"]), {})[who] = None
+            place = f"{shape['provider'].upper()} {shape['price_region'] or ''}".rstrip()
+            priced.setdefault((shape["priced_at"], shape["price_source"]), {})[place] = None
     notes = [
-        Text(f"list prices on demand of {date}: {', '.join(who)} ({source})", "dim")
-        for (date, source), who in priced.items()
+        Text(f"list prices on demand of {date}: {', '.join(place)} ({source})", "dim")
+        for (date, source), place in priced.items()
     ]
     return Group(table, "", *notes) if notes else table
 

@@ -1,4 +1,4 @@
-"""The part of a run's table that tells which files it wrote into the project's folder, and where they are now.
+"""The part of a run's table on files that it wrote into the project's folder, and their copies here.
 
 Imports rich: import this module where you print.
 """
@@ -48,7 +48,7 @@ class OutputLines:
 
 
 def output_lines(result: Result) -> Iterator[str]:
-    """Lines on the files that a run wrote: by node, each file or folder, and what brings those that are not here."""
+    """Yield lines on a run's files: by node, each file or folder, and the command that copies missing files here."""
     in_parts = checkpoints_in_parts(result.outputs)
     for total in result.output_totals[:NODES_SHOWN]:
         yield from _of_node(result, total, in_parts)
@@ -161,7 +161,7 @@ def _head(result: Result, total: OutputTotal, brought: int) -> str:
 
 def _named(group: OutputGroup) -> str:
     path = text.shorten(text.clean(group.path, 10_000), PATH_WIDTH)
-    what = [group.kind] if group.kind else []
+    names = [group.kind] if group.kind else []
     if group.files > 1:
-        what.append(text.plural(group.files, "file"))
-    return f"{path} {human_bytes(group.bytes)}" + (f" ({', '.join(what)})" if what else "")
+        names.append(text.plural(group.files, "file"))
+    return f"{path} {human_bytes(group.bytes)}" + (f" ({', '.join(names)})" if names else "")

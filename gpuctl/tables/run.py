@@ -1,4 +1,4 @@
-"""One run's table: what failed, what was trained, how fast, where the time and the money went, where files are.
+"""One run's table: failure, training figures, speed, time and money, files.
 
 Imports rich: import this module where you print.
 """
@@ -32,7 +32,7 @@ STATUS_STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "ru
 STRAGGLER = 1.3
 """A rank is a straggler whose step takes this many times the median of all ranks."""
 STRAGGLER_STEPS = 20
-"""A rank that told of fewer steps than this is not judged: the median of a few is chance."""
+"""Minimum steps of a rank for a judgement: the median of a few steps is chance."""
 RUNS_SHOWN = 8
 """Of a job in more runs only the latest are listed."""
 RANKS_SHOWN = 32
@@ -42,23 +42,22 @@ SHARE_WIDTH = 40
 LOG_LINES = 20
 LOG_BYTES = 16_384
 LINES_SEEN = 3
-"""The end of a log is not shown again where so many of its last lines were just seen."""
+"""The end of a log is not repeated if its last lines, as many as this, were just printed."""
 FILES_COUNTED = 1000
 PHASES = ("connect", "prepare", "preflight", "ray", "launch", "train", "collect", "total")
 
 
-def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
-    """One run's table; what failed comes first, with the end of its log from the run's folder.
+def run_table(result: Result, *, printed: Collection[str] = ()) -> RenderableType:
+    """Show one run's table, the failure first, with the end of its log from the run's folder.
 
-    Where no rank but a node failed, that is its launcher's log. It is left out where its last lines are among those
-    just `seen`.
+    If a node failed and no rank, the log is its launcher's. Logs whose last lines are in `printed` are left out.
     """
     folder, error = Path(result.dir), result.first_error
-    whose = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
-    log = f"{whose}.log" if whose else ""
+    log_name = (error.node if error.rank is None else f"rank-{error.rank}") if error else None
+    log = f"{log_name}.log" if log_name else ""
     tail = end_of(folder / "logs" / log)
     last = [log_line(error.rank, "", line) for line in tail.splitlines()[-LINES_SEEN:]] if error else []
-    if error and error.rank is not None and last and set(last).issubset(seen):
+    if error and error.rank is not None and last and set(last).issubset(printed):
         tail = ""
     artifacts = files_under(folder / "artifacts")
     return draw_run(
@@ -73,7 +72,7 @@ def run_table(result: Result, *, seen: Collection[str] = ()) -> RenderableType:
 
 
 def end_of(path: Path) -> str:
-    """The end of a log; empty where there is none."""
+    """Return the end of a log. Empty: no such log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
@@ -83,9 +82,9 @@ def end_of(path: Path) -> str:
 
 
 def files_under(folder: Path) -> list[str]:
-    """The names of the files in a folder and below it; none where there is no such folder."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in itertools.islice(found, FILES_COUNTED))
+    """Return the names of the files in a folder and below it. Empty: no such folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in itertools.islice(files, FILES_COUNTED))
 
 
 def draw_run(
@@ -98,10 +97,10 @@ def draw_run(
     artifacts: Sequence[str] = (),
     earlier: Sequence[Result] = (),
 ) -> RenderableType:
-    """One run's table, of what is given.
+    """Show one run's table from the given parts.
 
-    `args`: the script's. `advice`: what to do about the failure or the hang. `notes`: how the run may differ from
-    the one that was meant. `log_tail`: of what failed first. `earlier`: the runs that it goes on from, oldest first.
+    `args`: the script's. `advice`: on the failure or the hang. `notes`: possible differences from the intended run.
+    `log_tail`: of the first failure. `earlier`: the runs that it continues, oldest first.
     """
     parts: list[RenderableType] = []
     if result.first_error:
@@ -128,7 +127,7 @@ def draw_run(
         parts += [Text(text.clean(_unused(result.unused_metrics)), "yellow"), ""]
     if result.search and result.search.trials:
         words = args if result.script == "tune built-in" else None
-        parts += [search_table(result.search, words, most=TRIALS_SHOWN), ""]
+        parts += [search_table(result.search, words, max_rows=TRIALS_SHOWN), ""]
     if result.train.share.known:
         parts += [_Share(result.train.share), ""]
     lines = [*time_lines(result.train), *(use_lines(result.usage) if result.usage else ())]
@@ -163,7 +162,9 @@ def _unused(metrics: UnusedMetrics) -> str:
 
 
 class _Head:
-    """`run ID  succeeded`, and what it was. A long command has a line of its own, shortened to the width."""
+    """`run ID  succeeded`, and its command, size and machines. A long command has a line of its own, shortened to the
+    width.
+    """
 
     def __init__(self, result: Result, args: Sequence[str]) -> None:
         self.result = result
@@ -175,7 +176,7 @@ class _Head:
         yield Text.assemble("run ", (result.run, "bold"), "  ", status)
         size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
         if result.ranks and drives_itself(result.mode, built_in=result.script == "built-in"):
-            size = f"driver on {result.ranks[0].node}"  # what it uses of the cluster is its own matter
+            size = f"driver on {result.ranks[0].node}"  # the driver decides how much of the cluster it uses
         about = f"{result.mode} · {size} · cluster {result.cluster}"
         if len(line := f"{self.command} · {about}") <= options.max_width:
             yield Text(line, "dim")
@@ -185,14 +186,14 @@ class _Head:
 
 
 def _first_error(result: Result, advice: str, log_tail: str) -> RenderableType:
-    """Which rank failed first, why, what to do about it, and the last lines of its log."""
+    """Show the first failed rank, its reason, advice, and the last lines of its log."""
     error = result.first_error
     assert error is not None
-    who, what = headline(error)
-    shown = Text.assemble((who, "bold red"), text.clean(what))
+    subject, reason = headline(error)
+    shown = Text.assemble((subject, "bold red"), text.clean(reason))
     lines = [text.clean(line, LOG_BYTES) for line in log_tail.rstrip().split("\n")][-LOG_LINES:]
-    said = [shown, text.clean_lines(advice)] if advice else [shown]
-    return Group(*said, "the end of its log:", _Log(lines)) if any(lines) else Group(*said)
+    texts = [shown, text.clean_lines(advice)] if advice else [shown]
+    return Group(*texts, "the end of its log:", _Log(lines)) if any(lines) else Group(*texts)
 
 
 class _Log:
@@ -209,7 +210,7 @@ class _Log:
 
 
 class _Share:
-    """One bar: what a step's time goes into, and below it what its parts are."""
+    """A bar with the parts of a step's time, and their names below it."""
 
     def __init__(self, share: Share) -> None:
         self.parts = (
@@ -240,13 +241,13 @@ class _Share:
 
 
 def _next_step(result: Result) -> str:
-    """What can be done about a run that is not over."""
-    how = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
-    return f"It is not over: gpuctl {how.format(result.run)}, gpuctl stop {result.run} ends it."
+    """Return the next command for a run that has not ended."""
+    hint = "why --stacks {0} shows where all ranks are" if result.hang else "logs -f {0} follows it"
+    return f"It is not over: gpuctl {hint.format(result.run)}, gpuctl stop {result.run} ends it."
 
 
 def _ranks(result: Result) -> RenderableType:
-    """A line a rank; of a large run only those that failed or straggle, and how the others were."""
+    """Show a line a rank; of a large run only failed ranks and stragglers, and a summary of the others."""
     ranks, error = result.ranks, result.first_error
     unknown = Text(text.UNKNOWN) if result.status == "running" else Text("?", "yellow")
     times = [rank.step_ms_p50 for rank in ranks if rank.step_ms_p50 is not None]
@@ -271,7 +272,7 @@ def _ranks(result: Result) -> RenderableType:
         rows,
         right=("rank", "exit", "step p50"),
         folded=("",),
-        least=("device", "step p50"),
+        optional=("device", "step p50"),
     )
     left_out = len(ranks) - len(shown)
     if not left_out:
@@ -340,7 +341,7 @@ def _job(runs: Sequence[Result]) -> RenderableType:
         columns,
         [[cell(run) for cell in columns.values()] for run in runs[-RUNS_SHOWN:]],
         right=("took", "cost"),
-        least=("ranks", "cost", "took"),
+        optional=("ranks", "cost", "took"),
     )
     took = _sum(run.seconds.total for run in runs)
     cost = _sum(run.cost_usd for run in runs)
@@ -365,7 +366,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _tail(result: Result, artifacts: Sequence[str]) -> Table:
-    """What it cost, where the files are."""
+    """Show the cost and the files."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", width=LABEL_WIDTH)
     grid.add_column(overflow="fold")

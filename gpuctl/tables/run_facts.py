@@ -1,4 +1,4 @@
-"""What a run trained, how well and how fast, as the texts of its table's cells, and those in two columns.
+"""A run's training, quality and speed, as texts of table cells, and as two columns.
 
 Imports rich: import this module where you print.
 """
@@ -18,7 +18,7 @@ from inventories.runs.run import LossSource, Result, TrainSummary
 
 LABEL_WIDTH = 10
 VALUE_WIDTH = 22
-"""Of a value, where there is room: so the columns of most runs stand alike."""
+"""Width of a value if there is room, so that the columns of most runs line up."""
 USUAL_PRECISION = "fp32"
 METRIC_NAME_WIDTH = 20
 """Of a metric's name, characters in a table."""
@@ -32,7 +32,7 @@ LOSS_FOUND: dict[LossSource, str] = {
 
 
 def facts_table(result: Result) -> RenderableType | None:
-    """What was trained, and how well and fast, in two columns; what is not known is left out. None: nothing is."""
+    """Show training, quality and speed in two columns, without unknown values. `None`: all are unknown."""
     train, step = result.train, result.train.step_ms
     strategy = ", ".join(part for part in (train.strategy, train.device) if part)
     left = [
@@ -66,7 +66,7 @@ def facts_table(result: Result) -> RenderableType | None:
 
 
 class _Facts:
-    """Names and values, a column beside the other; one below the other where the terminal is too narrow."""
+    """Names and values in columns side by side, or one below the other on a narrow terminal."""
 
     def __init__(self, columns: Sequence[Sequence[tuple[str, str]]]) -> None:
         self.columns = columns
@@ -94,18 +94,18 @@ def _grid(columns: Sequence[Sequence[tuple[str, str]]], names: Sequence[int], va
 
 
 def accuracy_text(result: Result) -> str:
-    """`97.2 % (test)`: how much was right, and of what images, where that was told."""
+    """Return `97.2 % (test)`: the accuracy and its samples, as far as reported."""
     shown = text.percent(result.train.accuracy)
     return f"{shown} ({result.train.judged_on})" if _has_accuracy(result) else shown
 
 
 def metric_names(result: Result) -> list[str]:
-    """What else the model was judged by."""
+    """Return the names of the other metrics."""
     return [name for name in result.train.metrics if name != "accuracy" or not _has_accuracy(result)]
 
 
 def _has_accuracy(result: Result) -> bool:
-    """Whether the accuracy is one of the metrics."""
+    """Return whether the accuracy is one of the metrics."""
     accuracy = result.train.accuracy
     return accuracy is not None and result.train.metrics.get("accuracy") == accuracy
 
@@ -144,15 +144,15 @@ def _savers(train: TrainSummary) -> str:
 
 
 def _network(result: Result) -> str:
-    """What NCCL sent over, of all ranks: `NET/IB/GDRDMA, P2P`."""
+    """Return the transports of NCCL on all ranks: `NET/IB/GDRDMA, P2P`."""
     used = sorted({transport for rank in result.ranks for transport in rank.transports})
     return text.clean(", ".join(used), 40) if used else text.UNKNOWN
 
 
 def epochs_text(result: Result) -> str:
-    """`3 x 1.2 s`: how many, and the median of their times; `9 of 60, 1.2 s each` where it did not take them all.
+    """Return `3 x 1.2 s`: number and median time of epochs; `9 of 60, 1.2 s each` if epochs are missing.
 
-    Of a run that went on from another's checkpoint `10 to 60 of 60, 1.2 s each`.
+    For a resumed run: `10 to 60 of 60, 1.2 s each`.
     """
     times, planned, before = result.train.epoch_s, result.train.epochs, result.train.epochs_before
     whole = result.status == "succeeded" and result.resumed_from is None

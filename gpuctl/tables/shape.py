@@ -1,4 +1,4 @@
-"""All that is known of one shape. Imports rich: import this module where you print."""
+"""The table of one shape. Imports rich: import this module where you print."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

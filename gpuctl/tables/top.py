@@ -25,7 +25,7 @@ FULL = 0.95
 def top_table(readings: "Sequence[Reading]", *, now_s: float | None = None) -> RenderableType:
     """The nodes by rank, their GPUs if any has some, and why nodes are lost.
 
-    `now_s`: monotonic; None: the readings are as old as they should be.
+    `now_s`: monotonic; `None`: the readings are as old as they should be.
     """
     ordered = sorted(readings, key=lambda reading: (reading.rank, reading.node))
     silent = {reading.node: _silent_s(reading, now_s) for reading in ordered}
@@ -38,12 +38,12 @@ def top_table(readings: "Sequence[Reading]", *, now_s: float | None = None) -> R
 
 
 def _remark(reading: "Reading") -> Text | None:
-    """A line on what is wrong with a node."""
+    """Return the remark on a node's problem."""
     if reading.error:
         return Text(text.clean(f"{reading.node} is lost: {reading.error}"), "red")
     if reading.usage and reading.usage.gpus is None:
-        said = "nvidia-smi is there, but tells of no GPU; see gpuctl exec -- nvidia-smi"
-        return Text(f"{reading.node}: {said}", "yellow")
+        problem = "nvidia-smi is there, but tells of no GPU; see gpuctl exec -- nvidia-smi"
+        return Text(f"{reading.node}: {problem}", "yellow")
     return None
 
 
@@ -74,7 +74,7 @@ def _nodes(readings: "Sequence[Reading]", silent: dict[str, float]) -> Renderabl
         ["rank", "node", *columns, *(() if all_well else ("state",))],
         rows,
         right=("rank", *columns),
-        least=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
+        optional=("disk free", "load", "out/s", "in/s", "memory", "CPU"),
         steady=True,
     )
 
@@ -104,7 +104,7 @@ def _gpus(readings: "Sequence[Reading]") -> RenderableType:
         ["rank", "node", *columns],
         rows,
         right=("rank", "GPU", "use", "memory", "temp", "power"),
-        least=("name", "power", "temp", "memory"),
+        optional=("name", "power", "temp", "memory"),
         steady=True,
     )
 

@@ -28,12 +28,14 @@ def tune_table(result: Result, search: Search, words: Sequence[str] | None) -> R
     )
 
 
-def search_table(search: Search, words: Sequence[str] | None, *, most: int | None = None) -> RenderableType:
+def search_table(
+    search: Search, words: Sequence[str] | None, *, max_rows: int | None = None
+) -> RenderableType:
     """A row a trial, of `most` at most, and how to run the best again. `words`: see `best_words`."""
     names = list(dict.fromkeys(name for trial in search.trials for name in trial.params))
     numbers = ["trial", *names, search.metric, "reports", "time"]
     rows = []
-    for trial in search.trials[:most]:
+    for trial in search.trials[:max_rows]:
         error = f": {shorten(clean(trial.error), ERROR_WIDTH)}" if trial.error else ""
         cells = (
             str(trial.trial),
@@ -45,7 +47,7 @@ def search_table(search: Search, words: Sequence[str] | None, *, most: int | Non
         )
         rows.append([Text(cell, "bold" if trial is search.best else "") for cell in cells])
     table = FittedTable(
-        [*numbers, "status"], rows, right=numbers, folded=(*names, "status"), least=("reports", "time")
+        [*numbers, "status"], rows, right=numbers, folded=(*names, "status"), optional=("reports", "time")
     )
     more = len(search.trials) - len(rows)
     rest = [Text(f"and {plural(more, 'more trial')}: --json has them all", "dim")] if more else []
@@ -56,12 +58,12 @@ def search_table(search: Search, words: Sequence[str] | None, *, most: int | Non
 def best_words(words: Sequence[str] | None, params: Mapping[str, Any]) -> str:
     """The best trial's params; with the options that all trials of the built-in job had the command that trains so.
 
-    `words`: these options. None: it was a function.
+    `words`: these options. `None`: it was a function.
     """
     if words is None:
         return ", ".join(f"{clean(name)}={clean(str(value))}" for name, value in params.items())
-    found = (word for name, value in params.items() for word in (f"--{name.replace('_', '-')}", str(value)))
-    return clean(f"gpuctl train -- {shlex.join([*words, *found])}", 10_000)
+    options = (word for name, value in params.items() for word in (f"--{name.replace('_', '-')}", str(value)))
+    return clean(f"gpuctl train -- {shlex.join([*words, *options])}", 10_000)
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
-"""What people see while a command works: phases, nodes, the job's progress, its log.
+"""The display of a working command: phases, nodes, the job's progress, its log.
 
-On a terminal a `LiveView` keeps a few lines up to date; elsewhere (CI, a pipe) a `PlainView` prints lines.
-Both write to stderr, take calls from any thread, and are silent once they are closed.
+On a terminal a `LiveView` updates a few lines; elsewhere (CI, a pipe) a `PlainView` prints lines. Both write to
+stderr, take calls from any thread, and are silent once they are closed.
 """
 
 import threading
@@ -29,7 +29,7 @@ Outcome: TypeAlias = Literal["done", "failed", "stopped", "interrupted"]
 
 
 class View(Protocol):
-    """What a command tells while it works. A context manager; its methods never raise on what they are told."""
+    """The display of a working command. A context manager; its methods never raise on their arguments."""
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -50,13 +50,13 @@ class View(Protocol):
         """
 
     def node(self, name: str, text: str) -> None:
-        """What a node is doing now."""
+        """Show a node's current action."""
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """One line of a rank's metrics."""
+        """Take a line of a rank's metrics."""
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """One line of a rank's log; `rank` None: of the launcher's on that node, shown with --verbose only."""
+        """Show a line of a rank's log. `rank` `None`: a line of that node's launcher, shown with --verbose only."""
 
     def note(self, text: str) -> None:
         """A line that stays."""
@@ -99,7 +99,7 @@ class PlainView:
             self._say(f"{name}: {text}")
 
     def node(self, name: str, text: str) -> None:
-        """Print what the node does."""
+        """Print a node's current action."""
         with self._lock:
             self._say(f"{name}: {text}")
 
@@ -116,7 +116,7 @@ class PlainView:
 
     def _parts(self) -> list[str]:
         state = self._progress.state()
-        return state.where() + state.how()
+        return state.where() + state.figures()
 
     def log(self, rank: int | None, node: str, line: str) -> None:
         """Print the line behind its rank."""
@@ -196,7 +196,7 @@ class LiveView:
                 self._phase = (name, text, time.monotonic())
 
     def node(self, name: str, text: str) -> None:
-        """Show what the node does."""
+        """Show a node's current action."""
         with self._state:
             self._nodes.pop(name, None)
             self._nodes[name] = clean(text)
@@ -252,17 +252,17 @@ class LiveView:
         lines += [f"    {name}  {nodes[name]}" for name in sorted(list(nodes)[-NODES_SHOWN:])]
         if hidden > 0:
             lines.append(f"    and {hidden} more")
-        where, how = state.where(), state.how()
+        where, figures = state.where(), state.figures()
         if state.fraction is not None:
             where.insert(0, bar(state.fraction, BAR_WIDTH))
-        lines += ["  " + "  ".join(parts) for parts in (where, how) if parts]
+        lines += ["  " + "  ".join(parts) for parts in (where, figures) if parts]
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
 def log_line(rank: int | None, node: str, line: str) -> str:
     """`rank 0 │ text`, `node-1 │ text` for the launcher's."""
-    who = node if rank is None else f"rank {rank}"
-    return f"{who} │ {clean(line)}"
+    source = node if rank is None else f"rank {rank}"
+    return f"{source} │ {clean(line)}"
 
 
 def _spinner() -> str:

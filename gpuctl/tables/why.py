@@ -15,7 +15,7 @@ from inventories.runs.hang import Hang, RankStacks, alike
 from remote.findings import number_ranges
 
 RANKS_SHOWN = 8
-"""Of more ranks, those that do the same have one row."""
+"""Ranks with a row each; of more ranks, equal ones share a row."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 STYLES = {"hung": "bold red", "slow": "yellow", "fine": "green", "unknown": "yellow"}
 STATES = {
@@ -29,24 +29,24 @@ STATES = {
 
 
 def why_table(hang: Hang, *, stacks: bool = False) -> RenderableType:
-    """The sentence, the ranks, and with `stacks` those of all their threads."""
+    """Show the sentence, the ranks, and with `stacks` all their threads' stacks."""
     parts: list[RenderableType] = [Text(clean(hang.sentence, 10_000), style=STYLES[hang.verdict])]
     if hang.ranks:
         titles = ("rank", "node", "process", "CPU", "last collective", "where")
-        few = len(hang.ranks) <= RANKS_SHOWN
+        each_rank = len(hang.ranks) <= RANKS_SHOWN
         rows = alike(
-            hang.ranks, lambda rank: rank.rank if few else (rank.state, rank.last_collective, rank.at)
+            hang.ranks, lambda rank: rank.rank if each_rank else (rank.state, rank.last_collective, rank.at)
         )
         parts += ["", FittedTable(titles, [_row(group) for _, group in rows], folded=("rank", "where"))]
     if stacks:
         for _, group in alike(hang.ranks, lambda rank: _ADDRESS.sub("", rank.stacks)):
-            who = (
+            ranks = (
                 f"rank {group[0].rank}"
                 if len(group) == 1
                 else f"ranks {number_ranges(r.rank for r in group)}"
             )
             stack = clean_lines(group[0].stacks.rstrip())
-            parts += ["", Text(f"{who} on {_nodes(group)}"), Text(stack)]
+            parts += ["", Text(f"{ranks} on {_nodes(group)}"), Text(stack)]
     return Group(*parts)
 
 

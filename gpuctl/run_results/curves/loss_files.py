@@ -1,6 +1,6 @@
-"""The losses in files that a script wrote: TensorBoard's, Lightning's, those of Hugging Face's Trainer.
+"""Losses in files that a script wrote: TensorBoard's, Lightning's, and Hugging Face's Trainer's.
 
-The files are anybody's: nothing here raises on what is in them.
+Any program may have written these files: nothing here raises on their content.
 """
 
 import csv
@@ -26,7 +26,7 @@ _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 
 
 def losses_from_files(folder: Path, outputs: Sequence[OutputFile]) -> tuple[LossSource, Curve] | None:
-    """The training loss in what was brought to `folder`/NODE/, and what wrote it. None: no file tells one."""
+    """Return the training loss in the files copied to `folder`/NODE/, and its source. `None`: no file has one."""
     for source, (name, read) in _READERS.items():
         for path in _largest(folder, [file for file in outputs if file.brought and name.search(file.path)]):
             if losses := read(path):
@@ -43,9 +43,9 @@ def _largest(folder: Path, files: Sequence[OutputFile]) -> list[Path]:
 
 
 def _training_loss(curves: dict[str, Curve]) -> Curve:
-    """Of several curves that of the training loss; empty where there is none."""
-    told = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
-    names = (name for name in told if "loss" in name.lower() and not _HELD_OUT.search(name))
+    """Return the curve of the training loss among several. Empty: no such curve."""
+    finite = [name for name, curve in curves.items() if any(map(math.isfinite, curve.values()))]
+    names = (name for name in finite if "loss" in name.lower() and not _HELD_OUT.search(name))
     first = min(names, key=lambda name: ("train" not in name.lower(), name), default=None)
     return {} if first is None else curves[first]
 
@@ -56,7 +56,7 @@ def _from_events(path: Path) -> Curve:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.compat import tf
         from tensorboard.util.tensor_util import make_ndarray
-    except (ImportError, TypeError):  # TypeError: an old tensorboard beside a newer protobuf
+    except (ImportError, TypeError):  # TypeError: an old tensorboard with a newer protobuf
         return {}
     from google.protobuf.message import DecodeError
 
@@ -64,19 +64,19 @@ def _from_events(path: Path) -> Curve:
     try:
         for event in itertools.islice(EventFileLoader(str(path)).Load(), EVENTS):
             for value in event.summary.value:
-                # Some writers say only at a curve's first point what it is.
+                # Some writers state the plugin at a curve's first point only.
                 if value.tag in curves or value.metadata.plugin_data.plugin_name == "scalars":
                     point = float(make_ndarray(value.tensor).reshape(-1)[0])
                     curves.setdefault(value.tag, {})[event.step] = point
     except (OSError, ValueError, TypeError, IndexError, DecodeError, tf.errors.OpError):
-        pass  # a torn or foreign file: what was read until there counts
+        pass  # a torn or foreign file: the points read so far count
     return _training_loss(curves)
 
 
 def _from_csv(path: Path) -> Curve:
-    """The training loss in what Lightning's CSVLogger wrote: a column for each name, empty where nothing was told.
+    """Return the training loss in a file of Lightning's CSVLogger: a column a name, empty cells for other names.
 
-    A name that is told at each step and at each epoch has two columns: that of the epochs counts.
+    A name logged at steps and at epochs has two columns: that of the epochs counts.
     """
     curves: dict[str, Curve] = {}
     try:
@@ -88,12 +88,12 @@ def _from_csv(path: Path) -> Curve:
                     for name in (name for name, text in row.items() if text):
                         curves.setdefault(name, {})[step] = float(row[name])
     except (OSError, ValueError, csv.Error):
-        pass  # a torn or foreign file: what was read until there counts
+        pass  # a torn or foreign file: the points read so far count
     return _training_loss(curves)
 
 
 def _from_trainer_state(path: Path) -> Curve:
-    """The training loss in what Hugging Face's Trainer keeps beside its checkpoints."""
+    """Return the training loss in the state of Hugging Face's Trainer, which lies in its checkpoints."""
     try:
         with path.open(errors="replace") as file:
             history = json.loads(file.read(STATE_BYTES))["log_history"]

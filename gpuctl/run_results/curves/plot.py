@@ -1,7 +1,6 @@
-"""The losses of a script that tells none in its metrics: from files that it wrote, else from lines of its log.
+"""Losses of a script without losses in its metrics: from files that it wrote, otherwise from lines of its log.
 
-Both are guesses at what a script means, and are told with where they are from. The log is anybody's: nothing here
-raises on what is in it.
+Both are guesses, and are shown with their source. Any program may have written the log: nothing here raises on it.
 """
 
 import os
@@ -36,11 +35,11 @@ _OF_HELD_OUT = re.compile(r"(?:^|[:\])])\s*(?:val|eval|test)", re.IGNORECASE)
 
 
 def with_curve(train: TrainSummary, folder: RunFolder, outputs: Sequence[OutputFile]) -> TrainSummary:
-    """A script's summary with the losses that its files tell, where it told none itself."""
+    """Return a script's summary with the losses in its files, unless its metrics have losses."""
     if train.loss:
         return train
-    if (found := losses_from_files(folder.outputs_path, outputs)) is not None:
-        source, by_step = found
+    if (curve := losses_from_files(folder.outputs_path, outputs)) is not None:
+        source, by_step = curve
         return _with(train, by_step, source, "step")
     by_epoch, by_step = losses_from_log(_lines(folder.path / RANK_LOG.format(0)))
     return _with(train, by_epoch, "log", "epoch") if by_epoch else _with(train, by_step, "log", "step")
@@ -62,9 +61,9 @@ def _with(
 
 
 def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
-    """The last training loss of each epoch that lines name, and those of the steps; both empty where none does.
+    """Return the last training loss of each epoch in the lines, and the loss of each step. Empty: no line has one.
 
-    Steps that begin anew are counted on.
+    Step numbers that start again are counted on.
     """
     epochs: dict[int, float] = {}
     steps: dict[int, float] = {}
@@ -86,11 +85,11 @@ def losses_from_log(lines: Iterable[str]) -> tuple[Curve, Curve]:
 
 def _loss_in(line: str) -> float | None:
     """The first loss in a line that is not of held-out data."""
-    found = next((match for match in _LOSS.finditer(line) if not _HELD_OUT.match(match[1])), None)
-    if found is None:
+    match = next((match for match in _LOSS.finditer(line) if not _HELD_OUT.match(match[1])), None)
+    if match is None:
         return None
-    trained = found[1].lower().startswith("train")
-    return float(found[2]) if trained or not _OF_HELD_OUT.search(line[: found.start()]) else None
+    trained = match[1].lower().startswith("train")
+    return float(match[2]) if trained or not _OF_HELD_OUT.search(line[: match.start()]) else None
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _means(points: Sequence[tuple[float, float]]) -> dict[float, float]:
 
 
 def _counted_on(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield steps and losses; steps that begin anew, as those of the next epoch, are counted on."""
+    """Yield steps and losses; step numbers that start again, as in the next epoch, are counted on."""
     before = last = 0.0
     for step, loss in points:
         if step < last:

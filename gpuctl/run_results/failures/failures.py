@@ -1,8 +1,8 @@
-"""Which failure of a run came first.
+"""The first failure of a run.
 
-When one rank fails, the others follow: their peer is gone, and the launcher ends them. What a person wants
-to see is the rank that began it. A rank that gave up waiting is not that one: those are that it waited for.
-Everything here is judged from records, in the cluster's time: a node's clock less its offset.
+If one rank fails, the others follow: their peer is gone, and the launcher ends them. Users want the rank that began
+it. A rank that timed out is a victim: the suspects are the ranks it was waiting for. All times here come from
+records, in the cluster's time: a node's clock less its offset.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuctl.run_results import metrics
-from gpuctl.run_results.failures.rank_end import ASKED, ECHOES, rank_end
+from gpuctl.run_results.failures.rank_end import ECHOES, END_SIGNALS, rank_end
 from gpuctl.run_results.metric_names import Line
 from gpuctl.text import clean, for_cluster
 from inventories.runs.end_reasons import Ended, Reason
@@ -48,7 +48,7 @@ SUSPICION = {
     # It may tell only that another rank is gone.
     Reason.NCCL_ERROR: 4,
     Reason.TIMED_OUT: 5,
-    # What is made of a rank's end later; no rank and no node says so itself.
+    # Derived later from a rank's end; no rank or node reports it.
     Reason.HUNG: 5,
     Reason.ENDED_EARLY: 5,
     Reason.TERMINATED: 6,
@@ -75,39 +75,39 @@ class Failure:
 
     error: FirstError
     exit_code: int | None
-    """The rank's, else the launcher's; None: not known."""
+    """The rank's, else the launcher's; `None`: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a rank, or a node's part, ended that did not end well."""
+    """A bad end of a rank or of a node's part."""
 
     ended: Ended
     at: float
     """In the cluster's time; infinite where it is not known."""
     node: str
     rank: int | None = None
-    """None: the node."""
+    """`None`: the node."""
     stopped: bool = False
     """Whether a stop explains its end, whatever the status: its node, or another by an order, had been stopped."""
     own_error: bool = False
-    """Whether its log tells of an exception of its own."""
+    """True: the log has an exception of the rank's own."""
     head: bool = False
     """Of a node: whether it is the first, on which Ray's head is."""
 
     @property
     def reason(self) -> Reason:
-        """What ended it."""
+        """The reason of the end."""
         return self.ended.reason
 
     @property
-    def asked(self) -> bool:
-        """Whether it ended as it was asked to."""
-        return self.ended.signal in ASKED
+    def signalled(self) -> bool:
+        """True: it ended by a signal that asks for an end."""
+        return self.ended.signal in END_SIGNALS
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed."""
+        """True: it was killed."""
         return self.ended.signal == signal.SIGKILL
 
 
@@ -118,10 +118,10 @@ def first_failure(
     log_tails: Mapping[int, str],
     lines: Mapping[int, Sequence[Line]] | None = None,
 ) -> Failure | None:
-    """The earliest failure that began by itself; None where there is none.
+    """Return the earliest failure that no other end explains. `None`: no failure.
 
-    `lines`: the ranks' metrics. What a stop did to the ranks is no failure. A node is named where no rank's end
-    explains it.
+    `lines`: the ranks' metrics. Ends by a stop are no failures. A node is named if no rank's end explains its
+    failure.
     """
     failure = _first(run, ranks, nodes, log_tails, lines or {})
     if failure is None or failure.error.rank is None:
@@ -162,7 +162,7 @@ def _first(
 
 
 def which_began(ends: Sequence[End]) -> End | None:
-    """The end that began the others; None where none did, as all were stopped."""
+    """Return the end that began the others. `None`: all were stopped."""
     nodes = [end for end in ends if end.rank is None]
     ranks = sorted((end for end in ends if end.rank is not None), key=_when)
     suspects = _by_themselves(ranks)
@@ -182,37 +182,37 @@ def which_began(ends: Sequence[End]) -> End | None:
 
 
 def _by_themselves(ranks: Sequence[End]) -> list[End]:
-    """Of the ranks' ends, in order of time, those that no stop and no earlier end explains."""
-    own = [end for end in ranks if not end.stopped]
-    unknown = [end for end in own if end.reason is Reason.UNKNOWN]
-    first = next((end for end in own if end.reason is not Reason.UNKNOWN), None)
+    """Return the ranks' ends, in order of time, that neither a stop nor an earlier end explains."""
+    independent = [end for end in ranks if not end.stopped]
+    unknown = [end for end in independent if end.reason is Reason.UNKNOWN]
+    first = next((end for end in independent if end.reason is not Reason.UNKNOWN), None)
     if first is not None and first.reason is Reason.TERMINATED:
         return [
             first,
             *unknown,
         ]  # whoever ended it began it, unless that followed from an end that nobody saw
-    waited = next((end for end in own if end.reason is Reason.TIMED_OUT), None)
+    waited = next((end for end in independent if end.reason is Reason.TIMED_OUT), None)
 
     def follows(end: End) -> bool:
-        """Whether it was ended as another rank had given up waiting."""
+        """Return whether a rank was ended because another rank had timed out."""
         after = waited is not None and end.at >= waited.at
         killed = end.reason is Reason.UNKNOWN or (end.reason is Reason.SIGNAL and end.killed)
         return after and killed and not end.own_error
 
-    return [end for end in own if end.reason is not Reason.TERMINATED and not follows(end)]
+    return [end for end in independent if end.reason is not Reason.TERMINATED and not follows(end)]
 
 
 def _of_echoes(echoes: Sequence[End], ranks: Sequence[End]) -> list[End]:
-    """The suspects where all ranks that ended by themselves only tell of another one.
+    """Return the suspects where all independent ends only report another rank's.
 
-    It may be one that was ended while it was still dying of its own error.
+    The suspect may be a rank that was ended while it was dying of its own error.
     """
     return [*(end for end in ranks if end.own_error), *echoes]
 
 
 def _when(end: End) -> tuple[float, bool, int]:
-    """By time; of one instant, those first that were not asked to end."""
-    return (end.at, end.asked, -1 if end.rank is None else end.rank)
+    """Order by time; at the same time, ends without a signal that asked for them first."""
+    return (end.at, end.signalled, -1 if end.rank is None else end.rank)
 
 
 def how_it_ended(error: FirstError) -> str:
@@ -223,18 +223,18 @@ def how_it_ended(error: FirstError) -> str:
 def failed_first(error: FirstError) -> str:
     """`rank 1 on gpu-1 failed first`, `gpu-1 failed first`, or that it is not known which rank did."""
     if error.rank is not None:
-        return f"{_who(error)} {how_it_ended(error)} first"
+        return f"{rank_on_node(error)} {how_it_ended(error)} first"
     return "it is not known which rank failed first" if error.waited_for else f"{error.node} failed first"
 
 
 def headline(error: FirstError) -> tuple[str, str]:
-    """Who failed, to be stressed, and what of: `rank 1 on gpu-1 failed first: `, `exit status 3: boom`."""
+    """Return who failed, to be stressed, and its reason: `rank 1 on gpu-1 failed first: `, `exit status 3: boom`."""
     if error.reason is not Reason.ENDED_EARLY:
         return f"{failed_first(error)}: ", error.message
-    return "" if error.rank is None else f"{_who(error)} ", error.message
+    return "" if error.rank is None else f"{rank_on_node(error)} ", error.message
 
 
-def _who(error: FirstError) -> str:
+def rank_on_node(error: FirstError) -> str:
     """`rank 1 on gpu-1`, `rank 1 on gpu-1 (stage 2 of 4)`."""
     return f"rank {error.rank} on {error.node}" + (f" ({error.place})" if error.place else "")
 
@@ -256,16 +256,18 @@ def _rank_ends(
         node, offset = of.get(name), offsets.get(name, 0.0)
         for record in records:
             if record.exit_code == 0 or (
-                record.exit_code is None and not (by_itself and _gone(record, node))
+                record.exit_code is None and not (by_itself and has_ended(record, node))
             ):
                 continue
             ended, own_error = rank_end(record, log_tails.get(record.rank, ""), lines.get(record.rank, ()))
-            told = None if node is None else node.stopped_at
+            stopped_at = None if node is None else node.stopped_at
             at = math.inf if record.ended_at is None else record.ended_at - offset
             # A rank can only lose a peer after the peer's stop: what says otherwise is the clocks' difference.
             order = ordered_at - SAME_MOMENT_S if ended.reason is Reason.LOST_PEER else ordered_at
-            # Of one clock, the node's: those of two may differ by more than a stop takes.
-            by_own_stop = told is not None and record.ended_at is not None and record.ended_at >= told
+            # Compare within the node's clock: two clocks may differ by more than a stop takes.
+            by_own_stop = (
+                stopped_at is not None and record.ended_at is not None and record.ended_at >= stopped_at
+            )
             end = End(
                 ended=ended,
                 at=at,
@@ -289,11 +291,11 @@ def _ordered_at(run: Run, nodes: Sequence[NodeRecord]) -> float:
     return min(ordered, default=math.inf)
 
 
-def _gone(record: RankRecord, node: NodeRecord | None) -> bool:
-    """Whether a rank without an exit status has ended.
+def has_ended(record: RankRecord, node: NodeRecord | None) -> bool:
+    """Return whether a rank without an exit status has ended.
 
-    One that is not known to have is gone where its launcher failed: something killed its watcher with it. Where
-    the launcher or the node was itself ended from outside, its ranks were ended with it.
+    Without a record of its end, a rank is gone if its launcher failed: something killed its watcher with it. If the
+    launcher or the node was ended from outside, its ranks were ended with it.
     """
     if record.ended_at is not None:
         return True
@@ -321,15 +323,15 @@ def _node_ends(run: Run, nodes: Sequence[NodeRecord]) -> list[End]:
 
 
 def _stopped_at_an_unknown_time(ends: Sequence[End], nodes: Sequence[NodeRecord]) -> bool:
-    """Whether a stop explains the ranks' ends of which it is not known when it came.
+    """Return whether a stop at an unknown time explains the ranks' ends.
 
-    The first was asked to end, or all were killed at once.
+    The first rank was asked to end, or all were killed at once.
     """
-    seen = [end for end in ends if not end.stopped and end.ended.exit_code is not None]
-    if not seen or not any(node.stop_ordered and node.stopped_at is None for node in nodes):
+    recorded = [end for end in ends if not end.stopped and end.ended.exit_code is not None]
+    if not recorded or not any(node.stop_ordered and node.stopped_at is None for node in nodes):
         return False
-    killed = all(end.killed for end in seen)
-    return seen[0].asked or (killed and seen[-1].at - seen[0].at < SAME_MOMENT_S)
+    killed = all(end.killed for end in recorded)
+    return recorded[0].signalled or (killed and recorded[-1].at - recorded[0].at < SAME_MOMENT_S)
 
 
 def _waited_for(
@@ -360,37 +362,37 @@ def _waited_for(
 def _ended_well_before(
     run: Run, ranks: Mapping[str, Sequence[RankRecord]], nodes: Sequence[NodeRecord], victim: End
 ) -> dict[int, str]:
-    """Rank → node of those that had ended well when the `victim` lost its peer, and not as they were told to."""
+    """Return rank → node of the ranks that had ended well, not by an order, when the `victim` lost its peer."""
     offsets = {node.name: node.clock_offset_s for node in run.nodes}
-    told = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
+    stopped_at = {node.node: node.stopped_at for node in nodes if node.stopped_at is not None}
     return {
         record.rank: name
         for name, records in ranks.items()
         for record in records
         if record.exit_code == 0
         and record.ended_at is not None
-        and record.ended_at < told.get(name, math.inf)
+        and record.ended_at < stopped_at.get(name, math.inf)
         and record.ended_at - offsets.get(name, 0.0) <= victim.at + SAME_MOMENT_S
     }
 
 
 def _silent(run: Run, ranks: Mapping[str, Sequence[RankRecord]], ends: Sequence[End]) -> dict[int, str]:
-    """Rank → node of those that the others can have waited for, as far as it is known.
+    """Return rank → node of the ranks that the others can have waited for, as far as known.
 
-    They are not among those that gave up, or lost a peer. A rank that works takes SIGTERM, one that is stopped or
-    hangs in the driver does not; one that had ended well is meant where there is no other.
+    Ranks that timed out or lost a peer are not among them. A rank that works takes SIGTERM; a stopped rank, or one
+    that hangs in the driver, does not. A rank that had ended well counts if no other rank is left.
     """
     echoes = {end.rank for end in ends if end.reason in ECHOES}
     known = {record.rank: record.exit_code for records in ranks.values() for record in records}
-    others = {
+    candidates = {
         rank: node.name
         for node in run.nodes
         for rank in range(node.first_rank, node.first_rank + node.nproc)
         if rank not in echoes
     }
-    alive = {rank: node for rank, node in others.items() if known.get(rank) != 0}
+    alive = {rank: node for rank, node in candidates.items() if known.get(rank) != 0}
     deaf = {rank: node for rank, node in alive.items() if known.get(rank) in (None, *_KILLED)}
-    return deaf or alive or others
+    return deaf or alive or candidates
 
 
 def what_failed(result: Result) -> str:
@@ -399,5 +401,5 @@ def what_failed(result: Result) -> str:
     if error is None:
         return "for no known reason"
     place = f" ({error.place})" if error.place else ""
-    who = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
-    return ": ".join(filter(None, [who, clean(error.message, 200)]))
+    subject = error.node if error.rank is None else f"rank {error.rank} on {error.node}{place}"
+    return ": ".join(filter(None, [subject, clean(error.message, 200)]))

@@ -1,6 +1,7 @@
-"""What the end of a rank's log says: the one place that reads the English of Python, torch, gloo, NCCL, CUDA and Ray.
+"""The end of a rank's log: the one place that reads the English of Python, torch, gloo, NCCL, CUDA and Ray.
 
-None of it is gpuctl's own. A library that changes its words makes a rank's end less well known, never wrong.
+gpuctl prints no such text itself. A library that changes its messages makes a rank's end less well known, never
+wrong.
 """
 
 import re
@@ -33,14 +34,14 @@ _PEER_GONE = re.compile(
     r"|ray\.exceptions\.(Actor(Died|Unavailable)|NodeDied|LocalRayletDied|OwnerDied|WorkerCrashed)Error",
     re.IGNORECASE,
 )
-"""What a rank says that only noticed that another one is gone."""
+"""Errors of a rank that noticed the end of another rank."""
 _GAVE_UP = re.compile(
     r"Timed out waiting \d+ ?ms for (send|recv) operation"  # gloo
     r"|Watchdog caught collective operation timeout.*|NCCL communicator was aborted on rank \d+"
     r"|wait timeout after \d+ ?ms, keys|Timed out after \d+ seconds waiting for clients"  # torch's store
     r"|failed to pass monitoredBarrier in \d+ ms",
 )
-"""What a rank says whose time was over while it waited for others."""
+"""Errors of a rank that timed out waiting for other ranks."""
 _NAMED = re.compile(r"Ranks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 """Where it names them."""
 _MEMORY = re.compile(
@@ -74,7 +75,7 @@ _CHILD_KILLED = re.compile(
     r"DataLoader worker.*killed by signal: Killed|Signals\.SIGKILL|signal SIGKILL"
     r"|\bSignal 9 \(SIGKILL\)"
 )
-"""What a rank says of which a process was killed."""
+"""Errors of a rank whose child process was killed."""
 _CHILD_GONE = re.compile(
     r"DataLoader worker.*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError|WorkerLostError"
 )
@@ -127,7 +128,7 @@ _CUDA_CAUSES: Mapping[Cause, re.Pattern[str]] = {
 }
 """What CUDA and torch say of a GPU that can't be used, by its likely cause."""
 _ASSERTION = re.compile(r"Assertion `[^`']*[`'] failed")
-"""What a kernel's check writes before CUDA only says that there was one."""
+"""Output of a kernel's check, before CUDA reports a failed assertion without its text."""
 _NCCL = re.compile(
     r"\bNCCL error\b|\bnccl[A-Z]\w*(Error|Usage|Argument)\b|NCCL (WARN|failure)|ProcessGroupNCCL"
 )
@@ -157,7 +158,7 @@ _ARGUMENTS = re.compile(
 _HELP = re.compile(
     r"[Uu]sage: |.*--help\b|Try |For (more|detailed|full)\b|.*environment variable .*stack ?trace|note: run with"
 )
-"""How a script goes on after it has refused its arguments."""
+"""Lines of a script after it has refused its arguments."""
 _STACK = re.compile(
     r"frame #\d+|#\d+ +(0x|\S+ at )|@ +0x|Exception raised from |\d+: +0x|note: run with|Aborted$|Extension modules:"
 )
@@ -177,10 +178,10 @@ _NO_FILE = re.compile(
 )
 """A file that is not there, and its name; or the folder that it was to be written in."""
 _LIBRARY = "cannot open shared object file"
-"""What the dynamic linker says: the system's file, not the script's."""
+"""Error of the dynamic linker: a file of the system, not of the script."""
 _NO_MODULE = re.compile(r"\bModuleNotFoundError\b")
 _THREAD_AT_EXIT = "terminate called without an active exception"
-"""What C++ says of a thread that is taken down while it works, as Python does with those that want it at its end."""
+"""C++'s error on a thread that is destroyed while it runs, as Python does with daemon threads at its end."""
 _CRASH = re.compile(
     r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating.point exception|Illegal instruction)$"
 )
@@ -193,17 +194,17 @@ _MORE_SENTENCES = re.compile(r"[.!] +[A-Z].*")
 
 @dataclass(frozen=True, kw_only=True)
 class LogEnd:
-    """How a log ends."""
+    """The end of a log."""
 
     words: str
-    """The line that tells most, or an exception's first lines as one."""
+    """The most informative line, or an exception's first lines as one."""
     reason: Reason | None
-    """What the rank ended of, where the libraries' words tell it."""
+    """The reason of the rank's end. `None`: no library's message names one."""
     cause: Cause | None = None
     ranks: tuple[int, ...] = ()
     """The ranks that it waited for, where it names them."""
     traceback: bool
-    """Whether it tells of an exception of its own."""
+    """True: the log has an exception of the rank's own."""
     last: bool = False
     """Whether nothing was written after that exception."""
     place: str = ""
@@ -212,7 +213,7 @@ class LogEnd:
 
 def without_crash(tail: str) -> tuple[str, str]:
     """A log's end without what faulthandler wrote of a crash in C code, and that: the rank's own words tell more."""
-    said: list[str] = []
+    text: list[str] = []
     crash: list[str] = []
     inside = False
     for line in tail.split("\n"):
@@ -222,15 +223,15 @@ def without_crash(tail: str) -> tuple[str, str]:
             crash.append(line)
         else:
             inside = False
-            said.append(line)
-    own = any(map(str.strip, said))
-    return "\n".join(said if own else crash[:1]), "\n".join(crash)
+            text.append(line)
+    has_text = any(map(str.strip, text))
+    return "\n".join(text if has_text else crash[:1]), "\n".join(crash)
 
 
 def read(tail: str, *, code: int | None = None) -> LogEnd:
-    """How a log ends, of its last kilobytes.
+    """Read the last kilobytes of a log.
 
-    `code`: the rank's exit status. After SIGABRT, as by NCCL's watchdog, what that says stands before stacks.
+    `code`: the rank's exit status. After SIGABRT, as by NCCL's watchdog, its message stands before stacks.
     """
     lines = plain_lines(tail)
     exceptions = chains(lines)
@@ -248,7 +249,7 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     if aborted and (before := _GAVE_UP.search(tail)):
         gave_up, words = before, clean(before.group(), MOST_SAID)
     if gave_up:
-        named = tuple(int(rank) for found in _NAMED.finditer(words) for rank in re.findall(r"\d+", found[1]))
+        named = tuple(int(rank) for match in _NAMED.finditer(words) for rank in re.findall(r"\d+", match[1]))
         return LogEnd(
             words=_tidied(words),
             reason=Reason.TIMED_OUT,
@@ -276,10 +277,10 @@ def read(tail: str, *, code: int | None = None) -> LogEnd:
     if reason in (Reason.LOST_PEER, Reason.NCCL_ERROR):
         words = _tidied(words) if reason is Reason.LOST_PEER else words
         return LogEnd(words=words, reason=reason, cause=cause, traceback=False, place=_waits_at(thrown))
-    own = not ON_REQUEST.match(words)
+    is_own = not ON_REQUEST.match(words)
     place = _place(thrown) or (_place(raised.outer) if raised and raised.outer else "")
     last = not any(map(str.strip, after))
-    return LogEnd(words=words, reason=reason, cause=cause, traceback=own, last=last, place=place)
+    return LogEnd(words=words, reason=reason, cause=cause, traceback=is_own, last=last, place=place)
 
 
 def _program_words(raised: RootCause, lines: Sequence[str]) -> str:
@@ -323,7 +324,7 @@ def _waits_at(thrown: Thrown | None) -> str:
 
 
 def _tidied(words: str) -> str:
-    """Torch's words of a peer, without the place in its sources and what it says beyond its first sentence."""
+    """Return torch's message on a peer, without its source location and later sentences."""
     return _MORE_SENTENCES.sub("", _SOURCE.sub("", words))
 
 
@@ -352,27 +353,27 @@ def _reason_of(words: str) -> tuple[Reason | None, Cause | None]:
 
 
 def _cuda_cause(words: str) -> Cause | None:
-    return next((cause for cause, said in _CUDA_CAUSES.items() if said.search(words)), None)
+    return next((cause for cause, pattern in _CUDA_CAUSES.items() if pattern.search(words)), None)
 
 
 def _of_nccl(words: str, tail: str) -> tuple[Reason, Cause | None, str]:
-    """What an error of NCCL's comes to, by its own last error, which torch prints below its line."""
+    """Classify an NCCL error by NCCL's last error, which torch prints below its own line."""
     lines = [unprefixed(clean(line, MOST_SAID)).strip() for line in tail.split("\n")]
     last = next((after for line, after in reversed(list(pairwise(lines))) if line == _NCCL_LAST), "")
-    said = f"{words}: {last}" if last else words
-    if _SAME_GPU in said:
-        return Reason.NCCL_ERROR, Cause.SAME_GPU, said
+    message = f"{words}: {last}" if last else words
+    if _SAME_GPU in message:
+        return Reason.NCCL_ERROR, Cause.SAME_GPU, message
     if _PEER_GONE.search(last):
-        return Reason.LOST_PEER, None, said
+        return Reason.LOST_PEER, None, message
     reason, cause = _reason_of(last) if last else (None, None)
     if reason in (Reason.SHARED_MEMORY_FULL, Reason.OUT_OF_MEMORY, Reason.CUDA_ERROR):
-        return reason, cause, said
+        return reason, cause, message
     cause = _cuda_cause(last)
-    return (Reason.NCCL_ERROR if cause is None else Reason.CUDA_ERROR), cause, said
+    return (Reason.NCCL_ERROR if cause is None else Reason.CUDA_ERROR), cause, message
 
 
 def limited(words: str) -> Cause | None:
-    """Return the limit of a process that explains an error; None: no such limit does."""
+    """Return the limit of a process that explains an error; `None`: no such limit does."""
     return next((cause for cause, pattern in _LIMITS.items() if pattern.search(words)), None)
 
 
@@ -397,12 +398,12 @@ def path_not_found(words: str) -> str:
 
     The path ends with / if it is a folder that a file was to be written in.
     """
-    found = None if _LIBRARY in words else _NO_FILE.search(words)
-    if found is None:
+    match = None if _LIBRARY in words else _NO_FILE.search(words)
+    if match is None:
         return ""
-    if folder := found["parent"] or found["folder"]:
+    if folder := match["parent"] or match["folder"]:
         return f"{folder}/"
-    return next(found[name] for name in ("quoted", "hdf5", "named", "before") if found[name])
+    return next(match[name] for name in ("quoted", "hdf5", "named", "before") if match[name])
 
 
 def _last_line(lines: Sequence[str], *, usage: bool) -> str:

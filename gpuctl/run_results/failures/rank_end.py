@@ -1,4 +1,4 @@
-"""What ended one rank: by its exit status, its log, what it told itself, and what its node saw. Pure."""
+"""The end of one rank, by its exit status, its log, its own report, and its node's record. Pure."""
 
 import re
 import signal
@@ -15,29 +15,29 @@ from inventories.runs.run import RankRecord
 
 ECHOES = frozenset({Reason.LOST_PEER, Reason.TIMED_OUT})
 """They tell only that another rank is gone, or does not come."""
-ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 MEMORY_KILL_S = 60.0
-"""A rank may notice so late that the kernel killed a process of it."""
+"""Time after which a rank may notice that the kernel killed a process of its own, s."""
 FULL_SHARE = 1 / 16
 """Of /dev/shm: with less free, what did not fit may be what failed."""
 
 
 def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> tuple[Ended, bool]:
-    """Return what ended a rank, and whether its log tells of an error of its own. `lines`: its metrics."""
+    """Return the end of a rank, and whether its log has an exception of the rank's own. `lines`: its metrics."""
     code = record.exit_code
     bare = Ended(reason=Reason.UNKNOWN if code is None else Reason.EXIT_CODE, exit_code=code)
     if record.ended is not None:
         return replace(record.ended, exit_code=code), False
-    said, crash = log_errors.without_crash(log_tail)
-    log = log_errors.read(said, code=code)
+    text, crash = log_errors.without_crash(log_tail)
+    log = log_errors.read(text, code=code)
     reason, ranks = metrics.failed(lines) or (log.reason, log.ranks)
-    own = log.traceback and reason not in ECHOES
+    is_own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)
     if bare.signal in CRASHES:
         place = crashed_at(crash or (facts.crash_stacks if facts else ""))
         bare = replace(bare, place=clean(place, 500))
-    elif bare.signal is None or own:
+    elif bare.signal is None or is_own:
         bare = replace(bare, place=clean(log.place, 500))
     detail = log.words
     if log.cause is Cause.CHILD_GONE and (place := crashed_at(crash)):
@@ -47,18 +47,18 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> t
         ended = replace(ended, cause=log.cause)
         ended = _by_signal(ended, log) if reason is None or _is_asked(bare) else ended
         ended = _by_node(ended, record)
-    return ended, own
+    return ended, is_own
 
 
 def _is_asked(ended: Ended) -> bool:
-    return ended.signal in (*ASKED, signal.SIGKILL) or ended.exit_code is None
+    return ended.signal in (*END_SIGNALS, signal.SIGKILL) or ended.exit_code is None
 
 
 def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
-    """What a rank ended of whose log gives no reason, or that somebody ended: then its words count for little."""
-    if ended.signal in ASKED:
-        told = log.traceback or (ended.exit_code or 0) > 0
-        detail = ended.detail if told else ""
+    """Classify a rank whose log gives no reason, or that somebody ended: its log then counts for little."""
+    if ended.signal in END_SIGNALS:
+        has_reason = log.traceback or (ended.exit_code or 0) > 0
+        detail = ended.detail if has_reason else ""
         raised = log.traceback and log.last and (ended.exit_code or 0) <= 0
         return replace(ended, reason=Reason.TERMINATED, detail=detail, cause=Cause.RAISED if raised else None)
     if ended.signal == signal.SIGKILL or ended.exit_code is None:
@@ -71,7 +71,7 @@ def _by_signal(ended: Ended, log: log_errors.LogEnd) -> Ended:
 
 
 def _by_node(ended: Ended, record: RankRecord) -> Ended:
-    """What the node saw goes before what is only said."""
+    """Prefer the node's record over text that was only printed."""
     facts = ended.facts
     if facts is None:
         return ended

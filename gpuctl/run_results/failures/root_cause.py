@@ -69,7 +69,7 @@ class RootCause:
 
 
 def root_cause(raised: Sequence[Chain], follows: Callable[[str], bool]) -> RootCause | None:
-    """Return the exception that explains a log's end; None: the log has no exception that ended anything.
+    """Return the exception that explains a log's end; `None`: the log has no exception that ended anything.
 
     `follows`: whether a message only reports that another rank is gone.
     """

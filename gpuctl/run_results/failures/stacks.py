@@ -46,13 +46,13 @@ class Frame:
 
 def threads(text: str) -> list[list[Frame]]:
     """Return each thread's frames, the innermost first; threads without any are left out. The main thread is last."""
-    found: list[list[Frame]] = []
+    stacks: list[list[Frame]] = []
     for line in text.splitlines():
         if line.startswith(HEADERS):
-            found.append([])
-        elif (frame := _FRAME.match(line)) and found:
-            found[-1].append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
-    return [thread for thread in found if thread]
+            stacks.append([])
+        elif (frame := _FRAME.match(line)) and stacks:
+            stacks[-1].append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
+    return [thread for thread in stacks if thread]
 
 
 def main_thread(text: str) -> list[Frame]:
@@ -61,7 +61,7 @@ def main_thread(text: str) -> list[Frame]:
 
 
 def ends(text: str) -> bool | None:
-    """Return whether the main thread has left the script and ends Python; None: it is not known."""
+    """Return whether the main thread has left the script and ends Python; `None`: it is not known."""
     headers = [line for line in text.splitlines() if line.startswith(HEADERS)]
     if not headers:
         return None
@@ -70,29 +70,34 @@ def ends(text: str) -> bool | None:
 
 
 def script_thread(text: str, code: str) -> list[Frame]:
-    """Return the frames of the thread that runs the script: the main one, unless another is in the files sent.
+    """Return the frames of the thread that runs the script: the main one, unless another has frames in the files
+    sent.
 
-    Ray and some trainers run it in a thread beside the main one.
+    Ray and some trainers run the script in a thread of its own.
     """
     main = main_thread(text)
     sent = f"{code}/"
     if not code or any(frame.file.startswith(sent) for frame in main):
         return main
-    others = (frames for frames in threads(text) if any(frame.file.startswith(sent) for frame in frames))
-    return next(others, main)
+    sent_threads = (
+        frames for frames in threads(text) if any(frame.file.startswith(sent) for frame in frames)
+    )
+    return next(sent_threads, main)
 
 
 def in_project(frames: list[Frame], code: str) -> Frame | None:
-    """Return the innermost frame in the files that were sent, their folder left out of its path.
+    """Return the innermost frame in the files that were sent, without their folder in its path.
 
-    `code`: the node's folder of all of them. Where there is none, the innermost frame that is in no library.
+    `code`: the node's folder of these files. Without such a frame: the innermost frame outside of libraries.
     """
     for frame in frames:
         before, mark, rest = frame.file.partition(f"{code}/")
         if code and mark and not before:
             return Frame(file=rest.partition("/")[2] or rest, line=frame.line, function=frame.function)
-    own = (frame for frame in frames if not frame.file.startswith("<") and not _of_library(frame.file))
-    return next(own, None)
+    outside_libraries = (
+        frame for frame in frames if not frame.file.startswith("<") and not _of_library(frame.file)
+    )
+    return next(outside_libraries, None)
 
 
 def crashed_at(text: str) -> str:
@@ -107,7 +112,7 @@ def crashed_at(text: str) -> str:
 
 
 def collective(frames: list[Frame]) -> str | None:
-    """Return the collective that a thread is in by its stack: `all_reduce`; None where it is in none."""
+    """Return the collective in a thread's stack: `all_reduce`. `None`: no collective."""
     if any(frame.file.endswith(_PIPELINE[0]) and frame.function == _PIPELINE[1] for frame in frames):
         return "batch_isend_irecv"
     names = [frame.function for frame in frames if _C10D.search(frame.file)]
@@ -120,7 +125,7 @@ def waits_for_data(frames: list[Frame]) -> bool:
 
 
 def fetches_data(frames: list[Frame]) -> bool:
-    """Return whether a DataLoader's worker is at work on a batch."""
+    """Return whether a DataLoader's worker is preparing a batch."""
     return any(frame.file.endswith(_FETCH) for frame in frames)
 
 

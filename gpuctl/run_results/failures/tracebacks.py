@@ -48,7 +48,7 @@ _BAR = re.compile(r"^.*?(?:\d+%\|[^|]*\|\s*\S*|\b\d+\w*it)\s+\[[\d:]+[^\]]*\]")
 
 
 class Link(StrEnum):
-    """How an exception follows from the one before it."""
+    """The relation of an exception to the previous one."""
 
     CAUSE = "because of"
     CONTEXT = "after"
@@ -66,11 +66,11 @@ class Thrown:
     end: int
     """The numbers of its first line, and of the line after its last."""
     link: Link | None = None
-    """How it follows from the exception before it. None: it does not."""
+    """How it follows from the exception before it. `None`: it does not."""
     thread: str = ""
     """The thread or process that raised it, where that is not the main thread: `Thread-1 (load)`."""
     ignored: bool = False
-    """Whether Python went on after it."""
+    """True: Python continued after it."""
     members: tuple["Thrown", ...] = ()
     """Of a group: the exceptions in it that are no groups."""
 
@@ -175,8 +175,8 @@ def _traceback(lines: Sequence[str], begin: int) -> Thrown:
         # The traceback of a task: its own end is on the next line that is not indented.
         end = next((number for number in ends if number > end), end)
     frames = [frame for line in lines[begin + 1 : end] if (frame := _frame(_FRAME.match(line)))]
-    message, taken = _message(lines[end : end + MAX_LINES])
-    return Thrown(lines=message, frames=frames[::-1], begin=begin, end=end + taken)
+    message, length = _message(lines[end : end + MAX_LINES])
+    return Thrown(lines=message, frames=frames[::-1], begin=begin, end=end + length)
 
 
 def _frame(match: re.Match[str] | None) -> Frame | None:
@@ -194,8 +194,8 @@ def _syntax(lines: Sequence[str]) -> Thrown | None:
     if begin is None:
         return None
     frame = _frame(_FRAME.match(lines[begin]))
-    message, taken = _message(lines[end : end + MAX_LINES])
-    return Thrown(lines=message, frames=[frame] if frame else [], begin=begin, end=end + taken)
+    message, length = _message(lines[end : end + MAX_LINES])
+    return Thrown(lines=message, frames=[frame] if frame else [], begin=begin, end=end + length)
 
 
 def _message(lines: Sequence[str]) -> tuple[tuple[str, ...], int]:
@@ -205,7 +205,7 @@ def _message(lines: Sequence[str]) -> tuple[tuple[str, ...], int]:
     """
     left = _indent(lines[0]) if lines else 0
     message = [lines[0].strip()] if lines else []
-    taken, blank = len(message), False
+    length, blank = len(message), False
     for number, line in enumerate(lines[1:], 2):
         text = line[left:] if not line[:left].strip() else line
         if not text.strip():
@@ -218,8 +218,8 @@ def _message(lines: Sequence[str]) -> tuple[tuple[str, ...], int]:
             break
         message += [""] * blank
         message.append(text)
-        taken, blank = number, False
-    return tuple(message), taken
+        length, blank = number, False
+    return tuple(message), length
 
 
 def _group(lines: Sequence[str], begin: int) -> Thrown:
@@ -259,7 +259,7 @@ def _boxed(lines: Sequence[str], begin: int) -> Thrown:
         frame = _frame(_BOXED_FRAME.match(path))
         frames += [frame] if frame else []
         path = "" if frame or not line or _BOXED_SOURCE.match(line) else path
-    message, taken = _message(lines[end + 1 : end + 1 + MAX_LINES])
+    message, length = _message(lines[end + 1 : end + 1 + MAX_LINES])
     folded = [""]
     for line, following in pairwise([*message, ""]):
         folded[-1] += line
@@ -271,5 +271,5 @@ def _boxed(lines: Sequence[str], begin: int) -> Thrown:
         lines=tuple(filter(None, map(str.strip, folded))),
         frames=frames[::-1],
         begin=begin,
-        end=end + 1 + taken,
+        end=end + 1 + length,
     )

@@ -14,7 +14,7 @@ from remote.errors import RemoteError
 
 
 def how_to_bring(result: Result) -> str:
-    """The sentence on what the rank that failed first looked for in vain; empty where nothing certain can be said."""
+    """Return the sentence on a file or module that the first failed rank did not find. Empty: nothing is certain."""
     error = result.first_error
     if error is not None and (sentence := how_to_know_commit(error, result.commit)):
         return sentence
@@ -37,9 +37,9 @@ def how_to_bring(result: Result) -> str:
 
 
 def _own_python(result: Result) -> tuple[str, bool]:
-    """The interpreter that the cluster's machines have of their own, and whether they are hosts on this computer.
+    """Return the machines' own Python interpreter, and whether they are hosts on this computer.
 
-    Empty: they have none, or they are gone.
+    Empty: the machines have no such interpreter, or are gone.
     """
     cluster = Store(Path(result.dir).parents[1]).cluster(result.cluster)
     if not cluster.exists():

@@ -82,7 +82,7 @@ def not_here(words: str, options: RunOptions) -> str:
 
 
 def _link_out(path: Path, root: Path) -> Path | None:
-    """Return the link on the way to a path that leads out of the root, if there is a link like that."""
+    """Return the link on the way to a path that leads out of the root, if any."""
     inside = [above for above in (*reversed(path.parents), path) if above.is_relative_to(root)]
     real = root.resolve()
     links = (above for above in inside if above.is_symlink())
@@ -98,7 +98,7 @@ def ignored(name: str, path: Path, folder: Path) -> str:
 
 
 def path_in_project(name: str, options: RunOptions) -> str | None:
-    """Return where a path that a script names lies in the folder that was sent. None: outside."""
+    """Return where a path that a script names lies in the folder that was sent. `None`: outside."""
     folder = Path(options.project or ".")
     root = Path(options.root or folder)
     of_node = _OF_NODE.fullmatch(name)
@@ -107,7 +107,7 @@ def path_in_project(name: str, options: RunOptions) -> str | None:
 
 
 def is_sent(path: Path, tree: Tree) -> bool:
-    """Whether a file, or something in a folder, is among what is sent; `path`: from the folder that is sent."""
+    """Return whether a file, or any file in a folder, is sent. `path`: relative to the folder that is sent."""
     name = path.as_posix()
     sent = (*tree.entries, *tree.folders)
     return name in sent or any(entry.startswith(f"{name}/") for entry in sent)

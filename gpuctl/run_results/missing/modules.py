@@ -27,15 +27,15 @@ _PACKAGES = {
 _SHARED = frozenset(
     {"azure", "backports", "google", "jaraco", "nvidia", "opentelemetry", "ruamel", "sphinxcontrib", "zope"}
 )
-"""Modules that many packages put their parts into, and none brings; a package of such a name is another thing."""
+"""Namespace packages: no single package brings them, and a package of that name is another thing."""
 
 
 def how_to_run_in_package(error: FirstError, script: str) -> str:
     """Return the sentence on a script whose own relative import fails; empty for every other failure."""
     place = rf"\((?:[^():]*/)?{re.escape(script)}(?P<main>/__main__\.py)?:\d+\)"
-    found = re.search(place, error.message) if _NO_PACKAGE in error.detail else None
+    match = re.search(place, error.message) if _NO_PACKAGE in error.detail else None
     *folders, name = script.removesuffix(".py").split("/")
-    if found is None or ".." in folders or not (folders or found["main"]):
+    if match is None or ".." in folders or not (folders or match["main"]):
         return ""
     module = shlex.quote(".".join([*folders, name]))
     return (
@@ -49,10 +49,10 @@ def how_to_install(words: str, run: Run, *, own_python: str, local: bool = False
     `own_python`: the interpreter that the machines have of their own; `local`: they are hosts on this computer.
     Raises RemoteError, OSError.
     """
-    found, options = _NAMED.search(words), run.options
-    if found is None or options is None or options.project is None:
+    match, options = _NAMED.search(words), run.options
+    if match is None or options is None or options.project is None:
         return ""
-    name, top, folder = found["name"], found["name"].partition(".")[0], Path(options.project)
+    name, top, folder = match["name"], match["name"].partition(".")[0], Path(options.project)
     root = Path(options.root or folder)
     if not root.is_dir():
         return ""
@@ -71,16 +71,16 @@ def how_to_install(words: str, run: Run, *, own_python: str, local: bool = False
 
 
 def _folder_of(name: str, folder: Path, root: Path) -> Path | None:
-    """The folder of the project from which a module can be imported; None: it is not in the project."""
+    """The folder of the project from which a module can be imported; `None`: it is not in the project."""
     path = Path(*name.split("."))
-    above = [one for one in (folder, *folder.parents) if one.is_relative_to(root)]
-    places = (place for one in above for place in (one, one / "src"))
-    return next((one for one in places if _is_module(one / path)), None)
+    above = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(root)]
+    places = (place for parent in above for place in (parent, parent / "src"))
+    return next((parent for parent in places if _is_module(parent / path)), None)
 
 
 def _is_module(path: Path) -> bool:
-    """Whether it is a module without its `.py`, or a package: a folder of that name may be a program's output."""
-    within = (one for pattern in ("*.py", "*/*.py") for one in path.glob(pattern))
+    """Return whether the path is a module without its `.py`, or a folder with modules."""
+    within = (module for pattern in ("*.py", "*/*.py") for module in path.glob(pattern))
     return Path(f"{path}.py").is_file() or any(within)
 
 
@@ -91,7 +91,7 @@ def _of_project(name: str, place: Path, tree: Tree, run: Run) -> str:
     folder = Path(options.project)
     path = place.joinpath(*name.split("."))
     path = path if path.is_dir() else Path(f"{path}.py")
-    shown, beside = os.path.relpath(path, folder), os.path.relpath(place, folder)
+    shown, place_shown = os.path.relpath(path, folder), os.path.relpath(place, folder)
     inner = path.relative_to(tree.root)
     if why := tree.why_skipped(inner.as_posix()):
         return f"{shown} is on this computer and was not sent: {why}"
@@ -109,13 +109,13 @@ def _of_project(name: str, place: Path, tree: Tree, run: Run) -> str:
         return ""
     return (
         f"{shown} was sent, but Python does not look for modules in its folder. Have it do so: --env "
-        f"PYTHONPATH={shlex.quote(beside)}"
+        f"PYTHONPATH={shlex.quote(place_shown)}"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Install:
-    """How the ranks' Python of a run gets one package more."""
+    """The way to one more package in the ranks' Python of a run."""
 
     options: RunOptions
     own_python: str
@@ -125,7 +125,7 @@ class _Install:
     """Whether the project was installed."""
 
     def sentence(self, module: str, package: str) -> str:
-        """What brings a package that is not there; `module`: what was looked for in it."""
+        """Return the sentence on a missing package. `module`: the module that was looked for."""
         options, listed = self.options, self._listed()
         asks_for_no_file = not (options.pip or options.requirements or options.wheels)
         if options.python:
@@ -135,36 +135,40 @@ class _Install:
             return optional
         if self.local and self.own_python and asks_for_no_file:
             pip = f"{shlex.quote(self.own_python)} -m pip install {package}"
-            how = f"Install it in the Python that local hosts use: {pip}"
+            advice = f"Install it in the Python that local hosts use: {pip}"
         elif listed is not None:
-            how = self._in_list(listed, package)
+            advice = self._in_list(listed, package)
         elif options.pip:
-            how = f"Name it beside the others: --pip {package}"
+            advice = f"Name it beside the others: --pip {package}"
         else:
-            how = (
+            advice = (
                 f"Install it for the ranks, with all else that the script needs: --pip {package}, or list that in a "
                 "file: --requirements FILE"
             )
-        if how and package == module:
-            how += f" (or the package that has the module {module}, if that has another name)"
-        return f"{how}; its wheel has to be in {options.wheels}, too" if how and options.wheels else how
+        if advice and package == module:
+            advice += f" (or the package that has the module {module}, if that has another name)"
+        return (
+            f"{advice}; its wheel has to be in {options.wheels}, too" if advice and options.wheels else advice
+        )
 
     def _optional(self, package: str) -> str:
-        """The sentence on a package of an extra or a dependency group; empty: it is in none, or pip suits better."""
+        """Return the sentence on a package of an extra or a dependency group. Empty: it is in neither, or pip fits
+        better.
+        """
         assert self.options.project is not None
         folder = Path(self.options.project)
         path = project_file(folder, Path(self.options.root or folder))
-        found = listed_in(path, package)
-        if found is None or (found[0] == "group" and self.local):
+        groups = listed_in(path, package)
+        if groups is None or (groups[0] == "group" and self.local):
             return ""
-        kind, name = found
+        kind, name = groups
         place = os.path.relpath(path.parent, folder)
         word = f"{place if place == '.' else f'{place}/'}[{name}]" if kind == "extra" else f"--group {name}"
         of_what = "extra" if kind == "extra" else "dependency group"
         return f"{package} is in the {of_what} {name} of {path.name}. Install that: --pip {shlex.quote(word)}"
 
     def _listed(self) -> Wanted | None:
-        """The file that lists what is installed, or would be if the machines' own Python was not used."""
+        """The file that lists the packages to install, also if the machines' own Python was used."""
         options = self.options
         if options.pip and not options.requirements:
             return None
@@ -174,7 +178,7 @@ class _Install:
         return wanted(folder, root=Path(options.root or folder), requirements=requirements)
 
     def _in_list(self, listed: Wanted, package: str) -> str:
-        """What to do about a package where a file lists all that is to be installed."""
+        """Return the advice on a package if a file lists all packages to install."""
         named = self.options.requirements or self.options.wheels
         as_it_is = self.own_python and not named and not (self.project and listed.kind == "project")
         build = f"--requirements {shlex.quote(listed.source)}"
@@ -186,11 +190,11 @@ class _Install:
             )
         match listed.kind:
             case "lock":
-                how = f"Add it to the project: uv add {package}"
+                advice = f"Add it to the project: uv add {package}"
             case "pylock":
-                how = f"Add {package} to what {listed.source} is made of, and lock it again"
+                advice = f"Add {package} to what {listed.source} is made of, and lock it again"
             case "conda":
-                how = f"List {package} under pip: in {listed.source}"
+                advice = f"List {package} under pip: in {listed.source}"
             case _:
-                how = f"Add {package} to {listed.source}"
-        return f"{how}, and have that installed: {build}" if as_it_is else how
+                advice = f"Add {package} to {listed.source}"
+        return f"{advice}, and have that installed: {build}" if as_it_is else advice

@@ -54,9 +54,7 @@ def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
     if (earlier := _earlier_run(result, error, run, path)) is not None:
         return _of_earlier_run(error, run, path, *earlier)
     if writers:
-        return (
-            f"{_who(run, writers)} wrote {clean(path)} in this run, and {error.node} has no such file. {WAYS}"
-        )
+        return f"{_writers(run, writers)} wrote {clean(path)} in this run, and {error.node} has no such file. {WAYS}"
     folded = [file for file in result.outputs if file.path.casefold() == path.casefold()]
     if folded:
         return f"This run wrote {clean(folded[0].path)}: upper and lower case count on the nodes."
@@ -66,7 +64,7 @@ def written_elsewhere(result: Result, error: FirstError, run: Run) -> str:
 def _earlier_run(result: Result, error: FirstError, run: Run, path: str) -> tuple[str, list[str]] | None:
     """Return the latest run that had written a path before this run began, and the nodes that kept it.
 
-    None: nothing that the script may load differed between the nodes, or no such run is known.
+    `None`: nothing that the script may load differed between the nodes, or no such run is known.
     """
     if not run.uneven_files:
         return None
@@ -115,7 +113,7 @@ def _of_run_folder(result: Result, error: FirstError, run: Run, path: str) -> st
     """Return the sentences on a file in the run's folder, which each node has for itself."""
     if len(run.nodes) < 2:
         return ""
-    writer = f"{_who(run, {run.nodes[0].name})} wrote {clean(path)} in this run. "
+    writer = f"{_writers(run, {run.nodes[0].name})} wrote {clean(path)} in this run. "
     known = any(file.path == path and file.kind == "checkpoint" for file in result.files)
     first = writer if known and error.node != run.nodes[0].name else ""
     lacks = f"that of {error.node} has no {clean(path)}"
@@ -134,7 +132,7 @@ def _looked_for(result: Result, error: FirstError, run: Run) -> str:
 
 
 def _mentioned(result: Result, error: FirstError, run: Run) -> str:
-    """Return the file that another node wrote, or the folder above it, that an error mentions; empty: none."""
+    """Return the file that another node wrote, or the folder above it, that an error mentions. Empty: none."""
     folder = path_in_project(".", run.options) if run.options else None
     files = {os.path.relpath(file.path, folder) for file in result.outputs if file.node != error.node}
     names = files | {str(above) for name in files for above in PurePosixPath(name).parents if above.name}
@@ -142,7 +140,7 @@ def _mentioned(result: Result, error: FirstError, run: Run) -> str:
     return max(named, key=len, default="")
 
 
-def _who(run: Run, nodes: AbstractSet[str]) -> str:
+def _writers(run: Run, nodes: AbstractSet[str]) -> str:
     """Return `Rank 0 on gpu-0`, or `A rank of 0 to 7 on gpu-0`."""
     ranks = " and ".join(_ranks(part) for part in run.nodes if part.name in nodes)
     return ranks[:1].upper() + ranks[1:]
@@ -150,5 +148,5 @@ def _who(run: Run, nodes: AbstractSet[str]) -> str:
 
 def _ranks(part: RunNode) -> str:
     last = part.first_rank + part.nproc - 1
-    which = f"rank {last}" if part.nproc == 1 else f"a rank of {part.first_rank} to {last}"
-    return f"{which} on {part.name}"
+    ranks = f"rank {last}" if part.nproc == 1 else f"a rank of {part.first_rank} to {last}"
+    return f"{ranks} on {part.name}"

@@ -349,7 +349,7 @@ def test_metrics_and_progress_accept_any_line(
         progress.update(0, line, 1.0)
         progress.update(1, line, 2.0)
         state = progress.state()
-        assert all(isinstance(part, str) for part in state.where() + state.how())
+        assert all(isinstance(part, str) for part in state.where() + state.figures())
         assert state.fraction is None or state.fraction <= 1
 
 

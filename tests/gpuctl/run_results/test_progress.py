@@ -19,7 +19,7 @@ def after(*lines: tuple[int, dict[str, object], float]) -> State:
 def test_state_without_lines_is_empty() -> None:
     state = after()
     assert state == State()
-    assert (state.where(), state.how(), state.fraction) == ([], [], None)
+    assert (state.where(), state.figures(), state.fraction) == ([], [], None)
 
 
 def test_state_reports_epoch_step_speed_and_time_left() -> None:
@@ -31,7 +31,7 @@ def test_state_reports_epoch_step_speed_and_time_left() -> None:
     assert state.samples_per_s == pytest.approx(640)
     assert state.left_s == pytest.approx(6.0)
     assert state.where() == ["epoch 2/3", "step 60/120", "6.0 s left"]
-    assert state.how() == ["loss 0.500", "640 samples/s"]
+    assert state.figures() == ["loss 0.500", "640 samples/s"]
 
 
 def test_state_omits_total_steps_after_change_of_ranks() -> None:
@@ -59,30 +59,30 @@ def test_state_prefers_line_times_to_arrival_times() -> None:
 
 def test_state_of_script_shows_step_and_loss_only() -> None:
     state = after((3, {"step": 7, "loss": 1.25}, 0.0))
-    assert (state.where(), state.how(), state.fraction) == (["step 7"], ["loss 1.250"], None)
+    assert (state.where(), state.figures(), state.fraction) == (["step 7"], ["loss 1.250"], None)
 
 
 def test_state_shows_nan_loss() -> None:
-    assert after((0, {"step": 7, "loss": math.nan}, 0.0)).how() == ["loss nan"]
+    assert after((0, {"step": 7, "loss": math.nan}, 0.0)).figures() == ["loss nan"]
 
 
 def test_state_shows_accuracy_of_last_epoch() -> None:
     state = after((0, START, 0.0), (0, {"step": 40}, 1.0), (0, {"event": "epoch", "accuracy": 0.951}, 1.0))
-    assert state.how() == ["accuracy 95.1 %"]
+    assert state.figures() == ["accuracy 95.1 %"]
 
 
 def test_state_takes_end_of_epoch_from_epoch_line() -> None:
     epoch = {"event": "epoch", "epoch": 1, "loss": 1.9, "accuracy": 0.5, "samples_per_s": 6000.0}
     lines = [(0, START, 0.0), (0, {"step": 30, "epoch": 1, "loss": 1.2}, 1.0), (0, epoch, 2.0)]
     state = after(*lines)
-    assert (state.where()[:2], state.how()) == (
+    assert (state.where()[:2], state.figures()) == (
         ["epoch 1/3", "step 40/120"],
         ["loss 1.900", "accuracy 50.0 %", "6,000 samples/s"],
     )
     late = after(*lines, (1, {"step": 30, "epoch": 1, "loss": 1.3}, 2.1))
-    assert late.how()[:2] == state.how()[:2], "another rank's line of the same epoch came later"
+    assert late.figures()[:2] == state.figures()[:2], "another rank's line of the same epoch came later"
     on = after(*lines, (0, {"step": 50, "epoch": 2, "loss": 0.8}, 3.0))
-    assert (on.where()[:2], on.how()[:2]) == (
+    assert (on.where()[:2], on.figures()[:2]) == (
         ["epoch 2/3", "step 50/120"],
         ["loss 0.800", "accuracy 50.0 % after epoch 1"],
     )

@@ -18,14 +18,14 @@ def drawn(table: RenderableType, width: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_fitted_drops_columns_only_when_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = FittedTable(["key", "more"], [["a" * 10, "b" * 10]], least=("more",))
+    table = FittedTable(["key", "more"], [["a" * 10, "b" * 10]], optional=("more",))
     assert drawn(table, 22, monkeypatch) == ["key         more", f"{'a' * 10}  {'b' * 10}"]
     assert drawn(table, 21, monkeypatch) == ["key", "a" * 10, "no room for more"]
     assert drawn(table, 6, monkeypatch)[:3] == ["key", "aaaaaa", "aaaa"]
 
 
 def test_fitted_folds_columns_before_dropping_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = FittedTable(["key", "why", "more"], [["a", "b" * 30, "c"]], folded=("why",), least=("more",))
+    table = FittedTable(["key", "why", "more"], [["a", "b" * 30, "c"]], folded=("why",), optional=("more",))
     assert drawn(table, 3 + 2 + FOLDED_WIDTH + 2 + 4, monkeypatch)[1] == f"a    {'b' * FOLDED_WIDTH}  c"
     assert no_room_for([("a", 5), ("b", 5), ("b", 5)], ["b"], 16) == ["b"]
     assert no_room_for([("a", 5), ("b", 5)], ["gone", "b"], 4) == ["b"]

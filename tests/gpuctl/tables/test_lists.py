@@ -425,9 +425,9 @@ def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> N
     text = drawn(run_table(replace(BAD, dir=str(tmp_path))))
     assert "  │ the end is near\n" in text
     assert "artifacts   deep/model.pt\n" in text
-    seen = drawn(run_table(replace(BAD, dir=str(tmp_path)), seen={"rank 1 │ the end is near"}))
+    seen = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 1 │ the end is near"}))
     assert "the end" not in seen
-    other = drawn(run_table(replace(BAD, dir=str(tmp_path)), seen={"rank 0 │ the end is near"}))
+    other = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 0 │ the end is near"}))
     assert "the end of its log" in other
     assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
     (tmp_path / "logs" / "node-1.log").write_text("no rendezvous\n")

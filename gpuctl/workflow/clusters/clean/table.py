@@ -23,7 +23,7 @@ def clean_table(choices: Sequence[Choice]) -> RenderableType:
         rows,
         right=("there", "size", "goes", "frees"),
         folded=("stays",),
-        least=("there",),
+        optional=("there",),
     )
     return Group(table, "", Text(f"{_size(choices)} in all, {_size(_doomed(choices))} to remove"))
 
