@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from inventories.errors import InvalidInput
-from inventories.yaml_source import shown
+from inventories.shown import shown
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
 _FORM = re.compile(

@@ -44,7 +44,11 @@ class Option:
     annotation: str = ""
     """Type of the library's keyword. Empty: that of the field."""
     key: str = ""
-    """Key of a gpuctl.yaml, with its section. Empty: no file has it."""
+    """Key of a gpuctl.yaml or a spec file, with its section. Empty: no file has it."""
+    meaning: str = ""
+    """Text on the key of a spec file."""
+    providers: str = ""
+    """Providers that take it: `clouds`, or names, separated by spaces. Empty: every provider does."""
     commands: tuple[str, ...] = ()
     """Commands that have it. Empty: each command that uses its dataclass."""
     help_in: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +65,11 @@ class Option:
         """The name that messages use: `--no-public-ip`."""
         return next((name for name in self.flags if name.startswith("--")), f"--{self.keyword}")
 
+    @property
+    def setting(self) -> str:
+        """Its name on the command line, or else in a spec file."""
+        return self.flag if self.flags else self.key
+
 
 def option(*flags: str, default: Any = None, **about: Any) -> Any:  # noqa: ANN401 - a field of any type
     """Declare an option of the command line as a field of a dataclass. `about`: fields of `Option`.
@@ -75,10 +84,10 @@ def option(*flags: str, default: Any = None, **about: Any) -> Any:  # noqa: ANN4
 
 @cache
 def options_of(*classes: type, command: str = "") -> tuple[Option, ...]:
-    """Return the options that dataclasses declare, for a command, in the order of its help."""
+    """Return the options that dataclasses declare, or the options of a command among them."""
     declared = [_completed(each) for cls in classes for each in fields(cls) if "option" in each.metadata]
     declared = [each for each in declared if not (command and each.commands) or command in each.commands]
-    return tuple(in_order(declared))
+    return tuple(declared)
 
 
 def in_order(options: Iterable[Option]) -> list[Option]:

@@ -4,7 +4,6 @@ More strict than YAML itself: a key may be there once, aliases are refused (a fe
 to gigabytes), and so are tags beyond the plain types.
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from yaml.reader import ReaderError
 
 from inventories import deadline
 from inventories.errors import InvalidInput
+from inventories.shown import Foreign, shown
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -25,13 +25,6 @@ _LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
 """libyaml's scanner, which reads ahead of the events, ends with it at a depth of 1,000 (from PyYAML 6.0.4)."""
 
 Keys = tuple[str | int, ...]
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """A value with a tag that isn't ours to understand, such as Ansible's `!vault`."""
-
-    tag: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +95,6 @@ def read(path: Path, *, foreign_tags: bool = False) -> Source:
     data = None if root is None else builder.value(root, ())
     builder.problems.raise_if_any()
     return Source(path=path, data=data, lines={(): 1} | builder.lines, texts=builder.texts, ended=ended)
-
-
-def shown(value: object) -> str:
-    """A value in one line, for a message."""
-    if isinstance(value, Foreign):
-        return f"a value with the tag {value.tag}"
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=shown)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _text(path: Path) -> str:

@@ -15,7 +15,7 @@ from provision.errors import RefusedPlan
 from provision.findings import Finding
 from provision.provider import Leftover, Plan
 from provision.records import PlannedRequest, PlannedResource
-from provision.unsupported_options import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Say, quiet
 
 CONNECT_TIMEOUT_S = 2.0
@@ -47,7 +47,7 @@ class HostsProvider:
         refuse_unsupported(
             spec,
             self.name,
-            honoured={"hosts", "bastion", "driver"},
+            honoured=taken_by("hosts"),
             because="its machines exist already, and gpuctl makes none",
         )
         machines = self._machines(spec, current)

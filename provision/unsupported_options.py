@@ -3,30 +3,16 @@
 from collections.abc import Collection
 
 from inventories.errors import InvalidInput
+from inventories.option import options_of
 from inventories.specs.spec import Spec
 
-OPTIONS = {
-    "shape": "--shape",
-    "min_count": "--min",
-    "max_count": "--max",
-    "region": "--region",
-    "compartment": "--compartment",
-    "profile": "--profile",
-    "context": "--context",
-    "image": "--image",
-    "driver": "--driver",
-    "accept_terms": "--accept-terms",
-    "disk_gb": "--disk-gb",
-    "spot": "--spot",
-    "ssh_cidr": "--ssh-cidr",
-    "ssh_port": "network.ssh_port",
-    "subnet_id": "--subnet-id",
-    "public_ip": "--no-public-ip",
-    "bastion": "--bastion",
-    "ttl_s": "--ttl",
-    "hosts": "--hosts",
-}
+OPTIONS = {option.name: option.setting for option in options_of(Spec) if option.providers}
 """Fields of Spec that some providers only can honour, and the options, or keys of a spec file, that set them."""
+
+
+def taken_by(provider: str) -> frozenset[str]:
+    """Return the fields in OPTIONS that a provider takes. `clouds`: clouds of virtual machines."""
+    return frozenset(option.name for option in options_of(Spec) if provider in option.providers.split())
 
 
 def refuse_unsupported(spec: Spec, provider: str, *, honoured: Collection[str], because: str) -> None:

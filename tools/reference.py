@@ -22,11 +22,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 import click
 
 from gpuctl.command_line import root_help
-from gpuctl.command_line.job_file.schema import schema, spec_meanings, spec_types
+from gpuctl.command_line.job_file.schema import schema, spec_types
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.up_options import UpSettings
 from inventories.option import Option, options_of
 from inventories.specs.setup_steps import SetupStep
+from inventories.specs.spec import Spec
 from inventories.specs.validate import spec_keys
 from train.command_line import option_groups
 
@@ -88,8 +90,16 @@ def commands_page() -> str:
 
 def spec_page() -> str:
     """The page about the keys of a spec file."""
-    fields = _fields()
-    rows = [(f"`{key}`", _option_of(key), *fields[field]) for key, field in spec_keys().items()]
+    kinds = spec_types()
+    rows = [
+        (
+            f"`{key}`",
+            f"`{option.flag}`" if option.flags else _GLOBAL.get(key, ""),
+            "duration" if option.name == "ttl_s" else _KINDS[kinds[option.name]],
+            _escaped(option.meaning),
+        )
+        for key, option in spec_keys().items()
+    ]
     header = ("key", "option", "value", "meaning")
     return "\n".join([SPEC_INTRODUCTION.format(note=NOTE), *_table(header, rows), ""])
 
@@ -110,6 +120,7 @@ def keywords_module() -> str:
     """The module with the types of the library's keywords, for editors and type checkers."""
     classes = {
         "train": ("TrainOptions", (TrainSettings,)),
+        "up": ("UpOptions", (Spec, UpSettings)),
         "bench": ("BenchOptions", (BenchSettings, TrainSettings)),
     }
     parts = [KEYWORDS_HEAD]
@@ -120,6 +131,7 @@ def keywords_module() -> str:
         parts += [
             f"    {option.keyword}: {_annotation(option, declared)}\n"
             for option in options_of(*declared, command=command)
+            if option.flags or command != "up"
         ]
     return "".join(parts)
 
@@ -150,13 +162,6 @@ def _typed(flag: str, arguments: Mapping[str, Any]) -> str:
     if arguments.get("action") is argparse.BooleanOptionalAction:
         return f"{flag} / --no-{flag.removeprefix('--')}"
     return f"{flag} {arguments.get('metavar') or '|'.join(arguments['choices'])}"
-
-
-def _option_of(key: str) -> str:
-    """The option of `gpuctl up` that says the same as a key of a spec file; empty: there is none."""
-    name = _OTHER_NAMES.get(key, f"--{key.rpartition('.')[2].replace('_', '-')}")
-    up: click.Command = import_module(root_help.module_of("up")).command
-    return f"`{name}`" if any(name in param.opts for param in up.params) else ""
 
 
 def _global_part() -> Iterator[str]:
@@ -200,16 +205,8 @@ def _help(text: str) -> Iterator[str]:
             yield _escaped(" ".join(paragraph.split())) + "\n"
 
 
-def _fields() -> dict[str, tuple[str, str]]:
-    """Field of Spec → what a value is, and what it means."""
-    return {
-        name: ("duration" if name == "ttl_s" else _KINDS[kind], _escaped(spec_meanings()[name]))
-        for name, kind in spec_types().items()
-    }
-
-
-_OTHER_NAMES = {"max_cost_usd": "--max-cost", "network.public_ip": "--no-public-ip"}
-"""Key of a spec file → the option of `gpuctl up` that has another name."""
+_GLOBAL = {"cluster": "`--cluster`"}
+"""Key of a spec file → the option of every command that sets it."""
 _KINDS = {
     str: "text",
     int: "whole number",

@@ -61,7 +61,7 @@ def command(
     from gpuctl.errors import Usage
     from gpuctl.workflow.clusters.clean.clean import clean_all
     from gpuctl.workflow.clusters.clean.what_to_clean import Policy
-    from inventories.specs.validate import parse_duration_s
+    from inventories.specs.checks import parse_duration_s
 
     if here and everything:
         raise Usage("--all is about the nodes, and --here leaves them out: give only one of them.")

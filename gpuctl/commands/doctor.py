@@ -54,10 +54,10 @@ def command(
         document = _of_machines(app, spot=spot, ttl=ttl, **asked)
     else:
         from inventories.specs.spec import Spec
-        from inventories.specs.validate import check_option, check_ttl_s
+        from inventories.specs.validate import check_option
 
         given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
-        ttl_s = None if ttl is None else check_ttl_s(ttl)
+        ttl_s = None if ttl is None else check_option("ttl_s", ttl)
         document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, ttl_s=ttl_s, **given))
     show(app, document)
     if app.options.json:

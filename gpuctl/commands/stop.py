@@ -5,7 +5,7 @@ import click
 from gpuctl.app import App
 from gpuctl.command_line import completions
 from gpuctl.command_line.options import common_options
-from inventories.specs.validate import check_stop_grace_s
+from inventories.specs.checks import check_stop_grace_s
 
 
 @click.command()

@@ -222,7 +222,7 @@ class Cluster:
             raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
         from gpuctl.workflow.jobs.run_machines import end_idle_machines
         from gpuctl.workflow.runs.stop import stop
-        from inventories.specs.validate import check_stop_grace_s
+        from inventories.specs.checks import check_stop_grace_s
 
         grace_s = None if stop_grace is None else check_stop_grace_s(stop_grace)
         result, errors = stop(self._app, self._own(run), grace_s, interrupted=signal == "int")

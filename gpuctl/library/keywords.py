@@ -38,6 +38,38 @@ class TrainOptions(TypedDict, total=False):
     allow_large: bool
 
 
+class UpOptions(TypedDict, total=False):
+    """The options of `gpuctl up`."""
+
+    provider: str | None
+    shape: str | None
+    count: int | None
+    min: int | None
+    max: int | None
+    region: str | None
+    compartment: str | None
+    profile: str | None
+    context: str | None
+    image: str | None
+    driver: str | None
+    accept_terms: bool
+    disk_gb: int | None
+    spot: bool
+    ssh_cidr: str | None
+    subnet_id: str | None
+    public_ip: bool
+    bastion: str | None
+    ttl: str | None
+    max_cost: float | None
+    hosts: File | None
+    python: str | None
+    file: File | None
+    known_hosts: File | None
+    accept_new_host_keys: bool
+    boot_timeout: str | None
+    wait: bool
+
+
 class BenchOptions(TypedDict, total=False):
     """The options of `gpuctl bench`."""
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from gpuctl.errors import Usage
-from gpuctl.library.keywords import BenchOptions, File, TrainOptions
+from gpuctl.library.keywords import BenchOptions, TrainOptions, UpOptions
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
 from gpuctl.workflow.clusters.up import HostKeys
 from gpuctl.workflow.jobs.bench_request import BenchRequest
@@ -16,120 +16,36 @@ from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
-from inventories.specs.validate import (
-    check_limits,
-    check_max_cost_usd,
-    check_option,
-    check_ttl_s,
-    parse_duration_s,
-    read_spec,
-)
-
-
-class UpOptions(TypedDict, total=False):
-    """The options of `gpuctl up`, named as on the command line. None: as if it were left out."""
-
-    provider: str | None
-    """`local`, `hosts`, `oci` or `aws`. Default: told by `shape` or `hosts`."""
-    shape: str | None
-    """Machine shape, such as `VM.GPU.A10.2` (OCI) or `g5.12xlarge` (AWS)."""
-    count: int | None
-    """Machines. Default: as many as there are, or 1."""
-    min: int | None
-    """EKS, OKE: machines that stay between runs, such as 0. Needs `max`."""
-    max: int | None
-    """EKS, OKE: the most machines of a run, which starts them and ends them after it."""
-    region: str | None
-    compartment: str | None
-    profile: str | None
-    context: str | None
-    """Account in the SDK's own configuration."""
-    file: File | None
-    """Spec file; other options win over it."""
-    hosts: File | None
-    """Inventory of machines that you have."""
-    image: str | None
-    driver: str | None
-    """`auto`, `none`, or a branch of NVIDIA's driver such as `580`."""
-    accept_terms: bool
-    disk_gb: int | None
-    spot: bool
-    ssh_cidr: str | None
-    """Who may reach SSH, such as `203.0.113.7/32`."""
-    subnet_id: str | None
-    public_ip: bool
-    """False: machines in a private subnet, behind a NAT gateway."""
-    bastion: str | None
-    """`USER@HOST[:PORT]`"""
-    ttl: str | None
-    """End the machines after this long, such as `4h`."""
-    max_cost: float | None
-    """USD. Refuse a plan that could cost more before its `ttl` is over. Needs `ttl`."""
-    python: str | None
-    """Python on the machines to use; nothing is installed."""
-    known_hosts: File | None
-    """Where the host keys of `hosts` machines are. Default: your known_hosts."""
-    accept_new_host_keys: bool
-    boot_timeout: str | None
-    """How long machines may take to boot, such as `30m`."""
-    wait: bool
-    """False: return once the machines run; don't connect yet."""
+from inventories.specs.validate import check_limits, read_spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpRequest:
-    """What `up` was asked for."""
+class UpRequest(UpSettings):
+    """The settings of `gpuctl up`."""
 
     spec: Spec
-    host_keys: HostKeys
-    wait: bool
-    boot_timeout_s: float | None
 
+    @property
+    def host_keys(self) -> HostKeys:
+        """The source of the host keys of machines that exist already."""
+        from remote.transport.known_hosts import USER_FILES
 
-SPEC_FIELDS = (
-    "provider", "shape", "count", "region", "compartment", "profile", "context", "hosts", "image", "driver",
-    "disk_gb", "ssh_cidr", "subnet_id", "bastion", "python",
-)  # fmt: skip
-"""Options that are fields of the spec, by the same name."""
+        files = USER_FILES if self.known_hosts is None else (self.known_hosts,)
+        return HostKeys(files=files, accept_new=self.accept_new_host_keys)
 
 
 def up_request(cluster: str | None, options: UpOptions, *, default: str = DEFAULT_CLUSTER) -> UpRequest:
-    """What these options ask for. `cluster`: None: the spec file's, else the `default` one.
+    """Return the request of these options. `cluster`: default: the name in the spec file, else `default`.
 
-    Raises InvalidInput and Usage for what can't be.
+    Raises InvalidInput and Usage for options that are not possible.
     """
-    from remote.transport.known_hosts import USER_FILES
-
     refuse_unknown("up", options, UpOptions)
-    file = options.get("file")
-    spec = Spec(cluster=default) if file is None else read_spec(Path(file), default=default)
-    asked: dict[str, Any] = {name: options.get(name) for name in SPEC_FIELDS}
-    if asked["hosts"] is not None:
-        asked["hosts"] = Path(asked["hosts"])
-    asked |= {"min_count": options.get("min"), "max_count": options.get("max")}
-    given = {name: check_option(name, value) for name, value in asked.items() if value is not None}
-    if (ttl := options.get("ttl")) is not None:
-        given["ttl_s"] = check_ttl_s(ttl)
-    if (max_cost := options.get("max_cost")) is not None:
-        given["max_cost_usd"] = check_max_cost_usd(max_cost)
-    if cluster is not None:
-        given["cluster"] = cluster
-    given |= {name: True for name in ("spot", "accept_terms") if options.get(name)}
-    if not options.get("public_ip", True):
-        given["public_ip"] = False
-    wait, boot_timeout = options.get("wait", True), options.get("boot_timeout")
-    if not wait and boot_timeout is not None:
+    settings = UpRequest(**read_options(options, UpSettings), spec=Spec(cluster=default))
+    if not settings.wait and settings.boot_timeout_s is not None:
         raise Usage("--no-wait does not wait for machines to boot: leave out --boot-timeout, or --no-wait.")
-    known_hosts = options.get("known_hosts")
-    return UpRequest(
-        spec=check_limits(replace(spec, **given)),
-        host_keys=HostKeys(
-            files=USER_FILES if known_hosts is None else (Path(known_hosts),),
-            accept_new=options.get("accept_new_host_keys", False),
-        ),
-        wait=wait,
-        boot_timeout_s=None if boot_timeout is None else parse_duration_s(boot_timeout, "--boot-timeout"),
-    )
+    spec = settings.spec if settings.file is None else read_spec(settings.file, default=default)
+    changes = read_options(options, Spec) | ({} if cluster is None else {"cluster": cluster})
+    return replace(settings, spec=check_limits(replace(spec, **changes)))
 
 
 def train_request(words: Sequence[str], options: TrainOptions) -> TrainRequest:

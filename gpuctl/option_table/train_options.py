@@ -11,11 +11,11 @@ from gpuctl.option_table.values import (
     max_nodes,
     patterns,
     processes,
-    stop_grace_s,
     variables,
 )
 from inventories.option import option
 from inventories.runs.hang import OnHang
+from inventories.specs.checks import check_stop_grace_s
 from remote.launchers import LAUNCHERS
 
 _train = partial(option, commands=("train",))
@@ -123,7 +123,7 @@ class TrainSettings:
         help="What to do if the run hangs, once the cause is told (default: report).",
     )
     stop_grace_s: float | None = _shared(
-        "--stop-grace", keyword="stop_grace", key="run.stop_grace", metavar="TIME", kind=str, read=stop_grace_s,
+        "--stop-grace", keyword="stop_grace", key="run.stop_grace", metavar="TIME", kind=str, read=check_stop_grace_s,
         annotation="str | None", distinctive=True,
         help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
     )

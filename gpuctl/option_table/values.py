@@ -9,6 +9,7 @@ from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
 from inventories.did_you_mean import did_you_mean
 from inventories.option import Option, options_of
+from inventories.specs.checks import parse_duration_s
 
 if TYPE_CHECKING:
     from gpuctl.scaling.measurements import Layout
@@ -19,14 +20,14 @@ MAX_PROCESSES = 1024
 
 
 def read_options(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
-    """Return field → value for the options that the classes declare. A value of None counts as absent.
+    """Return field → value for the options that the classes declare. None and a default count as absent.
 
     Raises Usage and InvalidInput for a value that is not possible, TypeError for a str in place of a list.
     """
     return {
-        option.name: read_value(option, options[option.keyword])
+        option.name: read_value(option, value)
         for option in options_of(*classes)
-        if options.get(option.keyword) is not None
+        if (value := options.get(option.keyword)) is not None and value is not option.default
     }
 
 
@@ -125,23 +126,7 @@ def patterns(names: Sequence[str]) -> tuple[str, ...]:
 
 def hang_after_s(value: str) -> float | Literal["off"]:
     """Return the seconds without progress after which a run counts as hung. Raises InvalidInput."""
-    from inventories.specs.validate import parse_duration_s
-
     return "off" if value == "off" else parse_duration_s(value, "--hang-after")
-
-
-def stop_grace_s(value: str) -> float:
-    """Return the seconds that ranks have to save before they are killed. Raises InvalidInput."""
-    from inventories.specs.validate import check_stop_grace_s
-
-    return check_stop_grace_s(value)
-
-
-def boot_timeout_s(value: str) -> float:
-    """Return the seconds that machines have to boot. Raises InvalidInput."""
-    from inventories.specs.validate import parse_duration_s
-
-    return parse_duration_s(value, "--boot-timeout")
 
 
 def layouts(names: Sequence[str]) -> "tuple[Layout, ...]":

@@ -12,7 +12,8 @@ from typing import Any
 
 from inventories.ansible.ssh_args import is_ipv6, read_address
 from inventories.did_you_mean import did_you_mean
-from inventories.yaml_source import Keys, Problems, Source, shown
+from inventories.shown import shown
+from inventories.yaml_source import Keys, Problems, Source
 
 _SECTIONS = ("hosts", "vars", "children")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")

@@ -22,8 +22,9 @@ from inventories.ansible.ssh_args import (
 from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
+from inventories.shown import Foreign, shown
 from inventories.user_ssh import expand_tokens, read_settings
-from inventories.yaml_source import Foreign, Problems, shown
+from inventories.yaml_source import Problems
 
 _KEY_FILE = "ansible_ssh_private_key_file"
 _ARGS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")

@@ -16,6 +16,7 @@ from inventories.ansible.groups import read_hosts
 from inventories.ansible.host_vars import machines_of
 from inventories.errors import CorruptFile, InvalidInput
 from inventories.machine import Inventory, Machine
+from inventories.shown import shown
 from inventories.yaml_source import Problems
 
 _HEADER = "# An Ansible inventory, written by gpuctl; `gpuctl up` and `gpuctl down` replace it.\n"
@@ -145,4 +146,4 @@ def _check_facts(source: yaml_source.Source, facts: dict[str, Any], problems: Pr
         if not isinstance(value, kinds) or isinstance(value, bool):
             names = "a number" if float in kinds else "text"
             line = source.line("all", "vars", "gpuctl", key)
-            problems.add(line, f"key 'gpuctl.{key}' should be {names}, but is {yaml_source.shown(value)}.")
+            problems.add(line, f"key 'gpuctl.{key}' should be {names}, but is {shown(value)}.")

@@ -25,7 +25,7 @@ from inventories.disk import files, lock
 from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
-from inventories.specs.validate import check_cluster_name
+from inventories.specs.checks import check_cluster_name
 
 if TYPE_CHECKING:
     from inventories.runs.run import Result, Run

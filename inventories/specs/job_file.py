@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from inventories.errors import InvalidInput
+from inventories.specs.checks import check_cluster_name
 from inventories.specs.spec import DEFAULT_CLUSTER
-from inventories.specs.validate import CLUSTER, check_cluster_name, holds_job
+from inventories.specs.validate import CLUSTER, holds_job
 from inventories.yaml_source import read
 
 NAME = "gpuctl.yaml"

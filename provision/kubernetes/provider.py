@@ -24,7 +24,7 @@ from provision.pricing.catalog import gpus_of
 from provision.pricing.plan_price import FREE, PlanPrice
 from provision.provider import Leftover, Plan, PlannedMachine
 from provision.records import PlannedRequest, PlannedResource, ResourceAction
-from provision.unsupported_options import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Clock, Say, SystemClock, quiet
 
 CPU_NOTE = (
@@ -71,7 +71,7 @@ class KubernetesProvider:
         refuse_unsupported(
             spec,
             self.name,
-            honoured={"shape", "image", "context"},
+            honoured=taken_by("kubernetes"),
             because="its machines are pods on nodes that are somebody's",
         )
         if spec.image is not None:

@@ -19,18 +19,14 @@ from provision.records import CloudCluster, Offer, PlannedRequest, PlannedResour
 from provision.rented import tags
 from provision.rented.managed_kubernetes.plan import use_or_create
 from provision.rented.managed_kubernetes.price import Beside
-
-HONOURED = frozenset(
-    {"shape", "region", "profile", "compartment", "disk_gb", "spot", "ssh_cidr", "ttl_s", "image"}
-    | {"min_count", "max_count"}
-)
+from provision.unsupported_options import taken_by
 
 
 class OkeFacts:
     """See the protocol, whose words hold here."""
 
     name = names.PROVIDER
-    honoured = HONOURED
+    honoured = taken_by(names.PROVIDER)
     cluster_kind = "kubernetes-cluster"
     nodes_kind = "node-pool"
     own_plugin = False

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from inventories.errors import InvalidInput
 from inventories.money import dollars
-from inventories.specs.spec import LEAST_TTL_S
+from inventories.specs.checks import MIN_TTL_S
 from provision.clouds import refresh_command
 from provision.errors import RefusedPlan
 from provision.records import Target, read_time
@@ -60,7 +60,7 @@ def refuse_over_max_cost(
             f"the prices with `{refresh_command(target.provider, target.region)}`, or leave --max-cost out."
         )
     lasts_s = max_cost_usd / hourly_usd * 3600
-    longest = _duration(lasts_s) if lasts_s >= max(LEAST_TTL_S, least_s) else ""
+    longest = _duration(lasts_s) if lasts_s >= max(MIN_TTL_S, least_s) else ""
     if ttl_s is None:
         raise RefusedPlan(
             f"{limit} can't be kept without a time limit. Nothing was created. At {dollars(hourly_usd)} an hour "

@@ -41,26 +41,10 @@ from provision.rented.planning.spec_checks import refuse_elsewhere, refuse_terms
 from provision.rented.state import CloudState
 from provision.rented.tags import LAUNCH
 from provision.ssh_keys import ensure_key
-from provision.unsupported_options import refuse_unsupported
+from provision.unsupported_options import refuse_unsupported, taken_by
 from provision.waiting import Clock, Say, SystemClock, quiet
 
-HONOURED = frozenset(
-    {
-        "shape",
-        "region",
-        "image",
-        "driver",
-        "accept_terms",
-        "disk_gb",
-        "spot",
-        "ssh_cidr",
-        "ttl_s",
-        "subnet_id",
-        "bastion",
-        "profile",
-    }
-    | {"compartment", "public_ip", "ssh_port"}
-)
+HONOURED = taken_by("clouds")
 """Fields of Spec that a cloud can honour; see `provision.unsupported_options`."""
 
 

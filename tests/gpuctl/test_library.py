@@ -25,9 +25,8 @@ from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
 from gpuctl.global_options import Options
 from gpuctl.library.advice import AdviseOptions, advise_request
-from gpuctl.library.keywords import BenchOptions, TrainOptions
+from gpuctl.library.keywords import BenchOptions, TrainOptions, UpOptions
 from gpuctl.library.options import (
-    UpOptions,
     bench_request,
     train_request,
     up_request,
@@ -123,7 +122,7 @@ def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path:
 @pytest.mark.parametrize(
     ("command", "options", "others"),
     [
-        (up_command, UpOptions, {"no_public_ip": "public_ip", "no_wait": "wait", "dry_run": None}),
+        (up_command, UpOptions, {"dry_run": None}),
         (train_command, TrainOptions, {"words": None, "dry_run": None, "job_file": None}),
         (bench_command, BenchOptions, {"words": None, "plot": None, "job_file": None}),
         (advise_command, AdviseOptions, {"words": None, "everything": None}),

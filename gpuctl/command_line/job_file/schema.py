@@ -1,8 +1,5 @@
 """The JSON schema of a job's file, for editors: made of what reads the file. Pure."""
 
-import ast
-import inspect
-from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -10,7 +7,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from gpuctl.command_line.job_file.keys import ARGUMENTS, ENVIRONMENT, RUN, SCRIPT, TOP, Key, option_keys
-from inventories.specs import spec
 from inventories.specs.job_file import NAME
 from inventories.specs.spec import Spec
 from inventories.specs.validate import CLUSTER, spec_keys
@@ -53,21 +49,6 @@ def schema() -> Schema:
         "description": "A job of gpuctl's: what it needs, what is run, what comes back.",
         **_mapping(described),
     }
-
-
-def spec_meanings() -> dict[str, str]:
-    """Field of Spec → the text that stands under it."""
-    [body] = [
-        node.body
-        for node in ast.parse(inspect.getsource(spec)).body
-        if isinstance(node, ast.ClassDef) and node.name == Spec.__name__
-    ]
-    found = {}
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant), field.target.id
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
 
 
 def spec_types() -> dict[str, Any]:
@@ -126,12 +107,12 @@ def _value(key: Key) -> Schema:
 
 def _cluster() -> Schema:
     """The spec's own keys, those of `network` within it."""
-    meanings, types = spec_meanings(), spec_types()
+    types = spec_types()
     properties: Schema = {}
-    for path, field in spec_keys().items():
+    for path, option in spec_keys().items():
         above, _, name = path.rpartition(".")
         within = properties.setdefault(above, _mapping({}, "object"))["properties"] if above else properties
-        within[name] = _field(field, types[field]) | {"description": meanings[field]}
+        within[name] = _field(option.name, types[option.name]) | {"description": option.meaning}
     return _mapping(properties, "object", "string", "null")
 
 

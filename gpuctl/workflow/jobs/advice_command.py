@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s
-from inventories.specs.spec import LEAST_TTL_S
+from inventories.specs.checks import MIN_TTL_S
 from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import Prices
@@ -73,7 +73,7 @@ def _up(row: Mapping[str, Any], account: Account) -> list[str]:
 
 def ttl_s(forecast_s: float) -> float:
     """Return the time limit for machines that are needed for `forecast_s` at most."""
-    wanted_s = max(LEAST_TTL_S, TTL_MARGIN * forecast_s)
+    wanted_s = max(MIN_TTL_S, TTL_MARGIN * forecast_s)
     step_s = next(step_s for below_s, step_s in TTL_STEPS_S if wanted_s <= below_s)
     return math.ceil(wanted_s / step_s) * step_s
 

@@ -12,18 +12,10 @@ from provision.pricing.catalog import SHAPES, nearest_shapes
 from provision.pricing.spending import expires_at, ttl_text
 from provision.records import BootImage, CloudCluster, Instance, Offer, Resource
 from provision.rented import tags
+from provision.unsupported_options import OPTIONS
 
-OPTIONS = {
-    "shape": "--shape",
-    "image": "--image",
-    "disk_gb": "--disk-gb",
-    "spot": "--spot",
-    "ssh_port": "network.ssh_port",
-    "subnet_id": "--subnet-id",
-    "public_ip": "--no-public-ip",
-    "ttl_s": "--ttl",
-}
-"""Fields of CloudCluster that machines are made with, and what sets them."""
+MACHINE_FIELDS = ("shape", "image", "disk_gb", "spot", "ssh_port", "subnet_id", "public_ip", "ttl_s")
+"""Fields of CloudCluster that machines are made with."""
 NETWORK = ("subnet_id", "public_ip")
 """Those that say which network the cluster needs."""
 
@@ -135,7 +127,7 @@ def refuse_changes(record: CloudCluster, wanted: CloudCluster) -> None:
         _change(
             option, _typed(option, name, getattr(record, name)), _typed(option, name, getattr(wanted, name))
         )
-        for name, option in OPTIONS.items()
+        for name, option in ((name, OPTIONS[name]) for name in MACHINE_FIELDS)
         if getattr(record, name) != getattr(wanted, name)
     ]
     if changed:

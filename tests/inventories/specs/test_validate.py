@@ -3,22 +3,21 @@ from pathlib import Path
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.specs.setup_steps import SetupStep
-from inventories.specs.spec import Spec
-from inventories.specs.validate import (
+from inventories.specs.checks import (
     check_bastion,
     check_cidr,
     check_cluster_name,
     check_count,
     check_disk_gb,
     check_max_cost_usd,
-    check_option,
     check_port,
     check_python,
     check_ttl_s,
     parse_duration_s,
-    read_spec,
 )
+from inventories.specs.setup_steps import SetupStep
+from inventories.specs.spec import Spec
+from inventories.specs.validate import check_option, read_spec
 
 COUNT = "can't be used: a count of machines is a whole number from 1 to 1000."
 NO_TEXT = "can't be used: it should be text; put it in quotes if it is."

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from inventories.errors import InvalidInput
-from inventories.specs.validate import parse_duration_s
+from inventories.specs.checks import parse_duration_s
 from provision.errors import RefusedPlan
 from provision.pricing.spending import cost_so_far, expires_at, refuse_over_max_cost
 from provision.records import Target

@@ -1,0 +1,79 @@
+"""An option is declared once: its command, help, checks and keys follow from the declaration."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gpuctl.command_line.job_file.keys import option_keys
+from gpuctl.command_line.options import command_options
+from gpuctl.errors import Usage
+from gpuctl.library import keywords
+from gpuctl.option_table.bench_options import BenchSettings
+from gpuctl.option_table.train_options import TrainSettings
+from gpuctl.option_table.up_options import UpSettings
+from gpuctl.option_table.values import read_options
+from gpuctl.workflow.runs.request.request import TrainRequest
+from inventories.option import Option, option, options_of
+from inventories.specs.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Options of a command that does not exist."""
+
+    depth: int | None = option("--depth", metavar="N", min=1, max=9, help="Layers.")
+    data: tuple[Path, ...] = option("--data", default=(), help="Files. Repeatable.")
+    public: bool = option("--no-public", default=True, help="Hide it.", commands=("show",))
+    grace_s: float = option("--grace", keyword="grace", kind=str, read=float, after="data", help="Wait.")
+
+
+def test_command_takes_the_declared_options_and_shows_their_help() -> None:
+    taken: dict[str, object] = {}
+    more = Option(flags=("--dry-run",), keyword="dry_run", kind=bool, default=False, help="Only show.")
+    command = click.command()(
+        command_options("show", Sample, more=[more])(lambda **words: taken.update(words))
+    )
+    words = ["--depth", "3", "--data", "a", "--data", "b", "--no-public", "--grace", "5"]
+    assert CliRunner().invoke(command, words).exit_code == 0
+    assert taken == {
+        "depth": 3, "data": (Path("a"), Path("b")), "grace": "5", "public": False, "dry_run": False,
+    }  # fmt: skip
+    assert read_options(taken, Sample) == {
+        "depth": 3, "data": (Path("a"), Path("b")), "public": False, "grace_s": 5.0,
+    }  # fmt: skip
+    assert "10 is not in the range 1<=x<=9" in CliRunner().invoke(command, ["--depth", "10"]).output
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  --")] == [
+        "--depth", "--data", "--grace", "--no-public", "--dry-run", "--help",
+    ]  # fmt: skip
+    assert [each.keyword for each in options_of(Sample, command="list")] == ["depth", "data", "grace"]
+
+
+def test_values_are_checked_as_declared() -> None:
+    assert read_options({"depth": None, "public": True}, Sample) == {}
+    with pytest.raises(Usage, match=r"--depth 10 is not possible: give a number from 1 to 9\."):
+        read_options({"depth": 10}, Sample)
+    with pytest.raises(TypeError, match="data is a list"):
+        read_options({"data": "a"}, Sample)
+
+
+@pytest.mark.parametrize(
+    ("command", "known", "classes"),
+    [
+        ("train", keywords.TrainOptions, (TrainSettings,)),
+        ("bench", keywords.BenchOptions, (BenchSettings, TrainSettings)),
+        ("up", keywords.UpOptions, (Spec, UpSettings)),
+    ],
+)
+def test_library_takes_the_declared_options(command: str, known: type, classes: tuple[type, ...]) -> None:
+    declared = {each.keyword for each in options_of(*classes, command=command)}
+    assert set(known.__annotations__) == declared - {"cluster", "setup", "ssh_port"}
+
+
+def test_request_and_files_have_the_declared_options() -> None:
+    declared = options_of(TrainSettings)
+    assert {each.name for each in declared} <= {field.name for field in fields(TrainRequest)}
+    assert {".".join(key.path) for key in option_keys()} == {each.key for each in declared if each.key}
