@@ -19,7 +19,7 @@ from train.reporting.gpu_peaks import Peaks
 
 OF_A_CPU = Peaks(tflops={"fp32": 0.1, "bf16": 0.1}, gb_s=20, link_gb_s=1)
 """For the miniature: a CPU has no data sheet here."""
-WITHOUT_FILES = ("--no-save", "--no-tensorboard", "--checkpoint-every", "0", "--epochs", "1000")
+WITHOUT_FILES = ("--no-save", "--no-tensorboard", "--checkpoint-every", "0", "--epochs", "10")
 UNREAD = ("--tokenizer", "gpt2.json")
 """Of a file that does not exist, advise assumes GPT-2's tokens."""
 BYTES = 257
