@@ -56,7 +56,7 @@ def command(
     and shows whose they are. Resources without gpuctl's tags are never touched. What can't be looked at or removed is
     named; the rest is still removed, and the exit status is 4.
     """
-    from gpuctl.workflow.clusters.reap import Which, reap_all
+    from gpuctl.workflow.clusters.reap import Selection, reap_all
     from gpuctl.workflow.clusters.reap_local import reap_local
     from provision.rented.scan import Scope
 
@@ -69,7 +69,7 @@ def command(
         profile=profile,
         compartment=compartment,
     )
-    which = Which(names=_names(app, names), one_each=app.cluster_named, expired=expired)
+    which = Selection(names=_names(app, names), one_each=app.cluster_named, expired=expired)
     if "local" in providers:
         document = reap_local(app, which, dry_run=dry_run)
     else:

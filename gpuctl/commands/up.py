@@ -75,7 +75,7 @@ def _show_plan(app: App, request: "UpRequest") -> None:
     if app.options.json:
         for note in planned.notes:
             app.output.say(f"note: {note}")
-        app.output.json(up_plan.document(planned, setup, asked=not unasked))
+        app.output.json(up_plan.document(planned, setup, account_asked=not unasked))
         return
     app.output.table(up_plan.drawn(planned, setup))
     if app.options.verbose:

@@ -70,7 +70,7 @@ def plan(cluster: str | None = None, *, progress: Progress = None, **options: Un
     request = up_request(cluster, options)
     app = silent_app(request.spec.cluster, progress=progress)
     found, setup, unasked = planned(app, request.spec, boot_timeout_s=request.boot_timeout_s)
-    return document(found, setup, asked=not unasked)
+    return document(found, setup, account_asked=not unasked)
 
 
 def cluster(

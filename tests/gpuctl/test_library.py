@@ -32,7 +32,7 @@ from gpuctl.library.options import (
     up_request,
 )
 from gpuctl.library.silent_output import SilentOutput, silent_app
-from gpuctl.workflow.clusters.clean.clean import Seen
+from gpuctl.workflow.clusters.clean.clean import Survey
 from gpuctl.workflow.clusters.clean.what_to_clean import Choice
 from gpuctl.workflow.clusters.leftovers import offer
 from gpuctl.workflow.machines.thread_output import thread_output
@@ -379,7 +379,7 @@ def test_files_on_machines_are_never_removed_without_a_question(store: Store) ->
     asked, told = [], []
     app = silent_app("c", confirm=lambda question: not asked.append(question), progress=told.append)
     doomed = Choice(where="own-0", cluster="c", kind="env", name="x", bytes=2_000_000, removes=True, why="")
-    offer(app, [doomed], Seen(hosts={}, found={}, errors={}))
+    offer(app, [doomed], Survey(hosts={}, leftovers={}, errors={}))
     assert asked == []
     assert ["would have removed 2.0 MB" in line for line in told] == [True]
 

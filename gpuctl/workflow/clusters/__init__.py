@@ -1,1 +1,1 @@
-"""Clusters: from nothing and back, their state, and what is left of them."""
+"""Clusters: creation, state, removal and leftovers."""

@@ -1,4 +1,4 @@
-"""Which provider and which cluster a spec means, beside what there is already. Asks no cloud."""
+"""Choose the provider and the cluster for a spec, given the existing clusters. Calls no cloud."""
 
 import itertools
 from dataclasses import replace
@@ -11,15 +11,15 @@ from provision.clouds import CLOUDS, RENTED, base_of
 from provision.errors import RefusedPlan, UnknownShape
 from provision.provider import Provider
 
-MOST_OF_A_NAME = 16
-"""Characters of a cluster's name that a name made of it has."""
+BASE_LENGTH = 16
+"""Number of characters of a cluster's name that a name derived from it keeps."""
 
 
-def taken(spec: Spec) -> Spec:
-    """The spec with its shape's name as the cloud writes it.
+def resolve_shape(spec: Spec) -> Spec:
+    """Return the spec with its shape's name as the cloud writes it.
 
-    Raises UnknownShape for a GPU's name or a part of a shape's, and InvalidInput where shape, provider and region
-    are of different clouds.
+    Raises UnknownShape for a GPU's name or a part of a shape's, and InvalidInput if shape, provider and region are of
+    different clouds.
     """
     from gpuctl.shape_names import proposals, written
     from provision.clouds import refuse_foreign
@@ -44,7 +44,7 @@ def taken(spec: Spec) -> Spec:
 
 
 def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
-    """The provider that the spec means; a cluster that was begun stays with its own. Asks nobody."""
+    """Return the spec's provider; an existing cluster keeps the provider it was begun with. Calls no cloud."""
     from provision.clouds import check_name
     from provision.registry import infer, load
 
@@ -63,7 +63,7 @@ def choose_provider(folder: ClusterFolder, spec: Spec) -> Provider:
 
 
 def provider_name(folder: ClusterFolder) -> str | None:
-    """The cluster's provider: from its inventory, or from the journal where that is lost or torn."""
+    """Return the cluster's provider: from its inventory, or from the journal if the inventory is lost or torn."""
     try:
         if folder.exists():
             return folder.load().provider
@@ -74,17 +74,19 @@ def provider_name(folder: ClusterFolder) -> str | None:
 
 
 def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder:
-    """The cluster's folder; where that is of another provider, a free one: a dry run is not to fail for it."""
+    """Return the cluster's folder. If the cluster has another provider: a free folder, so that a dry run works all
+    the same.
+    """
     from provision.clouds import names
     from provision.registry import infer
 
     had = provider_name(folder)
     if had is None or spec == replace(spec, provider=None, shape=None, hosts=None, context=None):
         return folder
-    wanted = infer(spec)
-    if wanted == had or wanted not in names():
+    name = infer(spec)
+    if name == had or name not in names():
         return folder
-    free = _free(folder, wanted)
+    free = _free(folder, name)
     app.output.say(
         f"note: the cluster {folder.name} is of provider {had}, so this is the plan of a new one: `gpuctl up "
         f"--cluster {free.name}` and the same options make it"
@@ -93,10 +95,10 @@ def folder_to_plan(app: App, folder: ClusterFolder, spec: Spec) -> ClusterFolder
 
 
 def _free(folder: ClusterFolder, provider: str) -> ClusterFolder:
-    """A cluster's folder that no cluster has, named after this one and the provider."""
+    """Return the folder of an unused cluster name, made of this one's name and the provider."""
     for number in itertools.count(1):
         end = "" if number == 1 else f"-{number}"
-        name = f"{folder.name[:MOST_OF_A_NAME]}-{provider}{end}"
+        name = f"{folder.name[:BASE_LENGTH]}-{provider}{end}"
         free = ClusterFolder(folder.path.with_name(name))
         if provider_name(free) is None:
             return free

@@ -28,21 +28,21 @@ ANSWER_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A cluster as its provider tells of it."""
+class LiveCluster:
+    """A cluster as its provider describes it."""
 
     inventory: Inventory | None = None
     guards: tuple[EndGuard, ...] | None = None
-    """Mechanisms that act at the end of its time. None: not known."""
+    """Mechanisms that act at the end of its time. `None`: not known."""
     notes: tuple[str, ...] = ()
     problem: str = ""
     """Why its state is not known; empty where it is."""
 
 
 def every_cluster(app: App) -> list[ClusterSummary]:
-    """All clusters, the most expensive first. Those whose state is not known have a `problem`.
+    """Return all clusters, or only the named one, the most expensive first. One of unknown state has a `problem`.
 
-    Only the one that was named, where one was. Raises NotFound where there is none of that name.
+    Raises NotFound for an unknown name.
     """
     folders = app.store.clusters()
     if app.cluster_named:
@@ -50,41 +50,43 @@ def every_cluster(app: App) -> list[ClusterSummary]:
         if not folders:
             load_inventory(app.store.cluster(app.options.cluster), empty=True)
     by_name = {folder.name: folder for folder in folders}
-    asked = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
+    queries = Asking(look_at, by_name, at_once=AT_ONCE, deadline_s=ANSWER_DEADLINE_S)
     runs = runs_by_cluster(app, app.options.cluster if app.cluster_named else None) if folders else {}
     now = datetime.now(UTC)
-    found = []
-    silent = Seen(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
-    answers = asked.answers()
+    summaries = []
+    silent = LiveCluster(problem=f"its provider did not answer within {ANSWER_DEADLINE_S:.0f} s")
+    answers = queries.answers()
     for folder in folders:
-        seen = answers.get(folder.name, silent)
-        for note in seen.notes:
+        live = answers.get(folder.name, silent)
+        for note in live.notes:
             app.output.say(f"note: {note}")
-        summary = describe(folder, seen, runs.get(folder.name, ()), now)
+        summary = describe(folder, live, runs.get(folder.name, ()), now)
         if summary.problem:
             app.output.say(f"note: {folder.name}: {summary.problem}")
-        found.append(summary)
-    return sorted(found, key=_order)
+        summaries.append(summary)
+    return sorted(summaries, key=_order)
 
 
-def look_at(folder: ClusterFolder) -> Seen:
-    """The cluster, asked of its provider. Never raises."""
+def look_at(folder: ClusterFolder) -> LiveCluster:
+    """Ask the provider for the cluster's state. Never raises."""
     notes: list[str] = []
     try:
         inventory = inventory_now(folder, notes.append)
         guards = status.guards_of(folder, inventory, notes.append)
     except Exception as error:  # noqa: BLE001 - told with the cluster; the others are shown all the same
-        return Seen(notes=tuple(notes), problem=str(error) or repr(error))
-    return Seen(inventory=inventory, guards=guards, notes=tuple(notes))
+        return LiveCluster(notes=tuple(notes), problem=str(error) or repr(error))
+    return LiveCluster(inventory=inventory, guards=guards, notes=tuple(notes))
 
 
-def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: datetime) -> ClusterSummary:
-    """One cluster, as its provider tells of it; where it does not, as far as the files here do."""
-    if seen.inventory is None:
-        return _as_known_here(folder, seen.problem, runs, now)
-    inventory = seen.inventory
+def describe(
+    folder: ClusterFolder, live: LiveCluster, runs: Sequence[OpenRun], now: datetime
+) -> ClusterSummary:
+    """Return a cluster's summary as its provider describes it, or else from the files here."""
+    if live.inventory is None:
+        return _as_known_here(folder, live.problem, runs, now)
+    inventory = live.inventory
     try:
-        known = status.describe(folder, inventory, runs, now, seen.guards)
+        known = status.describe(folder, inventory, runs, now, live.guards)
     except InventoryError as error:
         return _as_known_here(folder, str(error), runs, now)
     return ClusterSummary(
@@ -99,7 +101,7 @@ def describe(folder: ClusterFolder, seen: Seen, runs: Sequence[OpenRun], now: da
 def _as_known_here(
     folder: ClusterFolder, problem: str, runs: Sequence[OpenRun], now: datetime
 ) -> ClusterSummary:
-    """A cluster whose provider could not be asked."""
+    """Return the summary of a cluster whose provider did not answer."""
     provider, inventory = _known_here(folder)
     machines = age_s = None
     if inventory is not None:
@@ -126,7 +128,7 @@ def _as_known_here(
 
 
 def state_of(machines: Sequence[Machine]) -> ClusterState:
-    """The state that all machines are in, or `partial`; `gone` where there is none."""
+    """Return the state that all machines share, or `partial`; `gone` for an empty list."""
     states = {machine.state for machine in machines}
     if not states:
         return "gone"
@@ -134,7 +136,7 @@ def state_of(machines: Sequence[Machine]) -> ClusterState:
 
 
 def _known_here(folder: ClusterFolder) -> tuple[str | None, Inventory | None]:
-    """What the files here tell of a cluster whose provider could not be asked: its provider, its inventory."""
+    """Return a cluster's provider and inventory from the files here."""
     try:
         name = provider_name(folder)
     except InventoryError:
@@ -146,7 +148,7 @@ def _known_here(folder: ClusterFolder) -> tuple[str | None, Inventory | None]:
 
 
 def _ending_here(folder: ClusterFolder, provider: str | None) -> str | None:
-    """When its machines end by themselves, as the files here tell. None: they don't, or that is not known."""
+    """Return the planned end of the machines from the files here. `None`: no end, or not known."""
     try:
         return None if provider is None else ending_of(folder, provider)
     except InventoryError:
@@ -154,15 +156,15 @@ def _ending_here(folder: ClusterFolder, provider: str | None) -> str | None:
 
 
 def runs_by_cluster(app: App, cluster: str | None) -> dict[str, list[OpenRun]]:
-    """The runs of a cluster, or of all, that are not over. Their nodes are asked."""
-    found: dict[str, list[OpenRun]] = {}
+    """Return the unfinished runs of a cluster, or of all, after asking their nodes."""
+    runs: dict[str, list[OpenRun]] = {}
     for run in open_runs(app, cluster):
-        found.setdefault(run.folder.load_run().cluster, []).append(run)
-    return found
+        runs.setdefault(run.folder.load_run().cluster, []).append(run)
+    return runs
 
 
 def _order(cluster: ClusterSummary) -> tuple[bool, float, str]:
-    """What costs most comes first; what is billed at an unknown price before all."""
+    """Return the sort key: the highest price first, unknown prices before all."""
     billed, hourly_usd = cluster.billed is not False, cluster.hourly_usd
     return (
         not billed,
@@ -172,19 +174,19 @@ def _order(cluster: ClusterSummary) -> tuple[bool, float, str]:
 
 
 def totals(clusters: Sequence[ClusterSummary]) -> str:
-    """`3 clusters, 6 machines, $24.30 an hour, $55.20 so far`, of what is known and not gone."""
+    """Return `3 clusters, 6 machines, $24.30 an hour, $55.20 so far`: known figures of existing machines."""
     from gpuctl.text import dollars
 
     parts = [
         plural(len(clusters), "cluster"),
-        plural(sum(m.state != "gone" for one in clusters for m in one.machines or ()), "machine"),
+        plural(sum(m.state != "gone" for cluster in clusters for m in cluster.machines or ()), "machine"),
     ]
     billed = [cluster for cluster in clusters if cluster.billed]
     hourly = [cluster.hourly_usd for cluster in billed]
     cost = [cluster.cost_usd for cluster in billed]
-    for values, what in ((hourly, "an hour"), (cost, "so far")):
+    for values, unit in ((hourly, "an hour"), (cost, "so far")):
         known = [value for value in values if value is not None]
         if any(known):
-            least = "at least " if len(known) < len(values) else ""
-            parts.append(f"{least}{dollars(sum(known))} {what}")
+            prefix = "at least " if len(known) < len(values) else ""
+            parts.append(f"{prefix}{dollars(sum(known))} {unit}")
     return ", ".join(parts)

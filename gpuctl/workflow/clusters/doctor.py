@@ -18,9 +18,9 @@ from provision.findings import Finding
 
 
 def doctor(app: App, spec: Spec) -> dict[str, Any]:
-    """The document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
+    """Return the document of `doctor --json`. Raises UnknownShape and UnknownProvider."""
     folder = app.store.cluster(spec.cluster)
-    findings = [*_here(app.store.home, folder), *_cloud(folder, spec)]
+    findings = [*_check_computer(app.store.home, folder), *_check_cloud(folder, spec)]
     return {
         "ok": all(finding.ok is not False for finding in findings),
         "findings": [
@@ -30,7 +30,7 @@ def doctor(app: App, spec: Spec) -> dict[str, Any]:
 
 
 def show(app: App, document: dict[str, Any]) -> None:
-    """The findings, a line each, and the fix of those that need one."""
+    """Print a line per finding, and the fix if it needs one."""
     marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
     for finding in document["findings"]:
         mark, style = marks[finding["ok"]]
@@ -39,8 +39,8 @@ def show(app: App, document: dict[str, Any]) -> None:
             app.output.say(f"  {finding['fix']}")
 
 
-def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
-    """This computer."""
+def _check_computer(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
+    """Check this computer."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding(what="Python", ok=True, detail=f"{version} ({sys.executable})")
     ssh = shutil.which("ssh")
@@ -77,9 +77,9 @@ def _here(home: Path, folder: ClusterFolder) -> Iterator[Finding]:
     yield Finding(what=f"cluster {folder.name}", ok=True, detail=detail)
 
 
-def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
-    """The account that the spec, or the cluster, is about. Raises UnknownShape and UnknownProvider."""
-    from gpuctl.workflow.clusters.choose_provider import choose_provider, taken
+def _check_cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
+    """Check the account of the spec or of the cluster. Raises UnknownShape and UnknownProvider."""
+    from gpuctl.workflow.clusters.choose_provider import choose_provider, resolve_shape
     from provision.clouds import check_name
     from provision.registry import infer, load
 
@@ -91,7 +91,7 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
             fix="Say which: `gpuctl doctor --shape S --count N` checks the account for just those machines.",
         )
         return
-    spec = taken(spec)
+    spec = resolve_shape(spec)
     # Machines that are named are asked about for their own sake, whatever this cluster is. A name that nobody has is
     # no finding, but wrong input.
     named = infer(spec) if spec != replace(spec, provider=None, shape=None, context=None) else None
@@ -101,12 +101,12 @@ def _cloud(folder: ClusterFolder, spec: Spec) -> Iterator[Finding]:
         provider = load(named, _folder_for(named, folder)) if named else choose_provider(folder, spec)
         yield from provider.check(spec)
     except (ProvisionError, InventoryError) as error:
-        what, _, fix = str(error).partition(". ")
-        yield Finding(what="cloud", ok=False, detail=what.rstrip("."), fix=fix)
+        detail, _, fix = str(error).partition(". ")
+        yield Finding(what="cloud", ok=False, detail=detail.rstrip("."), fix=fix)
 
 
 def _folder_for(provider: str, folder: ClusterFolder) -> ClusterFolder:
-    """The cluster's folder, or where the cluster is of another provider, one that no cluster has."""
+    """Return the cluster's folder, or an unused one if the cluster has another provider."""
     from gpuctl.workflow.clusters.choose_provider import provider_name
 
     same = provider_name(folder) in (None, provider)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 NO_TORCH = "gpuctl train brings it once; or name an interpreter that has it: gpuctl up --python PATH"
 
 Row = dict[str, Any]
-"""`what`, `ok` (None: worth knowing, stops nothing), `detail`, `fix`."""
+"""`what`, `ok` (`None`: worth knowing, stops nothing), `detail`, `fix`."""
 
 
 def doctor_cluster(app: App) -> dict[str, Any]:
-    """The document of `doctor --cluster --json`."""
+    """Return the document of `doctor --cluster --json`."""
     folder = app.store.cluster(app.options.cluster)
     inventory = load_inventory(folder)
     machines = sorted(inventory.machines, key=lambda machine: machine.rank)
@@ -44,16 +44,16 @@ def doctor_cluster(app: App) -> dict[str, Any]:
         view.phase("preflight", "asking for facts, trying every connection")
         facts, mute = _facts(nodes)
         rows += mute
-        there = {name: nodes[name] for name in facts}
-        if there:
-            facts, torchless = _with_environment(there, facts)
+        answering = {name: nodes[name] for name in facts}
+        if answering:
+            facts, torchless = _with_environment(answering, facts)
             prepared = not torchless
-            rows += [*torchless, *_preflight(there, facts, expected_gpus(inventory), installed=prepared)]
-        healthy = prepared and len(there) == len(machines) and all(row["ok"] is not False for row in rows)
+            rows += [*torchless, *_preflight(answering, facts, expected_gpus(inventory), installed=prepared)]
+        healthy = prepared and len(answering) == len(machines) and all(row["ok"] is not False for row in rows)
         if healthy:
             view.phase("all-reduce", "measuring the bandwidth")
-            measured, told = bandwidth.measure(view, folder, inventory, there, facts)
-            rows += told
+            measured, bandwidth_rows = bandwidth.measure(view, folder, inventory, answering, facts)
+            rows += bandwidth_rows
         else:
             rows.append(row("all-reduce", None, "not measured", "mend what is wrong first"))
     return {
@@ -64,15 +64,15 @@ def doctor_cluster(app: App) -> dict[str, Any]:
     }
 
 
-def row(what: str, ok: bool | None, detail: str, fix: str | None = None) -> Row:
-    """One line of what was found."""
-    return {"what": what, "ok": ok, "detail": detail, "fix": fix}
+def row(subject: str, ok: bool | None, detail: str, fix: str | None = None) -> Row:
+    """Return a finding as a line of the document."""
+    return {"what": subject, "ok": ok, "detail": detail, "fix": fix}
 
 
 def _connect(
     folder: ClusterFolder, machines: list[Machine], held: ExitStack
 ) -> "tuple[dict[str, Node], list[Row]]":
-    """Connections to those that answer, closed by `held`; a row for each of the others."""
+    """Connect to the machines; return the connections, closed by `held`, and a row per machine without an answer."""
     from remote.sessions.connect import connect_all
 
     began = time.monotonic()
@@ -104,10 +104,10 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
 def _with_environment(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]"
 ) -> "tuple[dict[str, Facts], list[Row]]":
-    """The facts with the interpreters that a run would use; and why it is not known of all of them that they have
-    torch, empty where it is.
+    """Return the facts with the interpreters that a run would use, and a row for each reason to doubt that all have
+    torch.
 
-    Where a machine names none, that is the newest environment which all such machines have.
+    A machine without an interpreter of its own gets the newest environment that all such machines have.
     """
     from remote.facts import with_environment
     from remote.fanout import fan_out
@@ -123,13 +123,13 @@ def _with_environment(
         if o.error is not None
     ]:
         return dict(facts), mute
-    found = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
-    common = set.intersection(*map(set, found.values())) if found else set()
-    newest = next((key for key in next(iter(found.values()), {}) if key in common), None)
+    environments_of = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    common = set.intersection(*map(set, environments_of.values())) if environments_of else set()
+    newest = next((key for key in next(iter(environments_of.values()), {}) if key in common), None)
     if newest is None:
         nowhere = row("torch", None, "not there yet: no interpreter and no environment has it", NO_TORCH)
         return dict(facts), [nowhere] if bare else []
-    chosen = {name: environments[newest] for name, environments in found.items()}
+    chosen = {name: environments[newest] for name, environments in environments_of.items()}
     brought = {
         name: with_environment(
             facts[name],
@@ -146,7 +146,7 @@ def _with_environment(
 def _preflight(
     nodes: "Mapping[str, Node]", facts: "Mapping[str, Facts]", expected: "Expected", *, installed: bool
 ) -> list[Row]:
-    """What `train` would refuse or note. The first node that answers stands for node 0."""
+    """Return what `train` would refuse or note. The first node that answers stands for node 0."""
     from remote.checks import preflight
     from remote.checks.probe import probe
 
@@ -154,12 +154,12 @@ def _preflight(
     began = time.monotonic()
     probes = probe(nodes, master=master.name, rendezvous_port=facts[master.name].free_port)
     rows = [of_network(probes, time.monotonic() - began)]
-    found = preflight.findings(facts, probes, master=master, installed=installed, expected=expected)
-    return rows + [of_finding(one) for one in found]
+    findings = preflight.findings(facts, probes, master=master, installed=installed, expected=expected)
+    return rows + [of_finding(finding) for finding in findings]
 
 
 def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:
-    """How many of the connections between the nodes came about; those that did not have findings of their own."""
+    """Return how many connections between the nodes succeeded; each failed one has a finding of its own."""
     attempts = [attempt for answer in probes.values() for attempt in answer.attempts]
     if len(probes) == 1:
         return row("network", True, "one node: nobody to reach")
@@ -173,5 +173,5 @@ def of_network(probes: "Mapping[str, ProbeAnswer]", took_s: float) -> Row:
 
 
 def of_finding(finding: "Finding") -> Row:
-    """A preflight's finding."""
+    """Return a preflight's finding as a row."""
     return row(finding.node, False if finding.fatal else None, finding.problem, finding.fix)

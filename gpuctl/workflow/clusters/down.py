@@ -25,7 +25,7 @@ from provision.provider import Leftover
 def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = None) -> DownResult:
     """Stop what runs, remove the machines, forget the cluster.
 
-    `may_stop`: the runs that may be stopped for it; None: any. Raises Attention where another is active.
+    `may_stop`: the runs that may be stopped for it; `None`: any. Raises Attention where another is active.
     """
     began = passed_s()
     folder = app.store.cluster(app.options.cluster)
@@ -56,7 +56,7 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         if may_stop is not None:
             _refuse_to_stop([run for run in runs if run.id not in may_stop], folder, machines)
         count = "machines that can't be listed" if unreadable else plural(len(machines), "machine")
-        _ask(app, folder, runs, what=count if provider.billed and (machines or unreadable) else "")
+        _ask(app, folder, runs, machines=count if provider.billed and (machines or unreadable) else "")
         try:
             problems = _stop_runs(app, runs)
         except KeyboardInterrupt:
@@ -68,13 +68,13 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
         if forgets:
             opened = [
                 *([Leftover(kind="inventory", id=folder.name, reason=unreadable)] if unreadable else []),
-                *_left_at_work(runs, problems),
+                *_possibly_running(runs, problems),
                 *_end_daemons(folder, machines),
                 *restore_firewalls(app, folder),
             ]
         if opened and forget:
-            for one in opened:
-                app.output.error(f"{one.id}: forgotten, though {one.reason}")
+            for part in opened:
+                app.output.error(f"{part.id}: forgotten, though {part.reason}")
             opened = []
         left = _tell_what_stays(app, folder, machines) if forgets and not opened else []
         app.output.say(f"{'forgetting' if forgets else 'removing'} {count} of {folder.name} …")
@@ -96,10 +96,10 @@ def down(app: App, *, forget: bool = False, may_stop: Collection[str] | None = N
     for leftover in leftovers:
         app.output.error(f"{leftover.kind} {leftover.id} is left: {leftover.reason}")
     if not leftovers:
-        what = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
+        news = "is forgotten; the machines stay, and so do results" if forgets else "is gone; results stay"
         if provider.billed and cost is not None:
-            what += f"; its machines cost {'about ' if cost >= 0.01 else ''}{spent(cost)}"
-        app.output.say(f"the cluster {folder.name} {what} ({seconds:.1f} s)")
+            news += f"; its machines cost {'about ' if cost >= 0.01 else ''}{spent(cost)}"
+        app.output.say(f"the cluster {folder.name} {news} ({seconds:.1f} s)")
     return DownResult(
         cluster=folder.name,
         removed=tuple(machine.name for machine in machines),
@@ -160,15 +160,15 @@ def _nothing_there(app: App, folder: ClusterFolder) -> DownResult:
 def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Leftover]:
     """End what launchers keep between runs; the machines that may still have it."""
     return [
-        Leftover(kind=one.launcher, id=one.node, reason=one.problem)
-        for one in end_daemons(folder, {machine.name: machine for machine in machines})
-        if one.problem is not None
+        Leftover(kind=daemon.launcher, id=daemon.node, reason=daemon.problem)
+        for daemon in end_daemons(folder, {machine.name: machine for machine in machines})
+        if daemon.problem is not None
     ]
 
 
-def _refuse_to_stop(others: Sequence[OpenRun], folder: ClusterFolder, machines: Sequence[Machine]) -> None:
+def _refuse_to_stop(runs: Sequence[OpenRun], folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Raise Attention where one of these runs is active, or may be: nobody was asked whether to stop it."""
-    active = [run for run in others if run.going_on or (run.unheard and not _has_ended(run))]
+    active = [run for run in runs if run.going_on or (run.unheard and not _has_ended(run))]
     if not active:
         return
     names = ", ".join(machine.name for machine in machines) or f"those of {folder.name}"
@@ -180,17 +180,17 @@ def _refuse_to_stop(others: Sequence[OpenRun], folder: ClusterFolder, machines: 
 
 
 def _has_ended(run: OpenRun) -> bool:
-    """Whether a result says that it is over, though not all of its nodes do."""
+    """Return whether the run has a final result, though not all of its nodes reported its end."""
     result = run.folder.load_result()
     return result is not None and result.status != "running"
 
 
-def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, what: str) -> None:
-    """Have it confirmed where a run may be at work, or `what` is lost: machines that are billed."""
+def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, machines: str) -> None:
+    """Ask for confirmation if a run may be active, or if billed `machines` are removed."""
     if runs:
         question = f"{how_it_stands(runs[-1])} Stop it and remove the cluster {folder.name}?"
-    elif what:
-        question = f"Remove {what} of the cluster {folder.name}?"
+    elif machines:
+        question = f"Remove {machines} of the cluster {folder.name}?"
     else:
         return
     if not app.output.confirm(question):
@@ -210,8 +210,8 @@ def _stop_runs(app: App, runs: Sequence[OpenRun]) -> dict[str, list[str]]:
     return problems
 
 
-def _left_at_work(runs: Sequence[OpenRun], problems: Mapping[str, Sequence[str]]) -> list[Leftover]:
-    """The runs that may go on, on machines that stay."""
+def _possibly_running(runs: Sequence[OpenRun], problems: Mapping[str, Sequence[str]]) -> list[Leftover]:
+    """Return the runs that may still run, on machines that stay."""
     return [
         Leftover(kind="run", id=run.id, reason=f"it may be at work: {'; '.join(problems[run.id])}")
         for run in runs

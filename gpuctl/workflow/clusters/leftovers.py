@@ -1,6 +1,6 @@
-"""`down` of machines that stay: what gpuctl leaves on their disks is told, and offered to be removed.
+"""Report the files that `down` leaves on machines that stay, and offer to remove them.
 
-Whatever a machine does, or does not, `down` goes on: it waits some seconds, and no error ends it.
+No machine holds up `down`: it waits some seconds for their answers, and no error stops it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from gpuctl.app import App
 from gpuctl.json_documents import LeftOnNode
-from gpuctl.workflow.clusters.clean.clean import Host, Seen, choose, remove, tell_what_was_freed
+from gpuctl.workflow.clusters.clean.clean import Host, Survey, choose, remove, tell_what_was_freed
 from gpuctl.workflow.clusters.clean.this_computer import runs_here
-from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice, Policy, what_is_lost
+from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice, Policy, loss_clause
 from gpuctl.workflow.machines.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
@@ -29,9 +29,9 @@ MEASURE_S = 2.0
 
 
 def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
-    """Say what gpuctl has left on the machines, and remove it where a person at a terminal says so.
+    """Report gpuctl's files on the machines, and remove them after a yes at a terminal.
 
-    Returns what was found, an element a machine.
+    Returns an element a machine.
     """
     try:
         return _tell(app, folder, machines)
@@ -43,41 +43,41 @@ def tell_what_stays(app: App, folder: ClusterFolder, machines: Sequence[Machine]
 def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[LeftOnNode]:
     runs = runs_here(app)
     inventory = folder.load()
-    hosts = {one.name: Host(cluster=folder, machine=one, inventory=inventory) for one in machines}
+    hosts = {machine.name: Host(cluster=folder, machine=machine, inventory=inventory) for machine in machines}
     built_in = [run.id for run in runs if run.built_in]
 
-    def one(host: Host) -> Leftovers | None:
-        return _look(host, built_in)
+    def examine(host: Host) -> Leftovers | None:
+        return _examine(host, built_in)
 
-    answers = Asking(one, hosts, at_once=MAX_AT_ONCE, deadline_s=ANSWER_S).answers()
-    found = {name: answers.get(name) for name in hosts}
-    there = {name: left for name, left in found.items() if left is not None}
-    silent = [name for name, left in found.items() if left is None]
+    answers = Asking(examine, hosts, at_once=MAX_AT_ONCE, deadline_s=ANSWER_S).answers()
+    leftovers = {name: answers.get(name) for name in hosts}
+    answered = {name: left for name, left in leftovers.items() if left is not None}
+    silent = [name for name, left in leftovers.items() if left is None]
     if silent:
         app.output.say(
             f"note: {', '.join(silent)}: what gpuctl leaves there is not known, as it did not answer"
         )
-    seen = Seen(
+    survey = Survey(
         hosts={host.key: host for host in hosts.values()},
-        found={hosts[name].key: left for name, left in there.items()},
+        leftovers={hosts[name].key: left for name, left in answered.items()},
         errors={hosts[name].key: "it did not answer" for name in silent},
     )
     choices = [
         choice
-        for choice in choose(app, Policy(everything=True), seen, runs, datetime.now(UTC))
+        for choice in choose(app, Policy(everything=True), survey, runs, datetime.now(UTC))
         if choice.where is not None
     ]
     doomed = [choice for choice in choices if choice.removes]
     if doomed:
         app.output.say(sentence(choices))
-        offer(app, doomed, seen)
+        offer(app, doomed, survey)
     return [
         LeftOnNode(node=name, bytes=None if left is None else by_kind(choices, name))
-        for name, left in found.items()
+        for name, left in leftovers.items()
     ]
 
 
-def _look(host: Host, built_in: Sequence[str]) -> Leftovers | None:
+def _examine(host: Host, built_in: Sequence[str]) -> Leftovers | None:
     try:
         node = connect(host.machine, host.cluster, timeout_s=CONNECT_S)
         try:
@@ -97,7 +97,7 @@ def sentence(choices: Sequence[Choice]) -> str:
 
 
 def by_kind(choices: Sequence[Choice], node: str | None = None) -> Mapping[str, int]:
-    """Kind → bytes, of one node or of all, the most first."""
+    """Return kind → bytes, of a node or of all, the largest first."""
     sizes: dict[str, int] = {}
     for choice in choices:
         if node in (None, choice.where):
@@ -105,7 +105,7 @@ def by_kind(choices: Sequence[Choice], node: str | None = None) -> Mapping[str, 
     return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 
 
-def offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
+def offer(app: App, doomed: Sequence[Choice], survey: Survey) -> None:
     """Ask, where somebody is there to answer. --yes is no answer: it was said to `down`, which removes no files."""
     size = human_bytes(sum(choice.bytes for choice in doomed))
     if not app.output.offers:
@@ -114,5 +114,5 @@ def offer(app: App, doomed: Sequence[Choice], seen: Seen) -> None:
             f"{size} of it; all of it is in ~/{NODE_FOLDER} there"
         )
         return
-    if app.output.confirm(f"Remove {size} of it{what_is_lost(doomed)}?"):
-        tell_what_was_freed(app, remove(app, doomed, seen), doomed, seen)
+    if app.output.confirm(f"Remove {size} of it{loss_clause(doomed)}?"):
+        tell_what_was_freed(app, remove(app, doomed, survey), doomed, survey)

@@ -19,33 +19,33 @@ STARTED = "machines started"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How many machines a cluster has between runs, and at most in one."""
+    """The number of a cluster's machines between runs, and the maximum during a run."""
 
-    least: int
-    most: int
+    min: int
+    max: int
 
 
 def limits_of(folder: ClusterFolder, inventory: Inventory) -> Limits | None:
-    """The cluster's limits. None: it has none, and all its machines stay."""
+    """Return the cluster's limits. `None`: no limits, so all its machines stay."""
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or record.max_count is None:
         return None
-    return Limits(least=record.min_count or 0, most=record.max_count)
+    return Limits(min=record.min_count or 0, max=record.max_count)
 
 
 def start_cut_off(folder: ClusterFolder) -> str:
-    """A sentence where a start of machines did not come to its end, so that some may be in no inventory."""
+    """Return a warning if a start of machines was cut off, and the inventory may lack some. Empty: no such start."""
     if not folder.exists():
         return ""
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
-    if limits is None or len(inventory.machines) > limits.least or not has_cut_off_start(folder):
+    if limits is None or len(inventory.machines) > limits.min or not has_cut_off_start(folder):
         return ""
     try:
         with folder.claim_machines("status"):
             return f"A run's start of machines did not come to its end. {note_on_machines(folder)}"
     except Locked:
-        return ""  # it goes on
+        return ""  # that start is still in progress
 
 
 def has_cut_off_start(folder: ClusterFolder) -> bool:

@@ -32,7 +32,7 @@ def stop(app: App) -> dict[str, Any]:
             for problem in stop_run(app, run.folder)[1]:
                 app.output.say(f"run {run.id}: {problem}")
         ended = end_daemons(folder, {machine.name: machine for machine in inventory.machines}, [LAUNCHER])
-        errors = {one.node: one.error for one in ended}
+        errors = {outcome.node: outcome.error for outcome in ended}
         if not any(errors.values()):
             folder.ray_token_path.unlink(missing_ok=True)
     for name, error in errors.items():
@@ -46,7 +46,7 @@ def stop(app: App) -> dict[str, Any]:
 
 
 def status(app: App) -> dict[str, Any]:
-    """Whether Ray runs on each machine; the document of `ray status --json`."""
+    """Print whether Ray runs on each machine; return the document of `ray status --json`."""
     inventory, states = _states(app)
     for name, state in states.items():
         role = "head" if "gcs" in state["ports"] else "worker"
@@ -61,7 +61,7 @@ def status(app: App) -> dict[str, Any]:
 
 
 def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
-    """The cluster, and by name of the machines that answer whether Ray runs there and on which ports."""
+    """Return the cluster, and Ray's state and ports on each machine that answers."""
     from remote.fanout import fan_out, values
     from remote.launchers import kuberay
 
@@ -69,16 +69,16 @@ def _states(app: App) -> tuple[Inventory, Mapping[str, Mapping[str, Any]]]:
     inventory = load_inventory(folder)
     with connected(folder, inventory.machines, at_least=1, say=app.output.say) as nodes:
         if kuberay.keeps_ray(inventory.machines):
-            there = kuberay.counted(nodes)
-            return inventory, {name: {"running": name in there.ids, "ports": {}} for name in nodes}
+            counted = kuberay.counted(nodes)
+            return inventory, {name: {"running": name in counted.ids, "ports": {}} for name in nodes}
         return inventory, values(fan_out(lambda node: node.call("ray_state", {"node": node.name}), nodes))
 
 
 def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> None:
     """Forward a port to Ray's dashboard, tell its address, and stay until Ctrl-C.
 
-    `port`: of this computer; None: Ray's usual one, else a free one. Raises Usage where Ray does not run or the port
-    is taken, Failed where the connection breaks.
+    `port`: of this computer; `None`: Ray's usual one, else a free one. Raises Usage where Ray does not run or the
+    port is taken, Failed where the connection breaks.
     """
     from remote.errors import PortTaken
     from remote.launchers import kuberay
@@ -91,17 +91,17 @@ def dashboard(app: App, port: int | None, on_ready: Callable[[str], None]) -> No
     name = next((name for name, ports in running.items() if in_pods or "dashboard" in ports), None)
     if name is None:
         raise Usage(f"Ray does not run on {inventory.cluster}. `gpuctl train --mode ray` starts it.")
-    there = USUAL_PORT if in_pods else int(running[name]["dashboard"])
+    remote_port = USUAL_PORT if in_pods else int(running[name]["dashboard"])
     if inventory.provider == "local":
-        on_ready(f"http://{LOOPBACK}:{there}")
+        on_ready(f"http://{LOOPBACK}:{remote_port}")
         Event().wait()
     machine = next(machine for machine in inventory.machines if machine.name == name)
     with connected(app.store.cluster(inventory.cluster), (machine,)) as nodes:
         transport = nodes[name].transport
         host = kuberay.counted(nodes).head.partition(":")[0] if in_pods else LOOPBACK
         try:
-            with forward(transport, there, port, usual=USUAL_PORT, host=host) as here:
-                on_ready(f"http://{LOOPBACK}:{here}")
+            with forward(transport, remote_port, port, usual=USUAL_PORT, host=host) as local_port:
+                on_ready(f"http://{LOOPBACK}:{local_port}")
                 wait_until_lost(transport)
         except PortTaken as error:
             raise Usage(f"{error} Name another with --port, or none: a free one is then found.") from error

@@ -28,32 +28,33 @@ from provision.rented.tagged_clusters import FoundCluster, Price, RegionContents
 
 
 @dataclass(frozen=True, kw_only=True)
-class Which:
-    """What to remove of what is found. Empty: all of it."""
+class Selection:
+    """The user's choice of clusters to remove. Empty: all."""
 
     names: tuple[str, ...] = ()
     """Names or ids of clusters."""
     one_each: bool = False
     """Each name means one cluster, not all of that name."""
     expired: bool = False
-    """Only those whose --ttl is over."""
+    """Only clusters whose --ttl is over."""
 
-    def wants_network(self, found: RegionContents) -> bool:
-        """Whether the shared network is to go, if no cluster goes.
+    def wants_network(self, region: RegionContents) -> bool:
+        """Return whether to remove the shared network, unless a cluster stays.
 
-        Where there is none, also with `expired`: it has no time limit of its own, and may cost money for ever.
+        Also with `expired` if no cluster exists: the network has no time limit of its own, and may cost money for
+        ever.
         """
-        return bool(found.network) and not self.names and not (self.expired and found.clusters)
+        return bool(region.network) and not self.names and not (self.expired and region.clusters)
 
     def wants(self, cluster: FoundCluster, now: datetime) -> bool:
-        """Whether the cluster is to go."""
+        """Return whether to remove the cluster."""
         named = not self.names or cluster.name in self.names or cluster.id in self.names
         return named and (not self.expired or cluster.expired(now))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What is to be removed of one place."""
+    """The resources to remove in a place."""
 
     cloud: Cloud
     clusters: tuple[FoundCluster, ...]
@@ -63,7 +64,7 @@ class Chosen:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of it."""
+    """The result of the removals."""
 
     removed: list[str] = field(default_factory=list)
     """Ids of clusters."""
@@ -71,10 +72,10 @@ class Outcome:
     failed: list[dict[str, Any]] = field(default_factory=list)
 
 
-def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str, Any]:
-    """Look, show, ask, remove; returns the document of `reap --json`.
+def reap_all(app: App, scope: Scope, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
+    """Scan, show, ask, remove; return the document of `reap --json`.
 
-    What can't be looked at, or can't be removed, keeps nothing else: it is told, and is in the document.
+    A place that can't be scanned or emptied is reported, and blocks nothing else.
     """
     began = time.monotonic()
     now = datetime.now(UTC)
@@ -83,47 +84,48 @@ def reap_all(app: App, scope: Scope, which: Which, *, dry_run: bool) -> dict[str
         raise Usage(f"No cloud's SDK is installed beside gpuctl: `pip install {sdks}`.")
     result = scan(scope, _prices(app))
     rows = [
-        describe(cluster, now) | {"chosen": which.wants(cluster, now)}
-        for found in result.found
-        for cluster in found.contents.clusters
+        describe(cluster, now) | {"chosen": selection.wants(cluster, now)}
+        for region in result.found
+        for cluster in region.contents.clusters
     ]
     _show(app, rows, result)
-    _refuse_unknown(which, rows, result)
-    _refuse_ambiguous(which, rows)
+    _refuse_unknown(selection, rows, result)
+    _refuse_ambiguous(selection, rows)
     chosen = [
         Chosen(
-            cloud=found.cloud,
-            clusters=tuple(c for c in found.contents.clusters if which.wants(c, now)),
-            network=found.contents.network,
+            cloud=region.cloud,
+            clusters=tuple(c for c in region.contents.clusters if selection.wants(c, now)),
+            network=region.contents.network,
         )
-        for found in result.found
-        if any(which.wants(c, now) for c in found.contents.clusters) or which.wants_network(found.contents)
+        for region in result.found
+        if any(selection.wants(c, now) for c in region.contents.clusters)
+        or selection.wants_network(region.contents)
     ]
     outcome = Outcome()
     if chosen and not dry_run:
         _ask(app, chosen)
-        for one in chosen:
-            _remove(app, one, outcome)
+        for place in chosen:
+            _remove(app, place, outcome)
         if not outcome.leftovers and not outcome.failed:
             app.output.say(f"{plural(len(outcome.removed), 'cluster')} removed; results stay")
     return {
         "clusters": rows,
-        "networks": [part for found in result.found for part in found.contents.network],
+        "networks": [part for region in result.found for part in region.contents.network],
         "removed": outcome.removed,
         "leftovers": leftover_rows(outcome.leftovers),
         "failed": outcome.failed,
-        "not_looked_at": [_at(one.target) | {"reason": str(one.error)} for one in result.problems],
+        "not_looked_at": [_at(place.target) | {"reason": str(place.error)} for place in result.problems],
         "seconds": round(time.monotonic() - began, 3),
     }
 
 
 def leftover_rows(leftovers: Sequence[Leftover]) -> list[dict[str, str]]:
-    """Return what is left as `reap --json` shows it."""
+    """Return the leftovers as `reap --json` shows them."""
     return [{"kind": left.kind, "id": left.id, "reason": left.reason} for left in leftovers]
 
 
 def describe(cluster: FoundCluster, now: datetime) -> dict[str, Any]:
-    """A found cluster as `reap --json` shows it."""
+    """Return a cluster as `reap --json` shows it."""
     since, end = read_time(cluster.since), read_time(cluster.expires_at)
     cost_usd = cluster.cost_usd(now) if cluster.machines else None
     return {
@@ -153,14 +155,14 @@ def _prices(app: App) -> Callable[[Target], Price]:
     try:
         known = prices.load(app.store.home)
     except InventoryError as error:
-        # What is left running matters more than what it costs.
+        # Running machines matter more than their price.
         app.output.error(f"{error} Until then the prices are this release's.")
         known = Prices()
 
     def at(target: Target) -> Price:
         def price(shape: str) -> float | None:
-            found = known.of(shape, target.region)
-            return found.usd_per_hour if found else None
+            known_price = known.of(shape, target.region)
+            return known_price.usd_per_hour if known_price else None
 
         return price
 
@@ -168,7 +170,7 @@ def _prices(app: App) -> Callable[[Target], Price]:
 
 
 def _looked_at(result: ScanResult) -> str:
-    places = dict.fromkeys(f"{found.cloud.name} {found.cloud.target.region}" for found in result.found)
+    places = dict.fromkeys(f"{region.cloud.name} {region.cloud.target.region}" for region in result.found)
     return "in " + ", ".join(places)
 
 
@@ -179,18 +181,18 @@ def _show(app: App, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
         app.output.table(found_table(rows))
     if not rows:
         app.output.say(f"no cluster of ours {_looked_at(result)}")
-    for found in result.found:
-        if found.contents.network:
-            app.output.say(f"the shared network in {found}: {plural(len(found.contents.network), 'part')}")
-    for one in result.passed_over:
-        app.output.detail(f"not looked at: {one}")
-    for one in result.problems:
-        app.output.error(f"not looked at: {one}")
+    for region in result.found:
+        if region.contents.network:
+            app.output.say(f"the shared network in {region}: {plural(len(region.contents.network), 'part')}")
+    for place in result.passed_over:
+        app.output.detail(f"not looked at: {place}")
+    for place in result.problems:
+        app.output.error(f"not looked at: {place}")
 
 
-def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
+def _refuse_unknown(selection: Selection, rows: Sequence[dict[str, Any]], result: ScanResult) -> None:
     known = {row[key] for row in rows for key in ("cluster", "id")}
-    for name in which.names:
+    for name in selection.names:
         if name in known:
             continue
         if result.problems:
@@ -202,36 +204,36 @@ def _refuse_unknown(which: Which, rows: Sequence[dict[str, Any]], result: ScanRe
         raise Usage(f"There is no cluster {name!r} of ours {_looked_at(result)}{near} Nothing was removed.")
 
 
-def _refuse_ambiguous(which: Which, rows: Sequence[dict[str, Any]]) -> None:
+def _refuse_ambiguous(selection: Selection, rows: Sequence[dict[str, Any]]) -> None:
     """Raise Usage for a name that clusters of several people have, or where it means one, several clusters."""
-    for name in which.names:
-        same = {row["id"]: row for row in rows if row["cluster"] == name and row["id"] not in which.names}
+    for name in selection.names:
+        same = {row["id"]: row for row in rows if row["cluster"] == name and row["id"] not in selection.names}
         owners = {row["owner"] for row in same.values()}
-        if len(same) > 1 and (which.one_each or len(owners) > 1):
-            told = "\n".join(
-                f"  {one}: {row['provider']}, {row['region']}, of {row['owner'] or 'somebody'}"
-                for one, row in same.items()
+        if len(same) > 1 and (selection.one_each or len(owners) > 1):
+            listing = "\n".join(
+                f"  {cluster_id}: {row['provider']}, {row['region']}, of {row['owner'] or 'somebody'}"
+                for cluster_id, row in same.items()
             )
             raise Usage(
-                f"{len(same)} clusters are called {name}:\n{told}\nName those that you mean by id: gpuctl reap ID"
+                f"{len(same)} clusters are called {name}:\n{listing}\nName those that you mean by id: gpuctl reap ID"
             )
 
 
 def _ask(app: App, chosen: Sequence[Chosen]) -> None:
-    clusters = [cluster for one in chosen for cluster in one.clusters]
+    clusters = [cluster for place in chosen for cluster in place.clusters]
     machines = sum(len(cluster.machines) for cluster in clusters)
     hourly = [cluster.hourly_usd for cluster in clusters if cluster.machines]
     price = f", {dollars(sum(each or 0 for each in hourly))} an hour" if hourly and None not in hourly else ""
     owners = sorted({cluster.owner for cluster in clusters if cluster.owner})
     of = f" of {', '.join(owners)}" if owners else ""
-    what = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
-    question = f"Remove {what}?" if clusters else "Remove the shared network, which no cluster uses?"
+    subject = f"{plural(len(clusters), 'cluster')}{of} with {plural(machines, 'machine')}{price}"
+    question = f"Remove {subject}?" if clusters else "Remove the shared network, which no cluster uses?"
     if not app.output.confirm(question):
         raise Declined("Cancelled: nothing was removed.")
 
 
 def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
-    """Remove what was shown of one place, and no more; what goes wrong is told and kept in `outcome`."""
+    """Remove exactly what was shown of a place; report errors, and add them to `outcome`."""
     target = chosen.cloud.target
 
     def fail(error: Exception) -> None:
@@ -251,7 +253,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         clusters = [cluster for cluster in chosen.clusters if cluster.id not in busy]
         if busy and not clusters:
             return
-        # The network's locks are beside every cluster's folder.
+        # The network's locks are next to every cluster's folder.
         files = CloudState(app.store.cluster(DEFAULT_CLUSTER))
         try:
             leftovers = reap(
@@ -267,7 +269,7 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
         for left in leftovers:
             app.output.error(f"{left.kind} {left.id} is left: {left.reason}")
         outcome.leftovers += leftovers
-        for cluster in _gone(clusters, chosen.network, leftovers):
+        for cluster in _fully_removed(clusters, chosen.network, leftovers):
             outcome.removed.append(cluster.id)
             mine = folders.get(cluster.id)
             # While we waited for the lock somebody may have made another cluster of that name.
@@ -275,10 +277,10 @@ def _remove(app: App, chosen: Chosen, outcome: Outcome) -> None:
                 mine.remove()
 
 
-def _gone(
+def _fully_removed(
     clusters: Sequence[FoundCluster], network: Sequence[str], leftovers: Sequence[Leftover]
 ) -> list[FoundCluster]:
-    """The clusters of which nothing is left, as far as can be told."""
+    """Return the clusters without a known leftover."""
     left = {leftover.id for leftover in leftovers}
     of = {cluster.id: {*cluster.machines, *_ids(cluster.resources)} for cluster in clusters}
     if left - _ids(network) - set().union(*of.values()):
@@ -291,13 +293,13 @@ def _ids(parts: Sequence[str]) -> set[str]:
 
 
 def _folders_of(app: App, ids: set[str]) -> dict[str, ClusterFolder]:
-    """The folders that clusters of these ids have on this computer."""
-    found = {_id_of(folder): folder for folder in app.store.clusters()}
-    return {cluster_id: folder for cluster_id, folder in found.items() if cluster_id in ids and cluster_id}
+    """Return the folders that clusters of these ids have on this computer."""
+    folders = {_id_of(folder): folder for folder in app.store.clusters()}
+    return {cluster_id: folder for cluster_id, folder in folders.items() if cluster_id in ids and cluster_id}
 
 
 def _id_of(folder: ClusterFolder) -> str | None:
-    """None: it is no rented cluster's, or not known to be."""
+    """`None`: it is no rented cluster's, or not known to be."""
     try:
         record = CloudState(folder).load()
     except InventoryError:

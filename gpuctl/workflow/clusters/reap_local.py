@@ -8,7 +8,7 @@ from typing import Any
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
 from gpuctl.text import plural
-from gpuctl.workflow.clusters.reap import Which, describe, leftover_rows
+from gpuctl.workflow.clusters.reap import Selection, describe, leftover_rows
 from inventories.did_you_mean import did_you_mean
 from provision.local import orphans
 from provision.local.orphans import Orphan
@@ -17,24 +17,28 @@ from provision.provider import Leftover
 from provision.rented.tagged_clusters import FoundCluster
 
 
-def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
+def reap_local(app: App, selection: Selection, *, dry_run: bool) -> dict[str, Any]:
     """Find, show, ask, end; return the document of `reap --json`.
 
     Raises Usage for a name that no such cluster has.
     """
     began = time.monotonic()
-    found = orphans.find()
-    chosen = [one for one in found if not which.expired and (not which.names or one.name in which.names)]
+    clusters = orphans.find()
+    chosen = [
+        cluster
+        for cluster in clusters
+        if not selection.expired and (not selection.names or cluster.name in selection.names)
+    ]
     now = datetime.now(UTC)
-    rows = [describe(_as_found(one), now) | {"chosen": one in chosen} for one in found]
+    rows = [describe(_as_found(cluster), now) | {"chosen": cluster in chosen} for cluster in clusters]
     if rows and not app.options.json:
         from gpuctl.tables.lists import found_table
 
         app.output.table(found_table(rows))
     if not rows:
         app.output.say("no local hosts without a cluster's folder; gpuctl down ends hosts that have one")
-    if missing := set(which.names) - {one.name for one in found}:
-        near = did_you_mean(min(missing), (cluster.name for cluster in found)) or "."
+    if missing := set(selection.names) - {cluster.name for cluster in clusters}:
+        near = did_you_mean(min(missing), (cluster.name for cluster in clusters)) or "."
         raise Usage(
             f"No local hosts of a cluster {min(missing)!r} without a folder run here{near} `gpuctl down --cluster "
             f"{min(missing)}` ends hosts whose cluster has a folder."
@@ -42,13 +46,13 @@ def reap_local(app: App, which: Which, *, dry_run: bool) -> dict[str, Any]:
     removed: list[str] = []
     leftovers: list[Leftover] = []
     if chosen and not dry_run:
-        hosts = sum(len(one.hosts) for one in chosen)
+        hosts = sum(len(cluster.hosts) for cluster in chosen)
         if not app.output.confirm(f"End {plural(hosts, 'local host')} and all that runs there?"):
             raise Declined("Cancelled: nothing was ended.")
-        for one in chosen:
-            left = orphans.end(one)
+        for cluster in chosen:
+            left = orphans.end(cluster)
             leftovers += left
-            removed += [] if left else [one.cluster]
+            removed += [] if left else [cluster.cluster]
             for each in left:
                 app.output.error(f"{each.kind} {each.id} is left: {each.reason}")
         if not leftovers:

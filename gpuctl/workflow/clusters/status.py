@@ -1,4 +1,4 @@
-"""`status`: what the provider says of a cluster's machines."""
+"""`status`: the state of a cluster's machines, as the provider describes it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -31,25 +31,27 @@ UNFINISHED = "`gpuctl up` as before continues with it, `gpuctl down` removes wha
 
 
 def cost_so_far(
-    folder: ClusterFolder, now: datetime, there: Collection[Machine] | None = None
+    folder: ClusterFolder, now: datetime, alive: Collection[Machine] | None = None
 ) -> float | None:
-    """What the cluster's machines have cost since each was made, USD, by list price. None: not known.
+    """Return the cost of the cluster's machines since each was made, USD, by list price. `None`: not known.
 
-    `there`: those that have not ended, where that is known.
+    `alive`: the machines that have not ended, if known.
     """
     try:
         inventory = folder.load()
-        if there is None:
+        if alive is None:
             return cost_of(inventory, None, now)
-        ids = {machine.id for machine in there}
-        gone = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
-        return cost_of(replace(inventory, machines=tuple(gone)), ending_of(folder, inventory.provider), now)
+        ids = {machine.id for machine in alive}
+        machines = [m if m.id in ids else replace(m, state="gone") for m in inventory.machines]
+        return cost_of(
+            replace(inventory, machines=tuple(machines)), ending_of(folder, inventory.provider), now
+        )
     except InventoryError:
         return None
 
 
 def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> float | None:
-    """What the machines have cost, USD: those that are gone at most until `expires_at`. None: not known."""
+    """Return the cost of the machines, USD; deleted ones cost at most until `expires_at`. `None`: not known."""
     each_usd = None
     if inventory.hourly_usd is not None and inventory.machines:
         each_usd = inventory.hourly_usd / len(inventory.machines)
@@ -70,7 +72,7 @@ def cost_of(inventory: Inventory, expires_at: str | None, now: datetime) -> floa
 
 
 def hourly_of(inventory: Inventory) -> float | None:
-    """Return the price of an hour, USD, without machines that are gone or stopped without a bill. None: not known."""
+    """Return the hourly price, USD, without machines that are gone or stopped without a bill. `None`: not known."""
     billed = sum(machine.state != "gone" for machine in inventory.machines) - len(
         stopped_without_bill(inventory)
     )
@@ -90,7 +92,7 @@ def stopped_without_bill(inventory: Inventory) -> tuple[Machine, ...]:
 
 
 def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
-    """The cluster as its provider tells of it now, with age, cost so far and unfinished runs."""
+    """Return the cluster's state from its provider, with age, cost so far and unfinished runs."""
     inventory = inventory_now(folder, app.output.say)
     if left := start_cut_off(folder):
         app.output.say(left)
@@ -106,7 +108,7 @@ def status_of(app: App, folder: ClusterFolder) -> ClusterStatus:
 def guards_of(
     folder: ClusterFolder, inventory: Inventory, say: Callable[[str], None]
 ) -> tuple[EndGuard, ...] | None:
-    """Return the mechanisms that end the machines. None: the cloud could not be asked, and `say` gets the reason."""
+    """Return the mechanisms that end the machines. `None`: the cloud did not answer; `say` gets the reason."""
     try:
         return ends_of(folder, load(inventory.provider, folder), inventory.machines)
     except ProvisionError as error:
@@ -115,17 +117,16 @@ def guards_of(
 
 
 def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory:
-    """The cluster, with its machines as the provider tells of them now.
+    """Return the inventory with the machines as the provider describes them now.
 
-    Machines that the provider knows and the inventory does not are shown, too: an `up` that was killed
-    made them.
+    Machines that only the provider knows are included: an `up` that was killed made them.
     """
     from provision.rented.provider import CloudProvider
 
     inventory = _unfinished_up(folder, say) or load_inventory(folder, empty=True)
     provider = load(inventory.provider, folder)
     if isinstance(provider, CloudProvider):
-        # One question for all of them, however many there are.
+        # A single request for all machines.
         machines = with_found(inventory.machines, provider.find(), provider.states())
         if strays := provider.strays():
             say(
@@ -144,17 +145,17 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
 def _refreshed(
     provider: Provider, machines: Sequence[Machine], say: Callable[[str], None]
 ) -> tuple[Machine, ...]:
-    """Each as the provider tells of it; unknown where what tells does not answer us, which is said."""
+    """Return each machine as the provider describes it; unknown if its API does not answer, which is reported."""
     outcomes = fan_out(provider.refresh, {machine.name: machine for machine in machines})
-    unheard = {outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, UNHEARD)}
-    for why in dict.fromkeys(unheard.values()):
+    silent = {outcome.node: str(outcome.error) for outcome in outcomes if isinstance(outcome.error, UNHEARD)}
+    for why in dict.fromkeys(silent.values()):
         say(why)
-    told = values([outcome for outcome in outcomes if outcome.node not in unheard])
-    return tuple(told.get(machine.name) or replace(machine, state="unknown") for machine in machines)
+    refreshed = values([outcome for outcome in outcomes if outcome.node not in silent])
+    return tuple(refreshed.get(machine.name) or replace(machine, state="unknown") for machine in machines)
 
 
 def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> float | None:
-    """What so many machines of the cluster cost an hour: what its inventory lacks is billed, too."""
+    """Return the hourly price of `count` machines: machines that the inventory lacks are billed, too."""
     known = len(inventory.machines)
     if count == known:
         return inventory.hourly_usd
@@ -165,7 +166,7 @@ def _price_of_all(folder: ClusterFolder, inventory: Inventory, count: int) -> fl
 
 
 def _list_price(folder: ClusterFolder, inventory: Inventory) -> float | None:
-    """Of one machine, USD an hour on demand. None: not known, as of spot machines."""
+    """Return the on-demand price of a machine, USD an hour. `None`: not known, or a spot machine."""
     record = CloudState(folder).load() if inventory.provider in RENTED else None
     if record is None or record.spot:
         return None
@@ -183,7 +184,7 @@ def describe(
     now: datetime,
     guards: tuple[EndGuard, ...] | None,
 ) -> ClusterStatus:
-    """A cluster as `status --json` shows it; `runs` are those of it that are not over."""
+    """Return a cluster as `status --json` shows it; `runs` are its unfinished ones."""
     age_s = (now - datetime.fromisoformat(inventory.created_at)).total_seconds()
     expires_at = ending_of(folder, inventory.provider, guards)
     return ClusterStatus(
@@ -203,14 +204,14 @@ def describe(
 
 
 def with_found(
-    known: Sequence[Machine], found: Sequence[Machine], states: Mapping[str, MachineState]
+    known: Sequence[Machine], listed: Sequence[Machine], states: Mapping[str, MachineState]
 ) -> tuple[Machine, ...]:
-    """The known machines with their state now, and those that were found besides, by rank.
+    """Return the known machines with their current state, and the newly listed ones, by rank.
 
-    `states` are of all that the cloud lists, by id. What it does not list is not known to be gone: lists
-    lag behind, and forget what has ended long ago.
+    `states` are of all machines that the cloud lists, by id. A machine that it does not list is not known to be
+    deleted: lists lag behind, and omit machines that ended long ago.
     """
-    now = {machine.id: machine for machine in found}
+    now = {machine.id: machine for machine in listed}
     current = [
         replace(
             machine,
@@ -220,12 +221,12 @@ def with_found(
         for machine in known
     ]
     ids = {machine.id for machine in known}
-    more = [machine for machine in found if machine.id not in ids]
+    more = [machine for machine in listed if machine.id not in ids]
     return tuple(sorted((*current, *more), key=lambda machine: machine.rank))
 
 
 def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Inventory | None:
-    """The cluster of a first `up` that was killed, which is not in any inventory yet."""
+    """Return the cluster of a first `up` that was killed, and so is in no inventory yet."""
     name = None if folder.exists() else provider_name(folder)
     if name is None:
         return None
@@ -244,9 +245,10 @@ def _unfinished_up(folder: ClusterFolder, say: Callable[[str], None]) -> Invento
 
 
 def ending_of(folder: ClusterFolder, provider: str, guards: Sequence[EndGuard] | None = None) -> str | None:
-    """Return the time at which the bill of the machines ends, ISO 8601, UTC. None: nothing ends it, or not for sure.
+    """Return the time at which the bill of the machines ends, ISO 8601, UTC. `None`: nothing ends it, or not for
+    sure.
 
-    `guards`: the mechanisms as the cloud describes them. Empty or None: nobody asked, so it is the planned time.
+    `guards`: the mechanisms as the cloud describes them. Empty or `None`: nobody asked, so it is the planned time.
     """
     record = CloudState(folder).load() if provider in RENTED else None
     if record is None:

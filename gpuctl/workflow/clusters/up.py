@@ -12,7 +12,7 @@ from gpuctl.errors import Attention, Declined, Failed, Usage
 from gpuctl.json_documents import SetUp, UpResult
 from gpuctl.text import plural
 from gpuctl.workflow.clusters import up_plan
-from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, taken
+from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import let_go
@@ -46,7 +46,7 @@ from provision.rented.planning.caller_address import AddressUnknown
 
 @dataclass(frozen=True, kw_only=True)
 class HostKeys:
-    """Where the host keys of machines come from that exist already."""
+    """Source of the host keys of existing machines."""
 
     files: tuple[Path, ...]
     accept_new: bool
@@ -61,15 +61,14 @@ def up(
     boot_timeout_s: float | None = None,
     for_run: bool = False,
 ) -> UpResult:
-    """Bring the cluster to what is asked for.
+    """Make the cluster as requested.
 
-    `wait`: also connect to the machines; without it, that is left to the first command that needs them.
-    `for_run`: the machines are a run's: a person agreed to them before, and the caller ends what can't be used.
-    `boot_timeout_s`: how long rented machines may take to boot; None: BOOT_TIMEOUT_S. Raises Attention where machines
-    are there that can't be used yet.
+    `wait`: also connect to the machines; otherwise the first command that needs them does. `for_run`: the machines
+    are a run's: a person agreed to them before, and the caller ends unusable ones. `boot_timeout_s`: limit for the
+    boot of rented machines; `None`: BOOT_TIMEOUT_S. Raises Attention for machines that exist but can't be used yet.
     """
     began = passed_s()
-    spec = taken(spec)
+    spec = resolve_shape(spec)
     folder = app.store.cluster(spec.cluster)
     provider, spec = _provider(app, folder, spec, boot_timeout_s)
     with folder.lock("up", on_wait=app.output.say):
@@ -129,7 +128,7 @@ def up(
 def _ends(
     app: App, folder: ClusterFolder, provider: Provider, inventory: Inventory
 ) -> tuple[EndGuard, ...] | None:
-    """Return the mechanisms that end the machines, and warn where none ends their bill. None: not known."""
+    """Return the mechanisms that end the machines, and warn if no mechanism ends their bill. `None`: not known."""
     try:
         ends = ends_of(folder, provider, inventory.machines)
     except ProvisionError as error:
@@ -146,11 +145,8 @@ def _ends(
 
 
 def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[Plan, Setup, str]:
-    """What `up` would do, and what the machines would run once.
-
-    Third: why the account was not asked, where it could not be, else an empty text.
-    """
-    spec = taken(spec)
+    """Return the plan of `up`, the setup of the machines, and why the account was not asked (empty: it was)."""
+    spec = resolve_shape(spec)
     folder = folder_to_plan(app, app.store.cluster(spec.cluster), spec)
     provider, spec = _provider(app, folder, replace(spec, cluster=folder.name), boot_timeout_s)
     planned, unasked = _plan_or_outline(provider, spec, _inventory(folder))
@@ -160,7 +156,7 @@ def plan(app: App, spec: Spec, *, boot_timeout_s: float | None = None) -> tuple[
 def _provider(
     app: App, folder: ClusterFolder, spec: Spec, boot_timeout_s: float | None
 ) -> tuple[Provider, Spec]:
-    """The provider that the spec means, and the spec as it is given to it."""
+    """Return the spec's provider, and the spec to pass to it."""
     provider = choose_provider(folder, spec)
     if boot_timeout_s is not None and not provider.billed:
         raise InvalidInput(
@@ -172,7 +168,7 @@ def _provider(
 
 
 def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> str:
-    """What `up` did, in a clause."""
+    """Return the changes of an `up`, in a clause."""
     cluster, count = inventory.cluster, plural(len(inventory.machines), "machine")
     replaced = sum(1 for machine in plan.create if machine.replaces)
     new = len(plan.create) - replaced
@@ -181,10 +177,10 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
     if before is not None:
         planned = {machine.name for machine in plan.create}
         had = {(machine.host, machine.port): machine for machine in before.machines}
-        kept = [machine for machine in inventory.machines if machine.name not in planned]
-        added = sum(1 for machine in kept if (machine.host, machine.port) not in had)
+        unplanned = [machine for machine in inventory.machines if machine.name not in planned]
+        added = sum(1 for machine in unplanned if (machine.host, machine.port) not in had)
         parts += [f"{added} added"] * bool(added)
-        pairs = [(had[m.host, m.port], m) for m in kept if (m.host, m.port) in had]
+        pairs = [(had[m.host, m.port], m) for m in unplanned if (m.host, m.port) in had]
         if any(old.python != now.python for old, now in pairs):
             parts.append("another interpreter")
         same = all(replace(now, state=old.state, gpus=old.gpus) == old for old, now in pairs)
@@ -194,9 +190,9 @@ def what_changed(plan: Plan, before: Inventory | None, inventory: Inventory) -> 
 
 
 def _setup_of(app: App, folder: ClusterFolder, plan: Plan) -> Setup:
-    """What the machines of a plan have to run. Raises BadFabfile."""
-    asked = plan.spec.setup
-    steps = setup_steps(folder) if asked is None else asked
+    """Return the setup for the machines of a plan. Raises BadFabfile."""
+    requested = plan.spec.setup
+    steps = setup_steps(folder) if requested is None else requested
     return plan_setup(app, folder, steps, [machine.name for machine in plan.create], plan.keep)
 
 
@@ -210,14 +206,14 @@ def _refuse_to_end_runs(app: App, folder: ClusterFolder, plan: Plan, before: Inv
 
 
 def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
-    """Machines that cost money are made only after a yes, which accepts the terms of their image as well.
+    """Ask for a yes to the price, which also accepts the terms of the machines' image.
 
-    Returns the plan as it was accepted. Raises AddressUnknown where it leaves open who may reach SSH.
+    Returns the plan as accepted. Raises AddressUnknown if the addresses with access to SSH are not known.
     """
     if plan.ssh_unknown:
         raise AddressUnknown(plan.ssh_unknown)
     if not plan.changes or plan.free or app.options.yes:
-        for note in up_plan.unasked(plan):
+        for note in up_plan.standing_notes(plan):
             _say(app, f"note: {note}")
     else:
         app.output.table(up_plan.drawn(plan, setup), aside=True)
@@ -229,7 +225,7 @@ def _ask(app: App, plan: Plan, setup: Setup) -> Plan:
 
 
 def _plan_or_outline(provider: Provider, spec: Spec, current: Inventory | None) -> tuple[Plan, str]:
-    """The plan; where the account can't be asked, what would be made if nothing were there, and why that is so."""
+    """Return the plan. If the account can't be asked: the plan for an empty account, and the reason."""
     from provision.rented.managed_kubernetes.provider import ManagedKubernetes
     from provision.rented.provider import CloudProvider
 
@@ -250,7 +246,7 @@ def _inventory(folder: ClusterFolder) -> Inventory | None:
 
 
 def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> None:
-    """Remove what a first `up` left that failed, unless there are machines."""
+    """Remove the remains of a first `up` that failed, unless machines exist."""
     if folder.exists():
         return
     begun = folder.journal.path.exists()
@@ -259,11 +255,11 @@ def _forget_if_empty(app: App, folder: ClusterFolder, provider: Provider) -> Non
     if begun:
         say("removing what was begun …")
         try:
-            if there := provider.find():
+            if machines := provider.find():
                 say(
-                    f"{plural(len(there), 'machine')} are there: `gpuctl up` goes on, `gpuctl down` removes them"
+                    f"{plural(len(machines), 'machine')} are there: `gpuctl up` goes on, `gpuctl down` removes them"
                 )
-            left = bool(there or provider.destroy(app.output.say))
+            left = bool(machines or provider.destroy(app.output.say))
         except ProvisionError as error:
             left = True
             app.output.error(f"{error} `gpuctl down --cluster {folder.name}` looks again.")
@@ -286,18 +282,17 @@ def _create(
     boot_timeout_s: float | None,
     for_run: bool,
 ) -> tuple[Inventory, list[SetUp], str]:
-    """Carry the plan out. Machines that were made are in the inventory before they are reached; others
-    come into it once they have been reached. `boot_timeout_s` is None where nobody waits for them.
+    """Carry out the plan. Machines made by it are in the inventory before they are reached; others only after that.
 
-    Returns the cluster, what came of the setup on machines that had yet to run it, and what is wrong with those that
-    can't be used yet: an empty text where all can. `for_run`: as of `up`.
+    `boot_timeout_s` is `None` if the command does not wait for them. Returns the cluster, the results of the setup,
+    and the problem with machines that can't be used yet (empty: all can). `for_run`: as of `up`.
     """
     folder.journal.append("up", provider=plan.provider, create=[machine.name for machine in plan.create])
     if setup.steps != setup_steps(folder):
         folder.journal.append(SETUP, steps=setup.steps)
     if plan.changes:
         price = "" if plan.free else f" ({up_plan.run_price(plan) if for_run else up_plan.price(plan)})"
-        _say(app, f"{up_plan.what_is_done(plan)} with {plan.provider}{price} …")
+        _say(app, f"{up_plan.progress_text(plan)} with {plan.provider}{price} …")
     machines = provider.create(plan, folder.journal, app.output.say)
     # Machines that the provider itself knows are ours to end, also where the inventory was lost.
     ours = plan.changes or (before is None and bool(provider.find()))
@@ -319,7 +314,7 @@ def _create(
     if provider.ends_machines:
         folder.journal.append(SETTLED, ended=len(plan.end))
     if boot_timeout_s is None or not inventory.machines:
-        _tell_what_waits(app, plan, setup)
+        _note_postponed_setup(app, plan, setup)
         return _keep(app, folder, before, inventory, ended=provider.ends_machines), [], ""
     boot = Boot(
         timeout_s=boot_timeout_s,
@@ -342,13 +337,13 @@ def _create(
         if before is not None and not ours:
             pin_host_keys(folder, before.machines)
         raise
-    kept = _keep(app, folder, before, inventory, ended=provider.ends_machines)
-    done, wrong, way_on = _set_up(app, folder, kept, reached, setup, billed=provider.billed)
-    return kept, done, "\n".join(wrong if for_run else (*wrong, *way_on))
+    saved = _keep(app, folder, before, inventory, ended=provider.ends_machines)
+    done, wrong, hints = _set_up(app, folder, saved, reached, setup, billed=provider.billed)
+    return saved, done, "\n".join(wrong if for_run else (*wrong, *hints))
 
 
-def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
-    """Say what a machine lacks for which nobody waits."""
+def _note_postponed_setup(app: App, plan: Plan, setup: Setup) -> None:
+    """Note the parts of a machine's setup that the command does not wait for."""
     if plan.create and plan.driver is not None and plan.driver.source == "install":
         _say(app, "note: the GPUs' driver is not installed yet; `gpuctl up` without --no-wait does that.")
     if setup.machines:
@@ -358,21 +353,21 @@ def _tell_what_waits(app: App, plan: Plan, setup: Setup) -> None:
 def _set_up(
     app: App, folder: ClusterFolder, inventory: Inventory, reached: Reached, setup: Setup, *, billed: bool
 ) -> tuple[list[SetUp], list[str], list[str]]:
-    """Run the setup where it has not run, and call the machines ready.
+    """Run the setup on machines that lack it, and record which machines are ready.
 
-    Returns what came of it, what is wrong with those that are not ready, and how to go on.
+    Returns the results, the problems of the other machines, and the hints for the user.
     """
     usable = [machine for machine in inventory.machines if machine.name not in reached.problems]
     done = set_up(app, folder, usable, setup)
-    failed = [one for one in done if one.status != "done"]
-    names = {one.node for one in failed}
+    failed = [result for result in done if result.status != "done"]
+    names = {result.node for result in failed}
     folder.journal.append(READY, machines=[machine.id for machine in usable if machine.name not in names])
     wrong = [without_gpus(inventory, reached)] if reached.problems else []
-    way_on = [how_to_have_gpus(inventory, reached, billed=billed)] if reached.problems else []
+    hints = [how_to_have_gpus(inventory, reached, billed=billed)] if reached.problems else []
     if failed:
-        wrong += [one.told() for one in failed]
-        way_on += [how_to_go_on(inventory, failed, billed=billed)]
-    return done, wrong, way_on
+        wrong += [result.told() for result in failed]
+        hints += [how_to_go_on(inventory, failed, billed=billed)]
+    return done, wrong, hints
 
 
 def _keep(
@@ -382,7 +377,7 @@ def _keep(
     if inventory != before:
         if before is not None:
             if not ended:
-                _tell_of_runs_that_leave(app, folder, before, inventory)
+                _note_runs_that_leave(app, folder, before, inventory)
                 _end_daemons_that_leave(app, folder, before, inventory)
             let_go(app, folder, before, inventory, ended=ended)
         save_inventory(folder, inventory)
@@ -390,15 +385,13 @@ def _keep(
 
 
 def _leaving(before: Inventory, inventory: Inventory) -> dict[str, Machine]:
-    """The machines that are the cluster's no more, by name; what counts is the address."""
+    """Return the machines that leave the cluster, by name; their addresses are compared."""
     stay = {(machine.host, machine.port) for machine in inventory.machines}
     return {m.name: m for m in before.machines if (m.host, m.port) not in stay}
 
 
-def _tell_of_runs_that_leave(
-    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory
-) -> None:
-    """Say which runs may be at work on machines that stay with their owner, where nobody finds them any more."""
+def _note_runs_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
+    """Note the runs that may be active on machines that leave the cluster, but stay with their owner."""
     leave = _leaving(before, inventory)
     if before.provider != "hosts" or not leave:
         return
@@ -413,15 +406,16 @@ def _tell_of_runs_that_leave(
 
 def _end_daemons_that_leave(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory) -> None:
     """End launchers' daemons on the machines that stay with their owner, and are the cluster's no more."""
-    for one in end_daemons(folder, _leaving(before, inventory)):
-        if one.problem is not None:
-            app.output.say(f"note: {one.node}: {one.problem}")
+    for daemon in end_daemons(folder, _leaving(before, inventory)):
+        if daemon.problem is not None:
+            app.output.say(f"note: {daemon.node}: {daemon.problem}")
 
 
 def pin_all(machines: Sequence[Machine], before: Inventory | None, trust: HostKeys) -> list[Machine]:
-    """The machines with their host keys. A key that the cluster has pinned stays, by address.
+    """Return the machines with their host keys; a key that the cluster has pinned stays, by address.
 
-    Raises HostKeyRejected where no key is known, where the known_hosts files have another one, or revoke it.
+    Raises HostKeyRejected for a host without a known key, and if the known_hosts files have another key, or revoke
+    it.
     """
     from remote.errors import HostKeyRejected
     from remote.transport import host_keys, known_hosts

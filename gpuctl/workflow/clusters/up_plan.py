@@ -1,7 +1,7 @@
-"""The plan of `up`, for people and as JSON. Pure; imports rich where it draws.
+"""The plan of `up`, for people and as JSON. Pure; imports rich to draw.
 
-Prices are list prices of everything that is billed by the hour, machines, disks, addresses and NAT gateways
-together. What is not known is shown as such, and null in JSON.
+Prices are list prices of everything that is billed by the hour, machines, disks, addresses and NAT gateways together.
+An unknown price is shown as such, and is null in JSON.
 """
 
 import json
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SAMPLE_S = 3 * 3600.0
-"""The cost of so long is shown where they live as long: it tells plans apart that end at different times."""
+"""Time whose cost is shown if machines live at least as long: a common measure of plans that end at different times.
+"""
 
 NOUNS = {
     "instance": "machine",
@@ -38,7 +39,7 @@ COUNTED = ("instance", "boot-volume", "public-address", "host", "pod", "role")
 
 
 def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
-    """The plan for people: a line a resource, then what goes for all of them, the price last."""
+    """Return the plan for people: a line a resource, then the facts about all machines, the price last."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -59,8 +60,8 @@ def drawn(plan: Plan, setup: Setup = NO_SETUP) -> "RenderableType":
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     notes = [("note", note, "") for note in plan.notes]
-    for label, said, style in (*_facts(plan), *_setup(setup), *notes, *_price_rows(plan)):
-        facts.add_row(Text(label, "dim"), Text(clean(said), style))
+    for label, text, style in (*_facts(plan), *_setup(setup), *notes, *_price_rows(plan)):
+        facts.add_row(Text(label, "dim"), Text(clean(text), style))
     parts += [facts]
     if not plan.changes and not plan.requests:
         parts.append(Text("nothing to create: the machines are as asked for"))
@@ -71,13 +72,13 @@ def _cells(resource: PlannedResource) -> tuple[str, str, str]:
     noun = NOUNS.get(resource.kind, resource.kind.replace("-", " "))
     if resource.kind in COUNTED:
         noun = plural(resource.count, noun)
-    what = ", ".join(part for part in (resource.name, resource.detail) if part)
+    text = ", ".join(part for part in (resource.name, resource.detail) if part)
     usd = resource.hourly_usd
-    return noun, what, "" if usd == 0 else _money(usd)
+    return noun, text, "" if usd == 0 else _money(usd)
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Label, text and style of what goes for all machines."""
+    """Yield label, text and style of the facts about all machines."""
     yield from _boots_from(plan)
     if plan.ssh_cidrs:
         port = "" if plan.ssh_port == 22 else f", port {plan.ssh_port}"
@@ -86,8 +87,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str, str]]:
         if plan.provider in KUBERNETES:
             yield "access", f"to the API server from {cidrs}{unknown if plan.ssh_unknown else ''}", ""
         else:
-            how = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
-            yield "SSH", f"from {cidrs}{port}{how}", ""
+            note = unknown if plan.ssh_unknown else ", with a key of the cluster's own"
+            yield "SSH", f"from {cidrs}{port}{note}", ""
     if plan.free:
         return
     if plan.until_s is None:
@@ -107,14 +108,14 @@ def _nothing_ends(plan: Plan) -> str:
 
 
 def _setup(setup: Setup) -> Iterator[tuple[str, str, str]]:
-    """As `_facts`, of what machines run once."""
+    """Yield rows, as `_facts`, of the setup that machines run once."""
     if setup.steps and setup.machines:
         yield "setup", f"once on {setup.where}:", ""
         yield from (("", f"{number}. {step}", "") for number, step in enumerate(setup.steps, 1))
 
 
 def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """As `_facts`, of the image: which, why, whose driver, and on what terms."""
+    """Yield rows, as `_facts`, of the image: its name and reason, its driver, its terms."""
     if plan.image is not None:
         yield "image", f"{plan.image} ({plan.image_why})" if plan.image_why else plan.image, ""
         yield "driver", _driver(plan), ""
@@ -123,7 +124,7 @@ def _boots_from(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """As `_facts`, of the price: what a person looks for comes last."""
+    """Yield rows, as `_facts`, of the price."""
     if plan.free:
         yield "price", "free", "bold"
         return
@@ -152,7 +153,7 @@ def _price_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def driver_clause(driver: DriverPlan) -> str:
-    """Where the GPUs' driver comes from, in a clause."""
+    """Return the source of the GPUs' driver, in a clause."""
     if driver.source == "install":
         branch = f"branch {driver.version}" if driver.version else "the newest branch that fits"
         return f"installed on the machines: Ubuntu's packages, {branch}"
@@ -162,8 +163,8 @@ def driver_clause(driver: DriverPlan) -> str:
 def _terms(terms: Terms, *, accepted: bool) -> str:
     if terms.links:
         return f"of {terms.name}, accepted{'' if accepted else ' with a yes'}: {' '.join(terms.links)}"
-    how = "accepted" if accepted else "which --accept-terms accepts, or a yes on a terminal"
-    return f"of {terms.name}, {how}; the account shows where they are"
+    acceptance = "accepted" if accepted else "which --accept-terms accepts, or a yes on a terminal"
+    return f"of {terms.name}, {acceptance}; the account shows where they are"
 
 
 def _driver(plan: Plan) -> str:
@@ -172,17 +173,17 @@ def _driver(plan: Plan) -> str:
     if plan.driver.source == "none" and plan.spec.driver == "none" and plan.image:
         system = system_of(plan.image)
         if system.brings_driver or not system.ubuntu:
-            own = "the image's own" if system.brings_driver else "the image's own, if it has one"
-            return f"{own}, not checked (--driver none)"
+            source = "the image's own" if system.brings_driver else "the image's own, if it has one"
+            return f"{source}, not checked (--driver none)"
     return driver_clause(plan.driver)
 
 
-def unasked(plan: Plan) -> Iterator[str]:
-    """What has to be said of a plan also where nobody is asked."""
+def standing_notes(plan: Plan) -> Iterator[str]:
+    """Yield the notes that a plan needs even without a question to the user."""
     yield from plan.notes
     if plan.free or not plan.create:
         return
-    yield from (f"{label}: {said}" for label, said, _ in _boots_from(plan))
+    yield from (f"{label}: {text}" for label, text, _ in _boots_from(plan))
     if plan.until_s is None:
         yield _nothing_ends(plan)
     elif not plan.ttl_ends_bill:
@@ -196,42 +197,44 @@ def costs(plan: Plan) -> str:
     if known is None:
         command = refresh_command(plan.provider, plan.region)
         return f"not known: `{command}` asks for it" if command else "not known"
-    most = "at most " if hourly_usd is None else ""
+    prefix = "at most " if hourly_usd is None else ""
     ends_s = DAY_S if plan.until_s is None else plan.until_s
     until = " until they end" if plan.ttl_ends_bill else ""
     end = "a day" if plan.until_s is None else f"for the {span(ends_s)}{until}"
     spans = {SAMPLE_S: f"for {span(SAMPLE_S)}"} if ends_s >= SAMPLE_S else {}
     spans[ends_s] = end
-    said = [f"{most}{dollars(known)} an hour"]
+    texts = [f"{prefix}{dollars(known)} an hour"]
     for seconds in sorted(spans):
         billed_s = max(seconds, plan.least_billed_s)
-        said.append(f"{dollars(known * billed_s / 3600)} {spans[seconds]}")
-    return " · ".join(said)
+        texts.append(f"{dollars(known * billed_s / 3600)} {spans[seconds]}")
+    return " · ".join(texts)
 
 
 def price(plan: Plan) -> str:
     """`$8.02 an hour, $32.09 until they end`: of all machines, in a clause."""
     hourly_usd = plan.hourly_usd
-    most = ""
+    prefix = ""
     if hourly_usd is None:
-        hourly_usd, most = plan.price.most_hourly_usd, "at most "
+        hourly_usd, prefix = plan.price.most_hourly_usd, "at most "
     if hourly_usd is None:
         return "price not known" + (", and nothing ends them" if plan.until_s is None else "")
     if plan.until_s is None:
-        return f"{most}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
+        return (
+            f"{prefix}{dollars(hourly_usd)} an hour, {dollars(hourly_usd * 24)} a day, and nothing ends them"
+        )
     total = dollars(hourly_usd * max(plan.until_s, plan.least_billed_s) / 3600)
     until = "until they end" if plan.ttl_ends_bill else f"for {span(plan.until_s)}, and nothing ends them"
-    return f"{most}{dollars(hourly_usd)} an hour, {total} {until}"
+    return f"{prefix}{dollars(hourly_usd)} an hour, {total} {until}"
 
 
 def run_price(plan: Plan) -> str:
-    """As `price`, where machines are made for a run, or ended after it."""
+    """Return the price of machines that are made for a run, or ended after it."""
     usd = plan.hourly_usd
     hourly = "price not known" if usd is None else f"{dollars(usd)} an hour in all"
     return f"{hourly}, until the run is over" if plan.create else hourly
 
 
-def what_is_done(plan: Plan) -> str:
+def progress_text(plan: Plan) -> str:
     """`creating 2 machines`, `creating a control plane`, `ending 2 machines`."""
     made = [plural(len(plan.create), "machine")] * bool(plan.create)
     made += ["a control plane"] * plan.makes_control_plane
@@ -240,7 +243,7 @@ def what_is_done(plan: Plan) -> str:
 
 
 def question(plan: Plan) -> str:
-    """What a person is asked before anything that costs money is made."""
+    """Return the question to the user before anything billed is made."""
     count = len(plan.create) + len(plan.keep)
     whole = f"{count} in all: " if plan.keep else ""
     nothing = "a control plane" if plan.makes_control_plane else plural(0, "machine")
@@ -254,21 +257,21 @@ def question(plan: Plan) -> str:
 
 
 def requests_text(plan: Plan) -> str:
-    """The requests, one line each: the operation and its body as JSON."""
+    """Return the requests, one line each: the operation and its body as JSON."""
     lines = [
         f"{request.operation} {json.dumps(request.body, ensure_ascii=False)}" for request in plan.requests
     ]
     return "\n".join(["", plural(len(lines), "request"), *lines])
 
 
-def document(plan: Plan, setup: Setup = NO_SETUP, *, asked: bool = True) -> UpPlan:
-    """The plan as `up --dry-run --json` shows it. `asked`: whether the account could be asked what is there."""
+def document(plan: Plan, setup: Setup = NO_SETUP, *, account_asked: bool = True) -> UpPlan:
+    """Return the plan as `up --dry-run --json` shows it. `account_asked`: the account's resources are known."""
     ssh = SshAccess(cidrs=plan.ssh_cidrs, port=plan.ssh_port, unknown=plan.ssh_unknown or None)
     return UpPlan(
         cluster=plan.spec.cluster,
         provider=plan.provider,
         region=plan.region,
-        account_asked=asked,
+        account_asked=account_asked,
         create=plan.create,
         keep=tuple(machine.public() for machine in plan.keep),
         end=plan.end,

@@ -58,13 +58,13 @@ def run_machines(
     if limits is None:
         yield results.append
         return
-    count = nnodes or limits.most
-    if (min_nodes or count) > limits.most:
+    count = nnodes or limits.max
+    if (min_nodes or count) > limits.max:
         raise Usage(
-            f"--nnodes {min_nodes or count} is not possible: the cluster {folder.name} has {limits.most} at "
-            f"most. For more: gpuctl up --min {limits.least} --max {min_nodes or count}"
+            f"--nnodes {min_nodes or count} is not possible: the cluster {folder.name} has {limits.max} at "
+            f"most. For more: gpuctl up --min {limits.min} --max {min_nodes or count}"
         )
-    count = min(count, limits.most)
+    count = min(count, limits.max)
     with folder.claim_machines(command):
         inventory = load_inventory(folder, empty=True)
         had = len(inventory.machines)
@@ -74,7 +74,7 @@ def run_machines(
             if run.going_on
             for part in run.folder.load_run().nodes
         }
-        count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.most)
+        count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.max)
         if had < count:
             check(inventory)
         runs = len(app.store.runs(folder.name))
@@ -90,7 +90,7 @@ def run_machines(
                     if launched:
                         _end_idle(app, folder)
                     elif had < count:
-                        _end(app, folder, max(had, limits.least))
+                        _end(app, folder, max(had, limits.min))
                 except (GpuctlError, OSError) as second:
                     app.output.error(str(second))
             raise error
@@ -137,9 +137,9 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
     limits = limits_of(folder, inventory)
     if limits is None:
         return
-    if len(inventory.machines) <= limits.least:
+    if len(inventory.machines) <= limits.min:
         if has_cut_off_start(folder):
-            _end(app, folder, limits.least)
+            _end(app, folder, limits.min)
         return
     if why := _why_they_stay(app, folder):
         price = (
@@ -148,7 +148,7 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
         count = len(inventory.machines)
         app.output.say(f"{plural(count, 'machine')} stay{'s' * (count == 1)}{price}: {why} {HOW_TO_END}.")
         return
-    _end(app, folder, limits.least)
+    _end(app, folder, limits.min)
 
 
 def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> None:

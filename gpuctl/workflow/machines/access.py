@@ -49,7 +49,7 @@ def machine_of(inventory: Inventory, node: str) -> Machine:
 
 
 def chosen(app: App, node: str | None) -> tuple[Machine, ...]:
-    """The machine with a node rank, or of a name; with None all of the cluster."""
+    """The machine with a node rank, or of a name; with `None` all of the cluster."""
     inventory = load_inventory(app.store.cluster(app.options.cluster))
     return inventory.machines if node is None else (machine_of(inventory, node),)
 
@@ -176,7 +176,7 @@ def push(
 ) -> list[Pushed]:
     """Copy a file or folder, all of it, into `destination` on the nodes. `allow_large`: of any size.
 
-    None: into the place that it has in the copy of the current folder's project.
+    `None`: into the place that it has in the copy of the current folder's project.
     """
     from remote.fanout import fan_out, values
     from remote.files.sync import sync

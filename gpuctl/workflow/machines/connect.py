@@ -61,7 +61,7 @@ def connected(
 ) -> Iterator[Mapping[str, "Node"]]:
     """One open connection a machine, made all at once, by name; closed at the end.
 
-    `at_least`: where as many answer, the others are left out, and `say` gets why. None: all have to.
+    `at_least`: where as many answer, the others are left out, and `say` gets why. `None`: all have to.
     """
     from remote.errors import AuthenticationFailed, RemoteError, Unreachable
     from remote.fanout import values

@@ -20,7 +20,7 @@ class Ended:
 
     @property
     def problem(self) -> str | None:
-        """A sentence on why they may still run; None where they have ended."""
+        """A sentence on why they may still run; `None` where they have ended."""
         if self.error is None:
             return None
         return f"{launcher_of(self.launcher).title} may still run there: {self.error}"

@@ -186,9 +186,9 @@ class Work:
         show: "Callable[[Machine], ShowLine] | None",
         timeout_s: float | None = None,
     ) -> None:
-        """`out`: where what is printed here goes. `show`: gets a machine's lines; None: they are in its document.
+        """`out`: where what is printed here goes. `show`: gets a machine's lines; `None`: they are in its document.
 
-        `timeout_s`: for each command of a task on a machine; None: a person waits for it.
+        `timeout_s`: for each command of a task on a machine; `None`: a person waits for it.
         """
         self._app = app
         self._fabfile = fabfile
@@ -236,7 +236,7 @@ class Work:
         return _document(box.machine, value, error, said, unknown=unknown)
 
     def _why(self, raised: BaseException, box: "PinnedConnection | None") -> str | None:
-        """Why a task failed, in a sentence; None: it ended itself well."""
+        """Why a task failed, in a sentence; `None`: it ended itself well."""
         from remote.fabfile import failure
 
         why = failure(raised, self._fabfile.path, box)
@@ -267,7 +267,7 @@ def _document(
     *,
     unknown: bool = False,
 ) -> dict[str, Any]:
-    """What came of a task on one node; with None: on this computer. `unknown`: nobody knows how it ended."""
+    """What came of a task on one node; with `None`: on this computer. `unknown`: nobody knows how it ended."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):

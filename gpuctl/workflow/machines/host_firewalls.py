@@ -185,7 +185,7 @@ def _restore_all(
 
 
 def _machine_of(entry: Mapping[str, Any]) -> Machine | None:
-    """The machine as it was when its firewall was opened; None: an older gpuctl did not write that down."""
+    """The machine as it was when its firewall was opened; `None`: an older gpuctl did not write that down."""
     try:
         return from_json(Machine, entry.get("machine"), "journal.jsonl")
     except CorruptFile:

@@ -37,13 +37,13 @@ class Boot:
     console: Callable[[Machine], str | None]
     """As `Provider.console`."""
     hourly_usd: float | None
-    """Price of all machines. None: not known."""
+    """Price of all machines. `None`: not known."""
     made: frozenset[str]
     """Names of the machines that were made just now, or were never ready: nobody is at work there, so that they may
     be rebooted.
     """
     end_timer: str | None = None
-    """Name of the timer that powers the machines off at the end of their cluster's time. None: no time limit."""
+    """Name of the timer that powers the machines off at the end of their cluster's time. `None`: no time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ def reach(
 ) -> Reached:
     """Connect to every machine, see to its GPUs' driver, and take its facts.
 
-    `boot`: the machines are rented and may be booting; None: they are somebody's, and up. `driver`: as the plan has
-    it. `limits`: how long that is waited for; None: the usual ones. Raises the one machine's error, or
+    `boot`: the machines are rented and may be booting; `None`: they are somebody's, and up. `driver`: as the plan has
+    it. `limits`: how long that is waited for; `None`: the usual ones. Raises the one machine's error, or
     SomeNodesFailed; of rented machines with the ends of their consoles.
     """
     from remote.fanout import MAX_AT_ONCE, fan_out, values

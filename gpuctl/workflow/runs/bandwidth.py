@@ -46,7 +46,7 @@ def measure(
     nodes: "Mapping[str, Node]",
     facts: "Mapping[str, Facts]",
 ) -> tuple[list[Line] | None, list[dict[str, Any]]]:
-    """The job's lines (None: it failed), and what to tell of them; by rank, the nodes that passed the preflight.
+    """The job's lines (`None`: it failed), and what to tell of them; by rank, the nodes that passed the preflight.
 
     Raises KeyboardInterrupt where a person ended it.
     """
@@ -157,7 +157,7 @@ def _largest(lines: Sequence[Line]) -> list[Line]:
 
 
 def floor_of(line: Line, *, alone: bool) -> float | None:
-    """GB/s that a healthy node has at least; None where none is known for it. `alone`: measured within one node."""
+    """GB/s that a healthy node has at least; `None` where none is known for it. `alone`: measured within one node."""
     device = str(line["device"])
     if not alone or line["world_size"] != FLOOR_RANKS or line["bytes"] < FLOOR_BYTES:
         return None

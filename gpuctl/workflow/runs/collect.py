@@ -39,7 +39,7 @@ def conclude(
     """The result from what has arrived, kept as `result.json`.
 
     `launched` and `began` are the times of the launch and of the command's begin, as `passed_s`; for a
-    run that another command launched they are None, and the nodes' own times are used. A node that was lost
+    run that another command launched they are `None`, and the nodes' own times are used. A node that was lost
     counts as a failure for the command that launched the run; for a later one it is just not known yet.
     """
     from remote.runs.run_files import merge_artifacts, read_node_records
@@ -180,7 +180,7 @@ def _round(seconds: float | None) -> float | None:
 
 
 def final_result(folder: RunFolder) -> Result | None:
-    """The result once every node has said how the run ended, and all of it is here; else None."""
+    """The result once every node has said how the run ended, and all of it is here; else `None`."""
     result = folder.load_result()
     if result is None or not _is_over(folder):
         return None

@@ -173,7 +173,7 @@ def plan_run(
 
 
 def _shape(inventory: Inventory, machines: Sequence[Machine]) -> str | None:
-    """Return the shape of the machines that take part. None: it is not known, or they have several."""
+    """Return the shape of the machines that take part. `None`: it is not known, or they have several."""
     shapes = {machine.shape or inventory.shape for machine in machines}
     return shapes.pop() if len(shapes) == 1 else None
 

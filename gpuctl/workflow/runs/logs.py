@@ -21,7 +21,7 @@ Emit: TypeAlias = Callable[[LogLine], None]
 
 
 def ranks_of(run: Run, rank: int | None) -> Collection[int]:
-    """This rank of a run; with None all. Raises Usage where there is no such rank."""
+    """This rank of a run; with `None` all. Raises Usage where there is no such rank."""
     if rank is None:
         return range(run.world_size)
     if not 0 <= rank < run.world_size:

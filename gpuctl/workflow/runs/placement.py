@@ -36,7 +36,7 @@ def place(
 ) -> BeganWith | None:
     """Bring the checkpoints to where the run's ranks look for them, and return what each node has then.
 
-    None: there are none. On a node that has them nothing is copied over the network; to others they come over this
+    `None`: there are none. On a node that has them nothing is copied over the network; to others they come over this
     computer, file by file. Where they are not placed as a whole on each it raises, and where the run is not launched,
     whatever the reason, `take_back` is to follow.
     """

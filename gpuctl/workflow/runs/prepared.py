@@ -23,4 +23,4 @@ class Prepared:
     earlier: Mapping[str, "EarlierFiles"] = field(default_factory=dict)
     """What earlier runs left in that folder on each node. Empty: it was not looked at."""
     expected: "Expected | None" = None
-    """GPUs that there should be. None: not known."""
+    """GPUs that there should be. `None`: not known."""

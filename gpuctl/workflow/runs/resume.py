@@ -25,7 +25,7 @@ from remote.shared.constants import HANG_OFF
 def resolve(app: App, request: TrainRequest) -> tuple[TrainRequest, ResumePoint | None]:
     """Complete a request from the earlier run that it names. Returns the request and that run.
 
-    None: the request resumes no run. Raises NotFound if no checkpoint exists, Usage, and Failed if checkpoints, or
+    `None`: the request resumes no run. Raises NotFound if no checkpoint exists, Usage, and Failed if checkpoints, or
     newer ones, may lie on a machine that does not answer.
     """
     _refuse_value(app, request)
@@ -303,7 +303,7 @@ def _alike(newer: Run, older: Run) -> bool:
 
 
 def script_path(run: Run) -> str | None:
-    """Return the path of a run's script on this computer, a module by its title. None: the path is not known."""
+    """Return the path of a run's script on this computer, a module by its title. `None`: the path is not known."""
     project = run.options.project if run.options else None
     return None if project is None else str(without_links_above(Path(project, run.script)))
 

@@ -46,7 +46,7 @@ def stop_run(
 ) -> tuple[Result, list[str]]:
     """End this run; one that is over is left as it is.
 
-    `grace_s`: seconds from the signal to SIGKILL. None: those that its launch set.
+    `grace_s`: seconds from the signal to SIGKILL. `None`: those that its launch set.
     """
     from remote.ending_sentences import seconds_text
     from remote.runs.node_state import stop_everywhere

@@ -58,7 +58,7 @@ def open_runs(app: "App", cluster: str | None) -> list[OpenRun]:
 
 
 def _look(app: "App", folder: RunFolder) -> OpenRun | None:
-    """How a run without a final result is getting on; None where it has ended, and all of it is here now."""
+    """How a run without a final result is getting on; `None` where it has ended, and all of it is here now."""
     from remote.errors import RemoteError
     from remote.runs.run_files import read_node_records
 

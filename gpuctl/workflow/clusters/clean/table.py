@@ -12,7 +12,7 @@ from remote.files.tree import human_bytes
 
 
 def clean_table(choices: Sequence[Choice]) -> RenderableType:
-    """A row a place and kind: what is there, what goes, why the rest stays; below it the sum."""
+    """Return a row per place and kind: items, items to remove, the reasons for the rest; below them the sum."""
     groups: dict[tuple[str | None, str | None, str], list[Choice]] = {}
     for choice in choices:
         cluster = None if choice.where is None else choice.cluster
@@ -30,8 +30,8 @@ def clean_table(choices: Sequence[Choice]) -> RenderableType:
 
 def _row(where: str | None, kind: str, choices: Sequence[Choice]) -> list[str | Text]:
     doomed = _doomed(choices)
-    stays = Counter(choice.why for choice in choices if not choice.removes)
-    why = ", ".join(f"{count} {why}" for why, count in stays.items())
+    reasons = Counter(choice.why for choice in choices if not choice.removes)
+    why = ", ".join(f"{count} {why}" for why, count in reasons.items())
     return [
         "here" if where is None else where,
         NAMES.get(kind, kind),
@@ -49,5 +49,5 @@ def _doomed(choices: Sequence[Choice]) -> list[Choice]:
 
 def _size(choices: Sequence[Choice]) -> str:
     """`1.2 GB`, or `> 1.2 GB` where measuring took too long."""
-    least = "" if all(choice.whole for choice in choices) else "> "
-    return least + human_bytes(sum(choice.bytes for choice in choices))
+    prefix = "" if all(choice.whole for choice in choices) else "> "
+    return prefix + human_bytes(sum(choice.bytes for choice in choices))

@@ -1,4 +1,4 @@
-"""What `clean` finds on this computer, and how it is removed: runs, and what commands that were killed left."""
+"""Leftovers on this computer, and their removal: runs, and files of commands that were killed."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -21,14 +21,14 @@ NEVER_LAUNCHED_AGE = timedelta(days=1)
 
 
 def runs_here(app: App) -> list[LocalRun]:
-    """All runs of this computer, oldest first."""
+    """Return all runs of this computer, oldest first."""
     return [_local(folder) for folder in app.store.runs()]
 
 
-def with_files(app: App, runs: Sequence[LocalRun], wanted: Collection[str]) -> list[LocalRun]:
-    """The runs; those whose ids are wanted with the sizes of all their files."""
+def with_files(app: App, runs: Sequence[LocalRun], ids: Collection[str]) -> list[LocalRun]:
+    """Return the runs; the runs with these ids get the sizes of all their files."""
     return [
-        replace(run, files=_files_of(app.store.run(run.id).path)) if run.id in wanted else run for run in runs
+        replace(run, files=_files_of(app.store.run(run.id).path)) if run.id in ids else run for run in runs
     ]
 
 
@@ -43,7 +43,7 @@ def _local(folder: RunFolder) -> LocalRun:
         run, over = folder.load_run(), final_result(folder) is not None
     except InventoryError:
         return LocalRun(id=folder.id, cluster=None, bytes=size, link=link)
-    found = in_folder(folder.checkpoints_path, run)
+    checkpoints = in_folder(folder.checkpoints_path, run)
     return LocalRun(
         id=folder.id,
         cluster=run.cluster,
@@ -52,7 +52,7 @@ def _local(folder: RunFolder) -> LocalRun:
         over=over,
         bytes=size,
         link=link,
-        checkpoints=None if found is None else found.bytes,
+        checkpoints=None if checkpoints is None else checkpoints.bytes,
         nodes=tuple(part.name for part in run.nodes),
         project=(run.options.root or run.options.project) if run.options else None,
     )
@@ -63,12 +63,12 @@ def _size_of(folder: Path) -> int:
 
 
 def script_of(run: Run) -> str:
-    """What runs of one script have in common, as `train --resume` sees it."""
+    """Return the key that runs of the same script share, as `train --resume` compares them."""
     return "built-in" if run.built_in else script_path(run) or Path(run.script).name
 
 
 def _status(path: Path) -> tuple[int, int]:
-    """A file's length, and the bytes that it takes on the disk."""
+    """Return a file's length, and the bytes that it takes on the disk."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -77,7 +77,7 @@ def _status(path: Path) -> tuple[int, int]:
 
 
 def leftovers_here(app: App, now: datetime) -> list[Choice]:
-    """Folders of runs that were never launched, and of what was being removed when the command was killed."""
+    """Return the folders of runs that were never launched, and of removals that were interrupted."""
     runs, clusters = app.store.home / "runs", app.store.home / "clusters"
     doomed = [*runs.glob(".removed-*"), *clusters.glob(".removed-*")]
     for folder in runs.glob("[!.]*"):

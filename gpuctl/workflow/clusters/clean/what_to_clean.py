@@ -1,7 +1,7 @@
-"""What `clean` removes, decided from facts alone: here, and on the nodes.
+"""Decide what `clean` removes, here and on the nodes. Pure.
 
-What the next run would use again stays: the environment used last, the code sent last, uv. So does what is nowhere
-else: a run of which not all is here, the latest checkpoints of each script, files that runs wrote.
+Items that the next run would use stay: the environment used last, the code sent last, uv. Results without another
+copy stay, too: a run that is not all here, the latest checkpoints of each script, files that runs wrote.
 """
 
 import re
@@ -17,7 +17,7 @@ USUAL_AGE_S = 30 * 86_400.0
 """Runs younger than this stay, unless something else is asked for."""
 
 _OF_BENCH = re.compile(rf".*-[0-9a-f]{{8}}{re.escape(ASIDE + OF_BENCH)}\d{{8}}-\d{{6}}")
-"""The whole name: a project's own may have a part of it."""
+"""Matches whole names only: a project's name may contain a part of the pattern."""
 
 ALL_HERE = "all of it is here"
 """Why a run goes from a node."""
@@ -33,28 +33,28 @@ NAMES = {
     "removed": "leftovers",
     "downloads": "downloads",
 }
-"""Kind → what a table calls it."""
+"""Kind → its name in a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a person asked for."""
+    """The user's choice of items to remove."""
 
     older_than_s: float | None = None
-    """Runs that began longer ago are old. None: USUAL_AGE_S, unless `keep_runs` is given."""
+    """Runs that began longer ago are old. `None`: USUAL_AGE_S, unless `keep_runs` is given."""
     keep_runs: int | None = None
-    """Of each cluster the latest so many runs are not old. None: that does not count."""
+    """Number of each cluster's latest runs that never count as old. `None`: no such limit."""
     everything: bool = False
-    """Also what the next run would use again, and results that may be nowhere else."""
+    """Remove, too, what the next run would use, and results that may have no other copy."""
 
     def is_old(self, run: "LocalRun | None", later: int, began: datetime | None, now: datetime) -> bool:
-        """Whether a run is one of the old ones. `later`: how many runs of its cluster are younger."""
+        """Return whether a run is old. `later`: number of younger runs of its cluster."""
         age_s = self.older_than_s
         if age_s is None:
             age_s = USUAL_AGE_S if self.keep_runs is None else 0.0
         young = began is None or now - began < timedelta(seconds=age_s)
-        kept = self.keep_runs is not None and run is not None and later < self.keep_runs
-        return not young and not kept
+        recent = self.keep_runs is not None and run is not None and later < self.keep_runs
+        return not young and not recent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +63,29 @@ class LocalRun:
 
     id: str
     cluster: str | None
-    """None: its record can't be read."""
+    """`None`: its record can't be read."""
     script: str = ""
-    """What tells runs of one script from those of others."""
+    """Key that runs of the same script share."""
     built_in: bool = False
     over: bool = True
     bytes: int = 0
     link: bool = False
     """Whether its folder is a link to another, which is not gpuctl's to remove."""
     checkpoints: int | None = None
-    """Bytes of its checkpoints here; None: there are none."""
+    """Bytes of its checkpoints here. `None`: no checkpoints here."""
     files: Mapping[str, int] | None = None
-    """Path in its folder → size. None: not looked at."""
+    """Path in its folder → size. `None`: not looked at."""
     nodes: tuple[str, ...] = ()
     project: str | None = None
-    """The folder on this computer whose files were sent; None: the built-in job's."""
+    """The folder on this computer whose files were sent; `None`: the built-in job's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One thing, and what becomes of it."""
+    """An item and its fate."""
 
     where: str | None
-    """A node; None: this computer, as any word may be the name of a node."""
+    """A node; `None`: this computer, as any word may be the name of a node."""
     cluster: str | None
     kind: str
     name: str
@@ -100,7 +100,7 @@ class Choice:
 
 
 def began_at(run_id: str) -> datetime | None:
-    """When a run began, which its id tells."""
+    """Return the start of a run, from its id. `None`: not a run's id."""
     try:
         return datetime.strptime(run_id[: len("20261121-054625")], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -108,9 +108,10 @@ def began_at(run_id: str) -> datetime | None:
 
 
 def latest_checkpoints(runs: Sequence[LocalRun], on_nodes: Collection[str]) -> dict[str, str]:
-    """Ids of the runs whose checkpoints `train --resume` would take: the latest of each cluster's scripts, and why.
+    """Return the runs whose checkpoints `train --resume` would take, id → reason: the latest of each script of a
+    cluster.
 
-    `runs`: oldest first. `on_nodes`: ids of those that have some on a node.
+    `runs`: oldest first. `on_nodes`: ids of runs with checkpoints on a node.
     """
     newest: dict[tuple[str | None, str], str] = {}
     for run in runs:
@@ -126,12 +127,12 @@ def choose_here(
     now: datetime,
     *,
     silent: Mapping[str, Collection[str]],
-    kept: Mapping[str, str],
+    on_nodes: Mapping[str, str],
 ) -> list[Choice]:
-    """Which of the runs here go. `runs`: all of this computer, oldest first.
+    """Return the fate of each run here. `runs`: all of this computer, oldest first.
 
-    While something of a run is on a node, its record here stays, which tells whose it is. `silent`: cluster → its
-    machines that were not looked at; `kept`: ids of runs that stay on a node → why.
+    A record stays while files of its run are on a node, because only the record has their owner. `silent`: cluster →
+    its machines without an answer; `on_nodes`: ids of runs that stay on a node → reason.
     """
     later = _later(runs)
 
@@ -149,11 +150,11 @@ def choose_here(
         unasked = sorted(set(run.nodes) & set(silent.get(run.cluster, ())))
         if unasked:
             return f"{unasked[0]}, which may have more of it, was not looked at"
-        return kept.get(run.id, "")
+        return on_nodes.get(run.id, "")
 
     choices = []
     for run in runs:
-        stays = why_it_stays(run)
+        reason = why_it_stays(run)
         choices.append(
             Choice(
                 where=None,
@@ -161,26 +162,26 @@ def choose_here(
                 kind="run",
                 name=run.id,
                 bytes=run.bytes,
-                removes=not stays,
-                why=stays or "old",
+                removes=not reason,
+                why=reason or "old",
             )
         )
     return choices
 
 
 def _later(runs: Sequence[LocalRun]) -> dict[str, int]:
-    """Id of a run → how many runs of its cluster came after it."""
-    seen: dict[str | None, int] = {}
+    """Return, by id of a run, the number of later runs of its cluster."""
+    counts: dict[str | None, int] = {}
     later = {}
     for run in reversed(runs):
-        later[run.id] = seen.get(run.cluster, 0)
-        seen[run.cluster] = later[run.id] + 1
+        later[run.id] = counts.get(run.cluster, 0)
+        counts[run.cluster] = later[run.id] + 1
     return later
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known beside what a node tells of itself."""
+    """Facts about a node's cluster that the node itself does not have."""
 
     cluster: str
     """The node's."""
@@ -193,9 +194,9 @@ class Known:
     code: frozenset[str] = frozenset()
     """Names of the cluster's folders of code."""
     last_code: str | None = None
-    """Of them that of the cluster's latest run. None: not known; then it is the one that was changed last."""
+    """Of them that of the cluster's latest run. `None`: not known; then it is the one that was changed last."""
     busy: frozenset[tuple[str, str]] = frozenset()
-    """Kind and name of what is in use, or not over, on another node that shares the home."""
+    """Kind and name of items that are in use, or not over, on another node with the same home."""
 
 
 def known_of(
@@ -206,7 +207,7 @@ def known_of(
     ours: bool,
     code: Sequence[str] = (),
 ) -> Known:
-    """What is known for the nodes of a cluster; `runs`: all of this computer, oldest first.
+    """Return the facts for the nodes of a cluster; `runs`: all of this computer, oldest first.
 
     `code`: names of the folders of the cluster's runs, in their order.
     """
@@ -221,14 +222,14 @@ def known_of(
     )
 
 
-def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) -> list[Choice]:
-    """What goes of a node's leftovers."""
-    last = {kind: _used_last(found, kind) for kind in ("environment", "code", "uv")}
-    if any(item.name == known.last_code for item in found.items if item.kind == "code"):
+def choose_on_node(node: str, leftovers: Leftovers, known: Known, policy: Policy) -> list[Choice]:
+    """Return the fate of each leftover of a node."""
+    last = {kind: _used_last(leftovers, kind) for kind in ("environment", "code", "uv")}
+    if any(item.name == known.last_code for item in leftovers.items if item.kind == "code"):
         last["code"] = known.last_code
     choices = []
-    for item in found.items:
-        stays, goes = _fate(item, known, policy, last.get(item.kind) == item.name)
+    for item in leftovers.items:
+        why_stays, why_goes = _fate(item, known, policy, last.get(item.kind) == item.name)
         choices.append(
             Choice(
                 where=node,
@@ -240,16 +241,18 @@ def choose_on_node(node: str, found: Leftovers, known: Known, policy: Policy) ->
                 shared=item.shared,
                 only_copy=(item.kind == "written" and not _is_of_bench(item))
                 or (item.kind == "run" and not _is_here_too(item, known)),
-                removes=not stays,
-                why=stays or goes,
+                removes=not why_stays,
+                why=why_stays or why_goes,
             )
         )
     return choices
 
 
-def downloads_of(node: str, cluster: str, found: Leftovers, home: Path) -> list[Choice]:
-    """The row of uv's cache on a local host, whose home is under gpuctl's own folder, `home`; elsewhere none."""
-    if not found.uv_cache or not Path(found.uv_cache).is_relative_to(home):
+def downloads_of(node: str, cluster: str, leftovers: Leftovers, home: Path) -> list[Choice]:
+    """Return the row of uv's cache on a local host, whose home is in gpuctl's own folder, `home`. Empty: no local
+    host.
+    """
+    if not leftovers.uv_cache or not Path(leftovers.uv_cache).is_relative_to(home):
         return []
     return [
         Choice(
@@ -257,31 +260,33 @@ def downloads_of(node: str, cluster: str, found: Leftovers, home: Path) -> list[
             cluster=cluster,
             kind="downloads",
             name="uv",
-            bytes=found.uv_cache_bytes,
+            bytes=leftovers.uv_cache_bytes,
             removes=False,
             why="for environments to come; gpuctl down removes it with the hosts",
         )
     ]
 
 
-def _used_last(found: Leftovers, kind: str) -> str | None:
-    """Name of the one of a kind that was used last; None where none was."""
-    used = [item for item in found.items if item.kind == kind and item.used > 0]
+def _used_last(leftovers: Leftovers, kind: str) -> str | None:
+    """Return the name of the item of a kind that was used last. `None`: no item was used."""
+    used = [item for item in leftovers.items if item.kind == kind and item.used > 0]
     return max(used, key=lambda item: item.used).name if used else None
 
 
 def _family(kind: str) -> str:
-    """What runs wrote into a folder of code is in use where that is."""
+    """Return the kind by which use is judged: files that runs wrote into a folder of code are in use if the folder
+    is.
+    """
     return "code" if kind == "written" else kind
 
 
 def _is_of_bench(item: Item) -> bool:
-    """Whether it was put aside as what a benchmark's runs wrote, which nobody goes on with."""
+    """Return whether the item was moved aside as output of a benchmark's runs, which no run needs again."""
     return item.kind == "written" and _OF_BENCH.fullmatch(item.name) is not None
 
 
 def _fate(item: Item, known: Known, policy: Policy, used_last: bool) -> tuple[str, str]:
-    """Why an item stays, else empty, and why it goes."""
+    """Return why an item stays (empty: it does not), and why it goes."""
     if item.in_use or (_family(item.kind), item.name) in known.busy:
         return "in use", ""
     if item.kind == "run":
@@ -315,7 +320,7 @@ def _fate_of_run(item: Item, known: Known, policy: Policy) -> tuple[str, str]:
         return "", "over"
     if _is_here_too(item, known):
         return "", ALL_HERE
-    # However old: what is nowhere else goes only where that was asked for.
+    # Even an old result without another copy goes only on request.
     return "not all here; removed with --all", ""
 
 
@@ -324,19 +329,23 @@ def _is_here_too(item: Item, known: Known) -> bool:
     return run is not None and is_all_here(item, run)
 
 
-def what_is_lost(doomed: Sequence[Choice]) -> str:
-    """What a question says of results that would be gone for good; empty where there are none."""
-    return ", with results of runs that are nowhere else" if any(one.only_copy for one in doomed) else ""
+def loss_clause(doomed: Sequence[Choice]) -> str:
+    """Return the clause of a question about results that would be lost for good. Empty: no results would be lost."""
+    return (
+        ", with results of runs that are nowhere else" if any(choice.only_copy for choice in doomed) else ""
+    )
 
 
 def is_all_here(item: Item, run: LocalRun) -> bool:
-    """Whether all that a node has of a run was brought to this computer."""
+    """Return whether all of a node's files of a run are on this computer, too."""
     if item.files is None or run.files is None:
         return False
     return all(any(run.files.get(place) == file.bytes for place in places_of(file)) for file in item.files)
 
 
 def places_of(file: RunFile) -> list[str]:
-    """Where in a run's folder here a node's file may be: of two of one name the second is in that node's folder."""
+    """Return the places in a run's local folder that a node's file may have: a second file of a name is in its node's
+    folder.
+    """
     folder, _, inner = file.path.partition("/")
     return [file.path, f"artifacts/{file.node}/{inner}"] if folder == "artifacts" else [file.path]

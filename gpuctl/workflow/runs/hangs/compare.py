@@ -62,13 +62,13 @@ class Finding:
     culprits: tuple[Rank, ...] = ()
     waiting: tuple[Rank, ...] = ()
     collective: Collective | None = None
-    """The one in which they wait. None: it is not known by its number."""
+    """The one in which they wait. `None`: it is not known by its number."""
     inside: Mapping[int, Collective] | None = None
     """By rank, where they are in different ones."""
     since_s: float | None = None
     """For how long the first of them has waited."""
     usual_s: float | None = None
-    """The usual time between two collectives. None: not known."""
+    """The usual time between two collectives. `None`: not known."""
     late: Late | None = None
     """The rank that comes last to most collectives of a run that goes on."""
 
@@ -230,7 +230,7 @@ def _age(rank: Rank, entered: Collective) -> float:
 
 
 def usual_interval_s(ranks: Sequence[Rank], group: str) -> float | None:
-    """Return the 95th percentile of the time between two collectives of a group; None where there were too few."""
+    """Return the 95th percentile of the time between two collectives of a group; `None` where there were too few."""
     gaps: list[float] = []
     for rank in ranks:
         at = [one.entered_at for one in (rank.told.collectives if rank.told else ()) if one.group == group]

@@ -33,7 +33,7 @@ class Late:
 
 
 def latest(ranks: "Sequence[Rank]") -> Late | None:
-    """Return the rank that comes last as a rule; None where there is none. Clocks' offsets are taken off."""
+    """Return the rank that comes last as a rule; `None` where there is none. Clocks' offsets are taken off."""
     came: dict[tuple[str, int], dict[int, float]] = {}
     names: dict[tuple[str, int], str] = {}
     for at, rank in enumerate(ranks):

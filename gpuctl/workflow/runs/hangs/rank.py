@@ -27,7 +27,7 @@ class Rank:
     rank: int
     node: str
     told: RankActivity | None = None
-    """None: its node could not be asked."""
+    """`None`: its node could not be asked."""
     clock_offset_s: float = 0.0
     """Its node's clock minus this computer's."""
 
@@ -53,7 +53,7 @@ class Rank:
 
     @property
     def begun(self) -> bool | None:
-        """Whether it has had a process. None: not known."""
+        """Whether it has had a process. `None`: not known."""
         told = self.told
         return None if told is None else told.began_at is not None or bool(told.collectives)
 

@@ -52,7 +52,7 @@ class HangWatch:
         *,
         give_up: Callable[[], None] | None = None,
     ) -> None:
-        """`ask` asks the nodes. `give_up` ends a run that hangs; None: it is told of."""
+        """`ask` asks the nodes. `give_up` ends a run that hangs; `None`: it is told of."""
         self._folder, self._observer = folder, observer
         self._ask_nodes = ask
         self.give_up = give_up
@@ -68,7 +68,7 @@ class HangWatch:
     def reported(self, node: str, report: "HangReport | None") -> None:
         """Take a node's report; returns at once. The nodes report at about the same time, and are asked once.
 
-        None: its ranks make progress, so that what was told is over.
+        `None`: its ranks make progress, so that what was told is over.
         """
         with self._changing:
             if (
@@ -179,7 +179,7 @@ def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
 
 
 def kept(folder: RunFolder, *, running: bool = False) -> Hang | None:
-    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; None: nothing was.
+    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; `None`: nothing was.
 
     It is told as of the past, unless the run is running and a node's watch still reports it.
     """
@@ -227,7 +227,7 @@ def _went_on(run: Run, folder: RunFolder, hang: Hang) -> bool:
 
 
 def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
-    """What the nodes' watches have written. None while one of them has nothing to report: there the run goes on."""
+    """What the nodes' watches have written. `None` while one of them has nothing to report: there the run goes on."""
     from remote.runs.rank_activity import ended_activity
     from remote.runs.run_files import read_hang_reports, read_rank_records
 

@@ -41,11 +41,11 @@ class ResumePoint:
 
     run: Run
     source: Run | None
-    """Whose checkpoints are taken: the run's, or those that it resumed itself. None: there are none."""
+    """Whose checkpoints are taken: the run's, or those that it resumed itself. `None`: there are none."""
     found: Checkpoints | None = None
     """What there is of them."""
     locations: tuple[Location, ...] = ()
-    """Machines that have them; where `found` lacks something, a part each. None: they were brought here."""
+    """Machines that have them; where `found` lacks something, a part each. `None`: they were brought here."""
     answering: frozenset[str] = frozenset()
     """Names of the cluster's machines that were reached."""
     unknown: Run | None = None

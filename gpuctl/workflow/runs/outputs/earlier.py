@@ -59,7 +59,7 @@ def check_earlier(request: TrainRequest) -> None:
 
 
 def aside_of(request: TrainRequest, now: datetime, *, first: bool) -> Aside | None:
-    """Return the backup folder for files that a sync would remove. None: the built-in job.
+    """Return the backup folder for files that a sync would remove. `None`: the built-in job.
 
     `first`: the run is the job's first.
     """
@@ -96,7 +96,7 @@ def _aside_line(
     moved: Mapping[str, EarlierFiles],
     node: str | None,
 ) -> str:
-    """Return the line on these nodes' backups. `node`: the one of the command; None: it is for all nodes."""
+    """Return the line on these nodes' backups. `node`: the one of the command; `None`: it is for all nodes."""
     names = list(dict.fromkeys(path for left in moved.values() for path in left.aside_names))
     unnamed = max(left.aside - len(left.aside_names) for left in moved.values())
     files = _some(names, len(names) + unnamed)

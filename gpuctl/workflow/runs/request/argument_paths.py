@@ -68,7 +68,7 @@ def _may_be_path(option: str, value: str) -> bool:
 
 
 def _near(path: Path, folder: Path) -> Path | None:
-    """Return the existing path of which each part is the same or nearly the same. None: no path is."""
+    """Return the existing path of which each part is the same or nearly the same. `None`: no path is."""
     existing = folder if path.is_relative_to(folder) else Path(path.anchor)
     for part in path.relative_to(existing).parts:
         if part != ".." and not os.path.lexists(existing / part):

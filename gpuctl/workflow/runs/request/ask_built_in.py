@@ -30,7 +30,7 @@ def ask_built_in(
 
 
 def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
-    """Return what the built-in job says of options that it refuses. None: it takes them."""
+    """Return what the built-in job says of options that it refuses. `None`: it takes them."""
     said = done.stderr.strip().splitlines()
     if done.returncode != 2 or not said:
         return None

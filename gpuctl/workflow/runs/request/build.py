@@ -29,7 +29,7 @@ class Build:
 
     wanted: "Wanted"
     backend: str | None
-    """Which build of torch suits all nodes. None: what is wanted names its own."""
+    """Which build of torch suits all nodes. `None`: what is wanted names its own."""
     looks: Mapping[str, Mapping[str, Any]]
     """What each node has of it."""
     constraints: tuple[str, ...]
@@ -52,7 +52,7 @@ class Build:
         *,
         same_machine: bool = False,
     ) -> Self | None:
-        """Decide on the build, and look what of it is there. None: no packages are asked for.
+        """Decide on the build, and look what of it is there. `None`: no packages are asked for.
 
         Raises PreflightFailed where no build can be chosen.
         """

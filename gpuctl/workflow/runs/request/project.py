@@ -40,7 +40,7 @@ class Project:
     rank_env: Mapping[str, str]
     """The variables that the ranks are given."""
     commit: Commit | None
-    """The project's, which is not the built-in job's. None: it is in no git repository, or has no commit yet."""
+    """The project's, which is not the built-in job's. `None`: it is in no git repository, or has no commit yet."""
 
     @cached_property
     def sources(self) -> Sequence[str]:

@@ -32,15 +32,15 @@ class TrainRequest(TrainSettings):
     """The settings of `gpuctl train` that a user typed, or that a file has."""
 
     min_nodes: int | None = None
-    """The fewest machines of an elastic job, `nnodes` being the most. None: exactly `nnodes` take part."""
+    """The fewest machines of an elastic job, `nnodes` being the most. `None`: exactly `nnodes` take part."""
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
     search: Mapping[str, Any] | None = None
-    """What Ray Tune is to search, for `gpuctl tune`. None: what is named is run once."""
+    """What Ray Tune is to search, for `gpuctl tune`. `None`: what is named is run once."""
     added_args: int = 0
     """The number of the last words that were added to those of the run that it resumes."""
     misplaced: Misplaced | None = None
-    """Options of gpuctl that stood after the script on the command line. None: none did."""
+    """Options of gpuctl that stood after the script on the command line. `None`: none did."""
 
     @property
     def built_in(self) -> bool:
@@ -65,7 +65,7 @@ class TrainRequest(TrainSettings):
 
     @property
     def engine(self) -> str | None:
-        """The engine of the built-in job's steps. None: not set."""
+        """The engine of the built-in job's steps. `None`: not set."""
         return value_of(self.words, ENGINE) if self.built_in else None
 
     @property
@@ -121,7 +121,7 @@ class TrainRequest(TrainSettings):
         return (self.project or Path.cwd()).resolve()
 
     def options(self, root: Path | None = None) -> RunOptions:
-        """Return the options for the run's record. `root`: the folder that is sent. None: the built-in job's own."""
+        """Return the options for the run's record. `root`: the folder to send. `None`: the built-in job's."""
         return RunOptions(
             project=None if self.built_in else str(self.folder),
             root=None if self.built_in or root is None else str(root),
@@ -153,7 +153,7 @@ def candidates_of(
 ) -> Sequence[Machine]:
     """Return the machines that can take part, the preferred first, each with the interpreter of the request.
 
-    `usable`: their names. None: all can.
+    `usable`: their names. `None`: all can.
     """
     machines = [machine for machine in inventory.machines if usable is None or machine.name in usable]
     machines.sort(key=lambda machine: (machine.name not in preferred, machine.rank))
@@ -168,7 +168,7 @@ def machines_of(
 ) -> Sequence[Machine]:
     """Return the machines that take part, by rank: the first `nnodes` candidates.
 
-    `usable`: names of those that can, of which fewer than `nnodes` will do. None: all must.
+    `usable`: names of those that can, of which fewer than `nnodes` will do. `None`: all must.
     """
     candidates = candidates_of(inventory, request, usable, preferred)
     min_count = request.min_nodes or 1
@@ -218,7 +218,7 @@ def check_detach(request: TrainRequest) -> None:
 
 
 def home_note(words: Sequence[str], provider: str) -> str | None:
-    """Return a note on a --data-dir in this computer's home: the shell may have replaced its `~`. None: no note."""
+    """Return a note on a --data-dir in this computer's home: the shell may have replaced its `~`. `None`: no note."""
     option = next((name for name in DATA_OPTIONS if value_of(words, name) is not None), DATA_OPTIONS[0])
     folder = value_of(words, option)
     if folder is None or not Path(folder).is_relative_to(Path.home()):
@@ -233,7 +233,7 @@ def home_note(words: Sequence[str], provider: str) -> str | None:
 
 
 def value_of(words: Sequence[str], option: str) -> str | None:
-    """Return the last value of the built-in job's option, `--option VALUE` or `--option=VALUE`. None: not typed."""
+    """Return the last value of the built-in job's option, `--option VALUE` or `--option=VALUE`. `None`: not typed."""
     last = None
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")

@@ -29,9 +29,9 @@ class ToInstall:
     """What is installed for a run's ranks."""
 
     wanted: "Wanted | None"
-    """The environment's packages. None: the machines' interpreter is used as it is."""
+    """The environment's packages. `None`: the machines' interpreter is used as it is."""
     project: "LocalProject | None"
-    """The project itself, over that interpreter. None: it has no build system, or is not to be installed."""
+    """The project itself, over that interpreter. `None`: it has no build system, or is not to be installed."""
     dependencies: "Dependencies"
     """What is done about the project's own requirements that are not there."""
 
@@ -96,7 +96,7 @@ def _packages(
 ) -> "tuple[Wanted | None, tuple[NamedProject, ...]]":
     """Return the packages of the ranks' environment, and the projects that are installed over it from folders.
 
-    None: the machines' interpreter is used as it is.
+    `None`: the machines' interpreter is used as it is.
     """
     from remote.python_env.requirements import wanted
 

@@ -28,7 +28,7 @@ class Answer:
     notes: Sequence[str]
     """What was assumed."""
     vocabulary: int | None
-    """Tokens that there are. None: it is a network for images."""
+    """Tokens that there are. `None`: it is a network for images."""
 
 
 def machines_of_shape(shape: Shape, count: int, usd_per_hour: float | None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def machines_of_nodes(
 ) -> dict[str, Any] | str:
     """Return the machines of a cluster, by what nvidia-smi lists on them; or why there is no advice, in a clause.
 
-    `ranks`: the ranks of each machine. None: one for each GPU. The network between them is that of their shape, if
+    `ranks`: the ranks of each machine. `None`: one for each GPU. The network between them is that of their shape, if
     gpuctl knows it.
     """
     kinds = {

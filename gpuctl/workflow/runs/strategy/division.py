@@ -26,7 +26,7 @@ Division = Mapping[str, Any]
 def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
     """Ask how the network is divided among ranks, so many on each node. Raises Usage where it can't be.
 
-    None: it is whole on every rank, or a script's own. Then no process is started: a dry run is to be fast.
+    `None`: it is whole on every rank, or a script's own. Then no process is started: a dry run is to be fast.
     """
     words = request.job_words if request.built_in else ()
     names = {word.partition("=")[0] for word in words}

@@ -80,7 +80,7 @@ def _other_options(request: TrainRequest, ranks: Sequence[int]) -> str:
 
 
 def _refusals(request: TrainRequest, layouts: Sequence[Sequence[int]]) -> Sequence[str | None]:
-    """Return why the job can't run with each layout, which is the ranks of its machines; None: it can.
+    """Return why the job can't run with each layout, which is the ranks of its machines; `None`: it can.
 
     Raises Usage where the job refuses its options, or does not answer.
     """

@@ -10,7 +10,7 @@ import pytest
 
 from gpuctl.global_options import Options
 from gpuctl.output import Output
-from gpuctl.workflow.clusters.clean.clean import Seen, once_a_home
+from gpuctl.workflow.clusters.clean.clean import Survey, once_per_home
 from gpuctl.workflow.clusters.clean.table import clean_table
 from gpuctl.workflow.clusters.clean.what_to_clean import (
     Choice,
@@ -23,7 +23,7 @@ from gpuctl.workflow.clusters.clean.what_to_clean import (
     is_all_here,
     known_of,
     latest_checkpoints,
-    what_is_lost,
+    loss_clause,
 )
 from gpuctl.workflow.clusters.leftovers import by_kind, sentence
 from remote.files.leftovers import Item, Leftovers, RunFile
@@ -58,7 +58,7 @@ def here(
 ) -> dict[str, str]:
     """Id → `goes`, or why it stays."""
     latest = latest_checkpoints(runs, on_nodes)
-    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, kept=kept or {})
+    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, on_nodes=kept or {})
     return {one.name: "goes" if one.removes else one.why for one in choices}
 
 
@@ -204,7 +204,7 @@ def test_what_is_lost_names_results_that_exist_nowhere_else() -> None:
     about = known(run(OLD, files={"artifacts/a.pt": 7}))
 
     def lost(*items: Item) -> str:
-        return what_is_lost(choose_on_node("n0", left(*items), about, ALL))
+        return loss_clause(choose_on_node("n0", left(*items), about, ALL))
 
     assert lost(item("run", OLD, files=(HERE_ALREADY,)), item("wheels"), item("code")) == ""
     for only in (item("run", OLD), item("run", NEW, files=()), item("written")):
@@ -220,7 +220,7 @@ def test_clean_table_accepts_node_named_here() -> None:
 
 
 def test_seen_counts_unreadable_clusters_as_not_checked() -> None:
-    seen = Seen(hosts={}, found={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
+    seen = Survey(hosts={}, leftovers={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
     assert seen.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
     assert seen.not_asked() == [
         {"cluster": "c", "node": None, "reason": "torn file"},
@@ -253,7 +253,7 @@ def test_once_a_home_groups_nodes_with_shared_home() -> None:
         ("c", "n3"): unknown,
         ("c", "n4"): unknown,
     }
-    assert once_a_home(found) == [
+    assert once_per_home(found) == [
         (("c", "n0"), one, [two]),
         (("c", "n2"), three, []),
         (("c", "n3"), unknown, []),

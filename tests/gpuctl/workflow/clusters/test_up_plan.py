@@ -226,7 +226,7 @@ def test_document_lists_requests_driver_and_totals() -> None:
 def test_plan_shows_unknown_driver() -> None:
     plan = replace(PLAN, driver=None)
     assert "driver  not known without the account\n" in shown(plan)
-    assert up_plan.document(plan, asked=False).driver is None
+    assert up_plan.document(plan, account_asked=False).driver is None
 
 
 def test_requests_text_shows_one_request_per_line() -> None:
