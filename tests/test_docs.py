@@ -19,6 +19,13 @@ BLOCKS = [pytest.param(block, id=f"{page.stem}:{block.line}") for page in PAGES 
 IN_PROSE = re.compile(r"`gpuctl ([a-z][^`]*)`")
 
 PROMISE = re.compile(r"^- \*\*(.+?)\.\*\* ", re.MULTILINE)
+FOLDERS = ("gpuctl", "provision", "remote", "inventories", "train", "tests", "tools", "docs", "bench")
+DEVELOPER_PAGES = (
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "architecture.md",
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+)
+"""Their paths exist, but for those of the past: then `remote/old.py`."""
 KEPT = {
     ("README.md", "Machines"): (
         "integration/test_clouds.py",
@@ -128,6 +135,12 @@ def test_every_page_is_in_the_navigation() -> None:
         page.relative_to(ROOT / "docs") for page in (*PAGES[1:], *(ROOT / "docs" / "reference").glob("*.md"))
     ]
     assert [str(page) for page in pages if f'"{page}"' not in settings] == []
+
+
+@pytest.mark.parametrize("page", DEVELOPER_PAGES, ids=lambda page: page.stem)
+def test_paths_of_this_repository_in_developer_pages_exist(page: Path) -> None:
+    ours = re.findall(rf"(?<!then )`((?:{'|'.join(FOLDERS)})/[^`\s*<]*)`", page.read_text())
+    assert [path for path in ours if not (ROOT / path).exists()] == []
 
 
 def test_readme_is_short_and_tests_are_its_second_command() -> None:

@@ -1,17 +1,20 @@
 """Write the reference pages of the documentation from the code.
 
-    python tools/reference.py            write docs/reference/
+    python tools/reference.py            write docs/reference/, docs/folders.md and docs/decisions/README.md
     python tools/reference.py --check    exit with 1 where a page there is not current
 
 The commands come from the command line itself, the keys of a spec file from `inventories`, the built-in job's options
-from `train`, the schema of gpuctl.yaml from both that it is made of.
+from `train`, the schema of gpuctl.yaml from both that it is made of. The map of folders comes from the docstrings of
+their `__init__.py`, its floors from the contracts in `pyproject.toml`; the list of decisions from their first lines.
 """
 
 import argparse
+import ast
 import inspect
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib import import_module
@@ -32,7 +35,8 @@ from inventories.specs.spec import Spec
 from inventories.specs.validate import spec_keys
 from train.command_line import option_groups
 
-PAGES = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "reference"
 NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. -->\n"
 
 KEYWORDS_HEAD = '''"""Types of the library's keywords, written by `make docs`: change `gpuctl.option_table`."""
@@ -72,6 +76,29 @@ gpuctl train -- --model mlp --epochs 3
 ```
 
 `gpuctl bench` and `gpuctl tune` take them, too. `gpuctl train -- --help` prints them.
+"""
+FOLDERS_INTRODUCTION = """# All folders
+
+{note}
+[How it is built](architecture.md) explains how these folders work together. A folder imports folders on lower floors
+only; import-linter checks it in `make check`, by the contracts in `pyproject.toml`. Folders on one floor with `|`
+between them import nothing of each other.
+"""
+PACKAGES = {
+    "gpuctl": "The command line and the library: from a request to results.",
+    "provision": "Machines: from a spec to machines, and back to nothing.",
+    "remote": "Nodes: connections, checks, preparation, runs. `remote/node` is sent to the nodes.",
+    "inventories": "Documents on clusters and runs, and their files on disk.",
+    "train": "The built-in job. It runs on the nodes, and imports none of the other packages.",
+    "tests": "The same folders again, one for each package; here are those that other tests use.",
+}
+"""Top folder → what it is for."""
+DECISIONS_INTRODUCTION = """# Decisions
+
+{note}
+Each note explains a choice that is not obvious from the code: its context, the decision, and the consequences. A
+decision that changes gets a new note. The old note then has a line `State:` below its title, which names the new one.
+
 """
 COMMANDS_INTRODUCTION = """Every command takes these options, before or after its name. Words after a script belong
 to the script. `GPUCTL_JSON=1` in the environment is `--json` for every command.
@@ -114,6 +141,52 @@ def job_page() -> str:
         ]
         parts += [f"## {title.capitalize()}\n", *_table(("option", "meaning"), rows), ""]
     return "\n".join(parts)
+
+
+def folders_page() -> str:
+    """Return the page about all folders, by the first lines of their docstrings."""
+    parts = [FOLDERS_INTRODUCTION.format(note=NOTE)]
+    for package, meaning in PACKAGES.items():
+        parts.append(f"## {package}\n\n{meaning}\n")
+        parts += [f"```text\n{floors}\n```\n" for floors in _floors(package)]
+        rows = [(f"`{folder}/`", _escaped(meaning)) for folder, meaning in _folders(package)]
+        parts += [*_table(("folder", "content"), rows), ""]
+    return "\n".join(parts)
+
+
+def _floors(package: str) -> Iterator[str]:
+    """Yield the floors of a package, and of folders in it that have floors of their own."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    for contract in contracts:
+        for container in contract.get("containers", ()):
+            if container.partition(".")[0] == package:
+                floors = "\n".join(f"  {line.replace('.', '/')}" for line in contract["layers"])
+                yield f"{container.replace('.', '/')}/\n{floors}"
+
+
+def _folders(package: str) -> Iterator[tuple[str, str]]:
+    """Yield each folder of a package with the first sentence or line of its docstring."""
+    for path in sorted((ROOT / package).rglob("__init__.py")):
+        folder, text = path.parent.relative_to(ROOT), ast.get_docstring(ast.parse(path.read_text()))
+        if text and folder.parts != (package,):
+            yield str(folder), text.split("\n\n")[0].replace("\n", " ")
+
+
+def decisions_page() -> str:
+    """Return the list of decisions: number, subject, state."""
+    notes = {int(path.name[:4]): path for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))}
+    rows = []
+    for number in range(1, max(notes) + 1):
+        if number not in notes:
+            rows.append((f"{number:04d}", "not used", ""))
+            continue
+        title, _, rest = notes[number].read_text().partition("\n")
+        state = re.match(r"\nState: (.+)\.\n", rest)
+        link = f"[{number:04d}]({notes[number].name})"
+        rows.append((link, title.removeprefix("# "), state[1] if state else "stands"))
+    return "\n".join(
+        [DECISIONS_INTRODUCTION.format(note=NOTE) + "\n".join(_table(("note", "subject", "state"), rows)), ""]
+    )
 
 
 def keywords_module() -> str:
@@ -238,6 +311,7 @@ def main(words: list[str]) -> int:
     stale = []
     pages = {"commands.md": commands_page(), "spec.md": spec_page(), "built-in-job.md": job_page()}
     pages["../../gpuctl/library/keywords.py"] = keywords_module()
+    pages |= {"../folders.md": folders_page(), "../decisions/README.md": decisions_page()}
     pages["gpuctl.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     for name, text in pages.items():
         path = PAGES / name
@@ -246,7 +320,10 @@ def main(words: list[str]) -> int:
             if "--check" not in words:
                 path.write_text(text)
     if "--check" in words and stale:
-        print(f"docs/reference is not current: {', '.join(stale)}. `make docs` writes it.", file=sys.stderr)
+        print(
+            f"pages in docs/reference are not current: {', '.join(stale)}. `make docs` writes it.",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -1,1 +1,1 @@
-"""The commands, one module each: `gpuctl ssh-config` is `ssh_config.command`. `root_help` lists them."""
+"""The commands, one module each, named as the command: `ssh-config` is `ssh_config.command`."""

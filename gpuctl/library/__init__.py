@@ -1,1 +1,1 @@
-"""The library under the command line: what `import gpuctl` gives. It prints nothing and asks nothing by itself."""
+"""The library: the functions and classes that `import gpuctl` offers. It prints nothing and asks no questions."""

@@ -1,1 +1,1 @@
-"""What strings the stations together: spec → plan → machines → ready nodes → run → results."""
+"""What commands do: jobs, clusters, runs, machines, from a spec to results."""

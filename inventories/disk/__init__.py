@@ -1,1 +1,1 @@
-"""What is kept on disk: the store, its journal and locks, how files are written."""
+"""Files on this computer under `$GPUCTL_HOME`: the store, journals, locks."""

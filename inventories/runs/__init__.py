@@ -1,1 +1,1 @@
-"""Documents on a run: what it is, how its ranks and nodes ended, its outputs."""
+"""Records of a run: the launch, how ranks and nodes ended, results, outputs."""

@@ -1,1 +1,1 @@
-"""The file that describes a cluster or a job: read, checked, and with defaults."""
+"""Spec files and gpuctl.yaml: how they are read and checked, and their defaults."""

@@ -1,5 +1,5 @@
-"""Amazon Web Services: EC2 instances in a VPC of ours, or in a subnet that is there already.
+"""Amazon Web Services: EC2 instances in gpuctl's VPC, or in an existing subnet.
 
-`description` is what is known without an account, `cloud` the way in. Requests are made by pure functions in
-`requests`, sent by `api`, whose errors are those of `provision.errors`.
+`description` has the facts that need no account, `cloud` is the entry. Pure functions in `requests` make the
+requests, `api` sends them and raises errors of `provision.errors`.
 """

@@ -1,4 +1,4 @@
-"""Kubernetes clusters of Amazon's EKS, made for one cluster of gpuctl each, and removed with it.
+"""Kubernetes on Amazon's EKS: a control plane for each cluster, created and deleted with it.
 
-Network, credentials, errors and tags are those of `provision.aws`; what is in it is `provision.kubernetes`'s.
+Network, credentials, errors and tags come from `provision.aws`, the pods from `provision.kubernetes`.
 """

@@ -1,1 +1,1 @@
-"""Provider `local`: hosts on this machine."""
+"""Provider `local`: hosts on this computer, for tests and trials."""

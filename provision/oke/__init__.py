@@ -1,4 +1,4 @@
-"""Provider `oke`: Kubernetes on Oracle's OKE with KubeRay, made and removed in a user's tenancy.
+"""Kubernetes on Oracle's OKE, with KubeRay: created and deleted in a user's tenancy.
 
 The network, credentials, limits and errors are those of `provision.oci`.
 """

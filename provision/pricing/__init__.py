@@ -1,1 +1,1 @@
-"""Shapes, what they cost, and how much a cluster may spend."""
+"""Shapes of machines, their prices, and the limit on a cluster's cost."""

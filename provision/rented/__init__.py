@@ -1,1 +1,1 @@
-"""Rented machines, whatever the cloud: the interface that a cloud implements, and all that is decided above it."""
+"""Rented machines on any cloud: the interface that a cloud implements, and everything that clouds share."""

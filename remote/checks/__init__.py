@@ -1,1 +1,1 @@
-"""What a node is, and whether a run can start on it: facts, readiness, preflight."""
+"""The state of a node, and whether a run can start: facts, readiness, preflight."""

@@ -1,1 +1,1 @@
-"""Files on nodes: code sync, pull, checkpoints, what is left over."""
+"""Files on nodes: code sync, `pull`, checkpoints, files that runs leave."""

@@ -1,1 +1,1 @@
-"""The driver of a machine's GPUs: what to do about it, and doing it."""
+"""The GPU driver of a machine: the decision to install one, and the installation."""

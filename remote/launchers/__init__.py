@@ -1,4 +1,4 @@
-"""What starts a run's ranks. A launcher is one module and one line in LAUNCHERS; nothing else asks which it is.
+"""Launchers, which start a run's ranks: one module and one line in LAUNCHERS each.
 
 The module has a Launcher and its Service; both have defaults for all that a launcher need not do.
 """

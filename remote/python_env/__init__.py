@@ -1,1 +1,1 @@
-"""Python environments on the nodes: what a project needs, built there once by uv and found again by its key."""
+"""Python environments on the nodes: built once by uv, found by a key of their packages."""

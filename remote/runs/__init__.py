@@ -1,1 +1,1 @@
-"""Runs under way: followed, their files brought here, their end."""
+"""Active runs: how they are followed, collected and stopped."""

@@ -1,1 +1,1 @@
-"""Open connections to nodes, and what is asked of the node's part over them."""
+"""Open connections to nodes, and requests to the nodes' part over them."""

@@ -1,4 +1,4 @@
-"""What both ends of a connection use: names, frames, and functions on files that nodes and this computer both have.
+"""Names, frames and functions that this computer and the nodes share.
 
 It is sent to the nodes with `remote.node`, so it is Python's standard library alone, Python 3.8 or newer. The client
 imports nothing else of what runs there.

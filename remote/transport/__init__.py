@@ -1,4 +1,4 @@
-"""How a machine is reached: commands are started on it and ports of it connected to; nothing above knows another way.
+"""Transports, which reach a machine: they start commands and forward ports.
 
 A kind of transport is one module and one line in TRANSPORTS. The module has `connect(machine, cluster, timeout_s)`,
 which returns a `Transport`, and raises Unreachable, HostKeyRejected or AuthenticationFailed (remote/errors.py).

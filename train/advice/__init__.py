@@ -1,1 +1,1 @@
-"""What a job would need on machines that nobody has rented yet: memory, time and money, by arithmetic."""
+"""Advice before machines are rented: a job's memory, time and cost, computed by formulas."""

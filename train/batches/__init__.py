@@ -1,1 +1,1 @@
-"""Batches of training and evaluation images, and which rank takes which."""
+"""Batches of training and evaluation data, and which rank takes which."""

@@ -1,1 +1,1 @@
-"""Checkpoints, and the file of the trained model."""
+"""Checkpoints, and the file with the trained model."""

@@ -1,1 +1,1 @@
-"""Datasets, each read by a module of its own. Importing this package imports nothing heavy."""
+"""Datasets, one module for each. Importing this package imports nothing heavy."""

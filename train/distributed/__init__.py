@@ -1,1 +1,1 @@
-"""This process among the ranks: its environment, its device, its process group."""
+"""This process among the ranks: environment, device, process group."""

@@ -1,1 +1,1 @@
-"""The networks that can be trained."""
+"""The networks of the built-in job."""

@@ -1,1 +1,1 @@
-"""The job in Ray's workers."""
+"""The built-in job in Ray's workers."""

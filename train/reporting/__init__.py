@@ -1,1 +1,1 @@
-"""What the job measures and reports."""
+"""Measurements of the job, and how they are written."""

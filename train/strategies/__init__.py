@@ -1,1 +1,1 @@
-"""How a model is distributed over the ranks: `strategy.py` says what each strategy does, one module is for each."""
+"""Strategies, which divide a model among the ranks: one module for each, the table in `strategy.py`."""

@@ -1,1 +1,1 @@
-"""Clusters: creation, state, removal and leftovers."""
+"""Clusters: `up`, `down`, `status`, `reap`, `doctor`, and plans for them."""

@@ -1,1 +1,1 @@
-"""Jobs: runs in a row on machines that are started for them, benchmarks, searches, advice."""
+"""Jobs: series of runs and their machines, `bench`, `tune`, `advise`."""

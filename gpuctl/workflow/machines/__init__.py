@@ -1,1 +1,1 @@
-"""The machines themselves: exec, ssh, push, pull, fab, top, Ray."""
+"""Machines: connect, set up, open firewalls; `exec`, `ssh`, `push`, `pull`, `fab`, `top`, `ray`."""

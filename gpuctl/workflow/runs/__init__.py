@@ -1,1 +1,1 @@
-"""Runs: a request, its preparation, launch, logs, end and results."""
+"""One run: its request, preparation, launch, logs, end and results."""

@@ -1,1 +1,1 @@
-"""Which image machines boot from."""
+"""The choice of the image that machines boot from."""

@@ -1,1 +1,1 @@
-"""The parts of a Kubernetes cluster on EKS, each found by its name and tags, or created."""
+"""The parts of a Kubernetes cluster on EKS: found by name and tags, or created."""

@@ -1,1 +1,1 @@
-"""What there is of ours beside EC2's resources, by tag and by name; and its removal."""
+"""Resources of a cluster on EKS beside those of EC2: how they are listed and deleted."""

@@ -1,4 +1,4 @@
-"""KubeRay's operator: its manifests as data, and how they are installed.
+"""KubeRay's operator: its manifests, and how they are applied.
 
 The manifests are KubeRay's own, unchanged (Apache-2.0, see LICENSE beside them): what kustomize makes of
 `ray-operator/config/default` of the release in VERSION, in a namespace of their own. `tools/kuberay_manifests.py`

@@ -1,1 +1,1 @@
-"""The folder on the PYTHONPATH of local hosts. Nothing but `sitecustomize` may be in it."""
+"""A folder on the PYTHONPATH of local hosts. It must contain `sitecustomize` only."""

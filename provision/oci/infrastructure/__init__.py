@@ -1,1 +1,1 @@
-"""What machines need beside themselves: network, firewall, placement; found by tag, or created."""
+"""Network, firewall and placement of the machines: found by tag, or created."""

@@ -1,1 +1,1 @@
-"""What there is of ours beside machines: how it is listed, and how it is deleted."""
+"""Everything else on OCI that has gpuctl's tags: how it is listed and deleted."""

@@ -1,1 +1,1 @@
-"""The launch of machines: in the first zone that has all of them, whatever crashed before."""
+"""The launch: all machines in one zone or none, also after a crash."""

@@ -1,1 +1,1 @@
-"""Kubernetes as a service, whichever cloud's: a control plane, two groups of nodes, and pods on them."""
+"""Kubernetes as a service, on any cloud: a control plane, two groups of nodes, pods."""

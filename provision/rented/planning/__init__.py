@@ -1,1 +1,1 @@
-"""The plan of `up` for rented machines: what is asked for beside what there is, checked, priced, shown."""
+"""The plan of `up` for rented machines: request, checks, existing resources, prices."""

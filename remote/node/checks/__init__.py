@@ -1,1 +1,1 @@
-"""What a node is asked about itself."""
+"""Checks that a node makes of itself: facts, free or busy, ports, cloud-init."""

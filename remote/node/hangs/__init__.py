@@ -1,1 +1,1 @@
-"""What each rank is doing, asked of a rank that may hang; and the watch that notices that it does."""
+"""Ranks that hang: the watch that notices them, and the stacks and collectives of each rank."""

@@ -1,1 +1,1 @@
-"""Files on a node: written, sent, synced, removed."""
+"""Files on a node: how they are written, sent, synced and deleted."""

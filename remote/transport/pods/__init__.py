@@ -1,1 +1,1 @@
-"""Connections to pods, through the API server of their cluster."""
+"""Connections to pods, through the API server of their Kubernetes cluster."""

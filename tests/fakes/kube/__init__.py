@@ -1,1 +1,1 @@
-"""A Kubernetes API server as far as gpuctl knows it, whose pods are processes of this machine."""
+"""A Kubernetes API server with the parts that gpuctl uses; its pods are processes."""

@@ -1,4 +1,4 @@
-"""A control plane of Oracle Cloud Infrastructure over HTTP, for the real `oci` SDK and command line.
+"""Oracle Cloud Infrastructure over HTTP, for the real `oci` SDK and command line.
 
 `python -m tests.fakes.oci --port 0` prints one line of JSON with the URL and the environment of a client.
 Requests are checked against the SDK's own clients and models, signatures are verified, and resources live

@@ -1,4 +1,4 @@
-"""A whole cloud in one folder: the template for another one.
+"""A whole cloud in one folder: the template for a new one.
 
 Its account is in memory, and its machines are real SSH servers on loopback. The line that adds it stands here, as
 gpuctl's own tables have no toys; another cloud's stands in `provision/clouds.py`.

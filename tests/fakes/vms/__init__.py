@@ -1,4 +1,4 @@
-"""VM-like hosts for tests: on Linux, as root, with namespaces; each with the real OpenSSH server.
+"""Hosts like VMs, made of Linux namespaces (as root), each with the real OpenSSH server.
 
 `with vms(tmp_path, count=2, firewall="oci") as net:` gives `net.hosts`, and with `net.inventory()` the files that
 `gpuctl up --hosts` takes. Everything hangs on pipes that this process holds, so that all of it ends with this

@@ -1,1 +1,1 @@
-"""Clean: what may be removed from nodes and this computer, and its removal."""
+"""`gpuctl clean`: choose what can be deleted on nodes and this computer, and delete it."""

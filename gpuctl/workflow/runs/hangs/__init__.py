@@ -1,1 +1,1 @@
-"""Runs that stand still: the watch, the comparison of ranks, the sentence."""
+"""Runs that hang: the watch, the comparison of all ranks, the sentence that names the cause."""

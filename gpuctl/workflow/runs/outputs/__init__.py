@@ -1,1 +1,1 @@
-"""Files that runs leave on nodes: checkpoints, outputs, and the next run's use of them."""
+"""Files that runs leave on nodes: checkpoints, outputs, and how a later run uses them."""

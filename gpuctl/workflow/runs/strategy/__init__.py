@@ -1,1 +1,1 @@
-"""The built-in job's strategy: whether it fits, which one to take, how the batch is divided."""
+"""The built-in job's strategy: does it fit, `--strategy auto`, how the batch is divided."""

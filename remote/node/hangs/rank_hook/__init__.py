@@ -1,1 +1,1 @@
-"""The folder that is put in front of a rank's PYTHONPATH. Nothing but `sitecustomize` may be in it."""
+"""The first folder on a rank's PYTHONPATH. It must contain `sitecustomize` only."""
