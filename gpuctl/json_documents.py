@@ -270,8 +270,8 @@ class SetUp:
     output: tuple[str, ...]
     """The end of what that line said."""
 
-    def told(self) -> str:
-        """A sentence for people on what went wrong, with the end of the output."""
+    def description(self) -> str:
+        """Return a sentence on the failure, with the end of the output."""
         how = "failed" if self.status == "failed" else "has no known end"
         text = f"{self.node}: setup: `{self.line}` {how}: {self.error}"
         end = "; its output ends with:" if self.output else "."

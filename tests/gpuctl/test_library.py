@@ -615,7 +615,7 @@ fabfile = load_fabfile(app, Path.cwd())
 work = Work(app=app, fabfile=fabfile, out=app.output.stderr, show=None)
 ((step,), _) = fabfile.parse(["prepare"])
 with work.printing():
-    done = work.here(step)
+    done = work.run_local(step)
 print(done["status"], *sorted(app.output.stderr.getvalue().split()))
 """
     done = python(code, tmp_path)

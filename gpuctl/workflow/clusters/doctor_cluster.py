@@ -9,7 +9,7 @@ from gpuctl.app import App
 from gpuctl.tables.view import open_view
 from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
-from gpuctl.workflow.machines.host_firewalls import may_stand_between
+from gpuctl.workflow.machines.host_firewalls import may_block
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.prepare import expected_gpus
 from inventories.disk.store import ClusterFolder
@@ -93,7 +93,7 @@ def _facts(nodes: "Mapping[str, Node]") -> "tuple[dict[str, Facts], list[Row]]":
     from remote.fanout import fan_out
 
     peers = tuple(node.machine.private_ip for node in nodes.values())
-    guarded = may_stand_between([node.machine for node in nodes.values()])
+    guarded = may_block([node.machine for node in nodes.values()])
     outcomes = fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes)
     rows = [
         row(o.node, False, "did not tell its facts", str(o.error)) for o in outcomes if o.error is not None

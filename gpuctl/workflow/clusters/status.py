@@ -10,7 +10,7 @@ from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on
 from gpuctl.workflow.clusters.limits import start_cut_off
 from gpuctl.workflow.machines.connect import load_inventory
-from gpuctl.workflow.machines.setup_state import goes_on
+from gpuctl.workflow.machines.setup_state import unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
@@ -137,7 +137,7 @@ def inventory_now(folder: ClusterFolder, say: Callable[[str], None]) -> Inventor
             say(f"the last `up` of {folder.name} did not finish: {UNFINISHED}")
     else:
         machines = _refreshed(provider, inventory.machines, say)
-    if len(machines) == len(inventory.machines) and (advice := goes_on(folder, machines)):
+    if len(machines) == len(inventory.machines) and (advice := unprepared_note(folder, machines)):
         say(advice)
     return replace(inventory, machines=machines, hourly_usd=_price_of_all(folder, inventory, len(machines)))
 

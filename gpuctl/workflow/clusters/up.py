@@ -15,19 +15,19 @@ from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
 from gpuctl.workflow.machines.daemons import end_daemons
-from gpuctl.workflow.machines.host_firewalls import let_go
+from gpuctl.workflow.machines.host_firewalls import update_firewalls
 from gpuctl.workflow.machines.inventory_files import pin_host_keys, save_inventory
 from gpuctl.workflow.machines.reach import (
     BOOT_TIMEOUT_S,
     Boot,
     Reached,
-    how_to_have_gpus,
+    gpu_hint,
+    gpu_problems,
     never_ready,
     reach,
-    without_gpus,
 )
-from gpuctl.workflow.machines.setup import Setup, how_to_go_on, plan_setup, set_up
-from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, goes_on, setup_steps
+from gpuctl.workflow.machines.setup import Setup, plan_setup, set_up, setup_hint
+from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, setup_steps, unprepared_note
 from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
@@ -103,7 +103,7 @@ def up(
             if isinstance(error, KeyboardInterrupt):
                 with suppress(InventoryError):
                     left = _inventory(folder)
-                    _say(app, goes_on(folder, left.machines if left is not None else ()))
+                    _say(app, unprepared_note(folder, left.machines if left is not None else ()))
             raise
     seconds = round(passed_s() - began, 3)
     inventory, done, trouble = made
@@ -121,7 +121,7 @@ def up(
     if trouble:
         raise Failed(trouble) if for_run else Attention(trouble, result=result)
     _say(app, f"{what_changed(plan, before, inventory)} ({seconds:.1f} s)")
-    _say(app, goes_on(folder, inventory.machines))
+    _say(app, unprepared_note(folder, inventory.machines))
     return result
 
 
@@ -362,11 +362,11 @@ def _set_up(
     failed = [result for result in done if result.status != "done"]
     names = {result.node for result in failed}
     folder.journal.append(READY, machines=[machine.id for machine in usable if machine.name not in names])
-    wrong = [without_gpus(inventory, reached)] if reached.problems else []
-    hints = [how_to_have_gpus(inventory, reached, billed=billed)] if reached.problems else []
+    wrong = [gpu_problems(inventory, reached)] if reached.problems else []
+    hints = [gpu_hint(inventory, reached, billed=billed)] if reached.problems else []
     if failed:
-        wrong += [result.told() for result in failed]
-        hints += [how_to_go_on(inventory, failed, billed=billed)]
+        wrong += [result.description() for result in failed]
+        hints += [setup_hint(inventory, failed, billed=billed)]
     return done, wrong, hints
 
 
@@ -379,7 +379,7 @@ def _keep(
             if not ended:
                 _note_runs_that_leave(app, folder, before, inventory)
                 _end_daemons_that_leave(app, folder, before, inventory)
-            let_go(app, folder, before, inventory, ended=ended)
+            update_firewalls(app, folder, before, inventory, ended=ended)
         save_inventory(folder, inventory)
     return inventory
 

@@ -345,7 +345,7 @@ class _Runs:
         )
         if request.drives and result.status in ("succeeded", "failed"):
             with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
-                self._pods.tell_of_lost([machine for machine in at_work if machine.name not in names])
+                self._pods.report_lost([machine for machine in at_work if machine.name not in names])
         return attempt
 
     def _refuse_if_stopped(self, run: Run) -> None:

@@ -26,17 +26,17 @@ MAX_PULL_BYTES = 100 * 1000**3
 
 
 class Listener(Protocol):
-    """Who hears what a command writes while it runs. Called from several threads."""
+    """Receiver of a command's output while it runs. Called from several threads."""
 
     def line(self, node: str, stream: str, line: bytes) -> None:
-        """A line on a node's `stdout` or `stderr`, without its end."""
+        """Receive a line of a node's `stdout` or `stderr`, without its end."""
 
     def ended(self, result: CommandResult) -> None:
-        """The command has ended on a node."""
+        """Receive the result of the command on a node."""
 
 
 def machine_of(inventory: Inventory, node: str) -> Machine:
-    """The machine with a node rank, or of a name. Raises NotFound with those there are."""
+    """Return the machine with this rank or name. Raises NotFound, with the known ones."""
     for machine in (*(m for m in inventory.machines if str(m.rank) == node), *inventory.machines):
         if node in (str(machine.rank), machine.name):
             return machine
@@ -49,13 +49,13 @@ def machine_of(inventory: Inventory, node: str) -> Machine:
 
 
 def chosen(app: App, node: str | None) -> tuple[Machine, ...]:
-    """The machine with a node rank, or of a name; with `None` all of the cluster."""
+    """Return the machine with this rank or name; for `None` all machines of the cluster."""
     inventory = load_inventory(app.store.cluster(app.options.cluster))
     return inventory.machines if node is None else (machine_of(inventory, node),)
 
 
 def with_ssh(machines: Sequence[Machine]) -> Sequence[Machine]:
-    """These machines. Raises Usage for one to which Fabric has no way."""
+    """Return the machines. Raises Usage for one without SSH, which Fabric needs."""
     for machine in machines:
         if machine.transport != "ssh":
             raise Usage(
@@ -67,7 +67,7 @@ def with_ssh(machines: Sequence[Machine]) -> Sequence[Machine]:
 def execute(
     app: App, words: Sequence[str], rank: str | None, listener: Listener | None = None
 ) -> list[CommandResult]:
-    """Run a command on the nodes at once; what came of it on each. `listener` hears the lines as they come."""
+    """Run a command on the nodes at once and return the results. `listener` gets the lines while it runs."""
     from remote.fanout import fan_out
     from remote.sessions.connect import connect
     from remote.sessions.session import shell_command
@@ -76,7 +76,7 @@ def execute(
     machines = chosen(app, rank)
     command = shell_command(tuple(words))
 
-    def one(machine: Machine) -> CommandResult:
+    def run(machine: Machine) -> CommandResult:
         node = connect(machine, folder)
         try:
             done = node.run(command, None if listener is None else partial(listener.line, machine.name))
@@ -93,7 +93,7 @@ def execute(
             listener.ended(result)
         return result
 
-    outcomes = fan_out(one, {machine.name: machine for machine in machines})
+    outcomes = fan_out(run, {machine.name: machine for machine in machines})
     return [
         outcome.value
         or CommandResult(
@@ -109,7 +109,7 @@ def execute(
 
 
 def ssh_config(app: App) -> tuple[str, Path]:
-    """The cluster's OpenSSH configuration, and the file that holds it."""
+    """Return the cluster's OpenSSH configuration, and its file."""
     from remote.transport import ssh_config as text
 
     folder = app.store.cluster(app.options.cluster)
@@ -133,13 +133,15 @@ def open_shell(app: App, rank: str, words: tuple[str, ...]) -> int:
     from remote.sessions.session import shell_command
 
     words = words[1:] if words[:1] == ("--",) else words
-    told = shell_command(tuple(words)) if words else ""
+    command = shell_command(tuple(words)) if words else ""
     if machine.transport != "pod":
         _refuse_key_of(machine)
-        _become_ssh(["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([told] if told else [])])
+        _become_ssh(
+            ["ssh", "-F", str(folder.ssh_config_path), "--", machine.name, *([command] if command else [])]
+        )
     from remote.transport.pods import pod_shell
 
-    return pod_shell.run(machine, folder, told)
+    return pod_shell.run(machine, folder, command)
 
 
 def _refuse_key_of(machine: Machine) -> None:
@@ -174,9 +176,9 @@ def push(
     *,
     allow_large: bool = False,
 ) -> list[Pushed]:
-    """Copy a file or folder, all of it, into `destination` on the nodes. `allow_large`: of any size.
+    """Copy a file or a whole folder into `destination` on the nodes. `allow_large`: of any size.
 
-    `None`: into the place that it has in the copy of the current folder's project.
+    `None`: to its place in the nodes' copy of the current folder's project.
     """
     from remote.fanout import fan_out, values
     from remote.files.sync import sync
@@ -204,7 +206,7 @@ def push(
     folder = app.store.cluster(app.options.cluster)
     with connected(folder, chosen(app, rank)) as nodes:
 
-        def one(node: "Node") -> "Synced":
+        def send(node: "Node") -> "Synced":
             return sync(
                 node,
                 tree,
@@ -214,7 +216,7 @@ def push(
                 say=lambda text: app.output.say(f"{node.name}: {text}"),
             )
 
-        done = values(fan_out(one, nodes))
+        done = values(fan_out(send, nodes))
     for name, synced in done.items():
         sent = f"{plural(synced.files, 'file')} sent, {human_bytes(synced.sent_bytes)}, to {synced.root}"
         same = f"up to date, {plural(len(tree.entries), 'file')}, in {synced.root}"
@@ -226,7 +228,7 @@ def push(
 
 
 def _place_in_project(app: App, source: Path) -> tuple[str, str]:
-    """The current folder's project on the nodes, and the folder in it that a file or folder is in there."""
+    """Return the current folder's project on the nodes, and the folder of a file or folder in that project."""
     from gpuctl.workflow.machines.host_firewalls import owner_of
     from remote.files.sync import code_folder, folder_in
     from remote.files.tree import root_of
@@ -267,7 +269,7 @@ def pull(
         for machine in machines
     }
 
-    def one(node: "Node") -> tuple[FileReceiver, list[str]]:
+    def fetch(node: "Node") -> tuple[FileReceiver, list[str]]:
         return intakes[node.name], receive(node, with_tilde(source), intakes[node.name])
 
     def replaced_by(node: "Node") -> list[Path]:
@@ -279,9 +281,9 @@ def pull(
         if files and not replace:
             _confirm_replacement(app, files, pull_command(app.options.cluster, rank, source, destination))
         try:
-            done = values(fan_out(one, nodes))
+            done = values(fan_out(fetch, nodes))
         finally:
-            # After an interrupt threads are at work still, and end with the process, wherever they are.
+            # After an interrupt threads still run, wherever they are, and end with the process.
             for intake in intakes.values():
                 intake.close()
     for name, (intake, skipped) in done.items():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuctl.workflow.machines.setup_state import goes_on
+from gpuctl.workflow.machines.setup_state import unprepared_note
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NotFound
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def load_inventory(folder: ClusterFolder, *, empty: bool = False) -> Inventory:
-    """The cluster's inventory. Raises NotFound with the way to make one.
+    """Return the cluster's inventory. Raises NotFound with the command that creates one.
 
-    `empty`: also one without a machine, as of a cluster whose runs start them.
+    `empty`: also an inventory without machines, as of a cluster whose runs start them.
     """
     if not folder.exists():
         raise unknown_cluster(folder)
@@ -59,9 +59,9 @@ def connected(
     at_least: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Mapping[str, "Node"]]:
-    """One open connection a machine, made all at once, by name; closed at the end.
+    """Connect to all machines at once; yield the connections by name, and close them at the end.
 
-    `at_least`: where as many answer, the others are left out, and `say` gets why. `None`: all have to.
+    `at_least`: if that many answer, the others are left out, and `say` gets the reason. `None`: all must answer.
     """
     from remote.errors import AuthenticationFailed, RemoteError, Unreachable
     from remote.fanout import values
@@ -69,21 +69,21 @@ def connected(
 
     outcomes = connect_all(machines, folder)
     try:
-        there = [outcome for outcome in outcomes if outcome.error is None]
-        if at_least is None or len(there) < at_least:
-            there = outcomes
+        answers = [outcome for outcome in outcomes if outcome.error is None]
+        if at_least is None or len(answers) < at_least:
+            answers = outcomes
         for outcome in outcomes:
-            if outcome not in there:
+            if outcome not in answers:
                 say(f"left out: {outcome.error}")
         try:
-            nodes = values(there)
+            nodes = values(answers)
         except RemoteError as error:
             silent = {
                 outcome.node
-                for outcome in there
+                for outcome in answers
                 if isinstance(outcome.error, (Unreachable, AuthenticationFailed))
             }
-            if advice := goes_on(folder, [machine for machine in machines if machine.name in silent]):
+            if advice := unprepared_note(folder, [machine for machine in machines if machine.name in silent]):
                 between = "\n" if "\n" in str(error) else " "
                 error.args = (f"{error}{between}{advice}.",)
             raise

@@ -1,4 +1,4 @@
-"""What launchers keep running on machines between runs, and how it is ended."""
+"""End the daemons that launchers keep on machines between runs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from remote.launchers import LAUNCHERS, Launcher, launcher_of
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What came of ending a launcher's daemons on a machine."""
+    """The result of ending a launcher's daemons on a machine."""
 
     launcher: str
     """Its name in LAUNCHERS."""
@@ -20,7 +20,7 @@ class Ended:
 
     @property
     def problem(self) -> str | None:
-        """A sentence on why they may still run; `None` where they have ended."""
+        """Return a sentence on why they may still run. `None`: they have ended."""
         if self.error is None:
             return None
         return f"{launcher_of(self.launcher).title} may still run there: {self.error}"
@@ -35,11 +35,11 @@ def end_daemons(
     done: list[Ended] = []
     for name in launchers:
         launcher = launcher_of(name)
-        those = {
+        candidates = {
             at: machine for at, machine in machines.items() if launcher.may_have_daemons(folder, machine)
         }
-        outcomes = fan_out(partial(_end, launcher, folder), those)
-        done += [Ended(launcher=name, node=one.node, error=one.error) for one in outcomes]
+        outcomes = fan_out(partial(_end, launcher, folder), candidates)
+        done += [Ended(launcher=name, node=outcome.node, error=outcome.error) for outcome in outcomes]
     return done
 
 

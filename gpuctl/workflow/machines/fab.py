@@ -42,9 +42,9 @@ def show_tasks(app: App) -> int:
 
 
 def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
-    """Run the tasks of a line, one after the other, each on all nodes at once; the exit status.
+    """Run the tasks of a line in order, each on all nodes at once; return the exit status.
 
-    After one that failed on a node none is begun. Raises BadFabfile for a task or an argument that is not there.
+    A failed task is the last. Raises BadFabfile for an unknown task or argument.
     """
     fabfile = load_fabfile(app, Path.cwd())
     steps, helped = fabfile.parse(words)
@@ -74,7 +74,7 @@ def run_tasks(app: App, words: Sequence[str], rank: str | None) -> int:
                 documents.append({"task": step.name, "nodes": [], "not_run": f"{failed} failed"})
                 app.output.say(f"{step.name}: not run, as {failed} failed")
                 continue
-            nodes = _on_all(app, work, step, group) if step.on_machines else [work.here(step)]
+            nodes = _on_all(app, work, step, group) if step.on_machines else [work.run_local(step)]
             documents.append({"task": step.name, "nodes": nodes, "not_run": None})
             failed = step.name if any(node["status"] != "done" for node in nodes) else ""
     if app.options.json:
@@ -86,19 +86,19 @@ def load_fabfile(app: App, folder: Path) -> "Fabfile":
     """Load the fabfile of a folder or the nearest above it. Raises BadFabfile."""
     from remote import fabfile
 
-    with _printing(app, app.output.stderr):  # what the file prints is no result
+    with _printing(app, app.output.stderr):  # a fabfile's own output is no result
         return fabfile.load(folder)
 
 
 @contextmanager
 def _printing(app: App, out: TextIO) -> Iterator[None]:
-    """Take what is printed here: by this thread, and in a command's process also by those that tasks start."""
+    """Redirect the output of this thread, and in a command's process also of threads that tasks start."""
     err = app.output.stderr
-    with ExitStack() as taken:
+    with ExitStack() as redirections:
         if app.output.owns_process:
-            taken.enter_context(redirect_stdout(out))
-            taken.enter_context(redirect_stderr(err))
-        taken.enter_context(thread_output(out, err))
+            redirections.enter_context(redirect_stdout(out))
+            redirections.enter_context(redirect_stderr(err))
+        redirections.enter_context(thread_output(out, err))
         yield
 
 
@@ -110,8 +110,8 @@ def _help(app: App, task: "Listed") -> int:
     width = max((len(written) for written, _ in task.arguments), default=0)
     app.output.text(f"gpuctl fab {task.name}{' [--ARG ...]' if task.arguments else ''}")
     app.output.text(task.help)
-    for written, told in task.arguments:
-        app.output.text(f"  {written:<{width}}  {told}".rstrip())
+    for written, text in task.arguments:
+        app.output.text(f"  {written:<{width}}  {text}".rstrip())
     return 0
 
 
@@ -125,22 +125,22 @@ class Lines(io.TextIOBase):
         self._show, self._stream = show, stream
         self._rest = ""
         self._lock = Lock()
-        self.kept: list[str] = []
-        """All of it, where it is not shown."""
+        self.texts: list[str] = []
+        """The whole text, without a `show`."""
 
     def __copy__(self) -> "Lines":
-        """The same one: Fabric copies what is among its settings."""
+        """Return the same object: Fabric copies its settings."""
         return self
 
     def writable(self) -> bool:
-        """Whether it can be written to."""
+        """Return `True`."""
         return True
 
     def write(self, text: str) -> int:
         """Take some text."""
         with self._lock:
             if self._show is None:
-                self.kept.append(text)
+                self.texts.append(text)
                 return len(text)
             *lines, self._rest = (self._rest + text).split("\n")
             for line in lines:
@@ -163,7 +163,7 @@ class _Show:
     lock: Lock = field(default_factory=Lock)
 
     def of(self, machine: "Machine | None") -> "ShowLine":
-        """What shows the lines of a machine behind its name, or of the only one."""
+        """Return a function that shows a machine's lines, after its name unless it is the only machine."""
         return partial(self._line, f"{machine.name}: " if machine else "")
 
     def _line(self, prefix: str, stream: Stream, line: str) -> None:
@@ -175,7 +175,7 @@ class _Show:
 
 
 class Work:
-    """What is done for one line of tasks."""
+    """The tasks of a line, run on this computer or on nodes."""
 
     def __init__(
         self,
@@ -186,9 +186,10 @@ class Work:
         show: "Callable[[Machine], ShowLine] | None",
         timeout_s: float | None = None,
     ) -> None:
-        """`out`: where what is printed here goes. `show`: gets a machine's lines; `None`: they are in its document.
+        """Save the parameters. `out`: stream for output of this computer.
 
-        `timeout_s`: for each command of a task on a machine; `None`: a person waits for it.
+        `show`: function for a machine's lines; `None`: only its document gets them. `timeout_s`: limit for each
+        command of a task on a machine; `None`: no limit.
         """
         self._app = app
         self._fabfile = fabfile
@@ -202,13 +203,13 @@ class Work:
         with _printing(self._app, self._out):
             yield
 
-    def here(self, step: "Step") -> dict[str, Any]:
-        """Run a task on this computer; its document."""
+    def run_local(self, step: "Step") -> dict[str, Any]:
+        """Run a task on this computer; return its document."""
         from remote.fabfile import Streams
 
         value, error = None, None
         try:
-            # Commands are read by threads of their own, so they are told where it goes.
+            # Threads of their own read the output of commands, so `thread_output` does not reach it.
             value = self._fabfile.run_here(step, Streams(out=self._out, err=self._app.output.stderr))
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
             error = self._why(raised, None)
@@ -216,15 +217,15 @@ class Work:
             self._app.output.error(f"{step.name} failed: {error}")
         return _document(None, value, error, {})
 
-    def on_one(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
-        """Run a task on a machine; its document."""
+    def run_on(self, step: "Step", box: "PinnedConnection") -> dict[str, Any]:
+        """Run a task on a machine; return its document."""
         from remote.fabfile import Streams, lost
 
         show = None if self._show is None else self._show(box.machine)
         out, err = Lines(show, "stdout"), Lines(show, "stderr")
         value, error, unknown = None, None, False
         try:
-            # What a task prints itself goes where its commands' output goes.
+            # A task's own prints go to the stream of its commands' output.
             with thread_output(out, err):
                 value = self._fabfile.run(step, box, Streams(out=out, err=err), timeout_s=self._timeout_s)
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - somebody else's code, and its error is told
@@ -232,11 +233,11 @@ class Work:
         finally:
             out.end()
             err.end()
-        said = {"stdout": "".join(out.kept), "stderr": "".join(err.kept)}
-        return _document(box.machine, value, error, said, unknown=unknown)
+        output = {"stdout": "".join(out.texts), "stderr": "".join(err.texts)}
+        return _document(box.machine, value, error, output, unknown=unknown)
 
     def _why(self, raised: BaseException, box: "PinnedConnection | None") -> str | None:
-        """Why a task failed, in a sentence; `None`: it ended itself well."""
+        """Return why a task failed, in a sentence. `None`: it ended well."""
         from remote.fabfile import failure
 
         why = failure(raised, self._fabfile.path, box)
@@ -246,8 +247,8 @@ class Work:
 
 
 def _on_all(app: App, work: Work, step: "Step", group: "PinnedGroup") -> list[dict[str, Any]]:
-    """Run a task on every node; a document of each."""
-    done = group.map(lambda box: work.on_one(step, box))
+    """Run a task on every node; return their documents."""
+    done = group.map(lambda box: work.run_on(step, box))
     documents = [done[box] for box in group]
     failed = [document for document in documents if document["status"] != "done"]
     for document in failed:
@@ -263,11 +264,13 @@ def _document(
     machine: "Machine | None",
     value: object,
     error: str | None,
-    said: Mapping[str, str],
+    output: Mapping[str, str],
     *,
     unknown: bool = False,
 ) -> dict[str, Any]:
-    """What came of a task on one node; with `None`: on this computer. `unknown`: nobody knows how it ended."""
+    """Return the document of a task on a node; `machine` is `None` for this computer. `unknown`: it may have ended
+    well.
+    """
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -278,6 +281,6 @@ def _document(
         "status": "done" if error is None else "unknown" if unknown else "failed",
         "error": error,
         "value": value,
-        "stdout": said.get("stdout", ""),
-        "stderr": said.get("stderr", ""),
+        "stdout": output.get("stdout", ""),
+        "stderr": output.get("stderr", ""),
     }

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from remote.sessions.session import Node
 
 OPENED, CLOSED = "firewall", "firewall closed"
-"""Events in a cluster's journal: a machine's firewall is about to be opened for an owner; ours is out of it again."""
+"""Events in a cluster's journal: a machine's firewall is about to be opened for an owner; the rules are removed."""
 RESTORE_TIMEOUT_S = 10.0
 
 
-def may_stand_between(machines: Sequence[Machine]) -> bool:
-    """Whether a firewall of the machines' own may: none does on this computer's loopback, and pods have none."""
+def may_block(machines: Sequence[Machine]) -> bool:
+    """Return whether the machines' own firewalls may block the cluster. False on this computer's loopback, and for
+    pods.
+    """
 
     def is_loopback(address: str) -> bool:
         try:
@@ -38,33 +40,33 @@ def may_stand_between(machines: Sequence[Machine]) -> bool:
 
 
 def owner_of(inventory: Inventory) -> str:
-    """What a cluster's rules are known by: another cluster of the same name has others."""
+    """Return the owner in a cluster's rules, which differs from that of another cluster of the same name."""
     return f"{inventory.cluster} {inventory.created_at}"
 
 
 def open_firewall(
     view: View, folder: ClusterFolder, inventory: Inventory, node: "Node", facts: "Facts"
 ) -> None:
-    """Let the cluster's other machines in on a node, where its own firewall keeps them out.
+    """Let the cluster's other machines in on a node if its own firewall blocks them.
 
-    Where that can't be done it is a note: whether the nodes reach each other all the same, the preflight finds out.
+    A failure is a note: the preflight finds out whether the nodes reach each other all the same.
     """
     from remote import firewall
     from remote.errors import NodeFailed
 
     if facts.firewall is None:
         return
-    others = [machine.private_ip for machine in inventory.machines if machine.name != node.name]
-    peers = [address for other in others if (address := facts.addresses.get(other))]
-    if len(peers) < len(others):
-        return  # a name that does not resolve there is the preflight's to tell; what is open stays so
+    other_hosts = [machine.private_ip for machine in inventory.machines if machine.name != node.name]
+    peers = [address for other in other_hosts if (address := facts.addresses.get(other))]
+    if len(peers) < len(other_hosts):
+        return  # the preflight reports a name that does not resolve there; the open rules stay
     owner = owner_of(inventory)
     plan = firewall.open_steps(facts.firewall, owner=owner, peers=peers)
     if plan.known and not plan.steps:
         return
     if plan.known:
         machine = node.machine
-        # All of it: it may be in the inventory no more when its firewall is to be closed.
+        # The whole machine: the inventory may lack it by the time its firewall is closed.
         folder.journal.append(
             OPENED, node=node.name, host=machine.host, port=machine.port, owner=owner, machine=machine
         )
@@ -78,9 +80,9 @@ def open_firewall(
 
 
 def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
-    """Take our rules from the machines that have some, all at once; returns those that may still have them.
+    """Remove our rules from all machines at once; return the machines that may still have some.
 
-    The journal says which, also of machines and owners that are in the inventory no more.
+    The machines are those of the journal, also without an entry in the inventory now.
     """
     opened = _opened(folder)
     if not opened:
@@ -92,21 +94,23 @@ def restore_firewalls(app: App, folder: ClusterFolder) -> list[Leftover]:
     return _restore_all(app, folder, opened, machines, spare_runs=False)
 
 
-def let_go(app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory, *, ended: bool) -> None:
-    """Machines are about to leave the inventory: our rules go from them, and the others let them in no more.
+def update_firewalls(
+    app: App, folder: ClusterFolder, before: Inventory, inventory: Inventory, *, ended: bool
+) -> None:
+    """Remove our rules from machines that leave the inventory, and let them in on the others no more.
 
-    `ended`: those that leave are no more, rules and all. What can't be done now is a note: `down` tries the former
-    again, the next `train` the latter.
+    `ended`: the leaving machines are deleted. A failure is a note: `down` tries the former again, the next `train`
+    the latter.
     """
     from remote.fanout import fan_out
 
     stay = {(machine.host, machine.port): machine for machine in inventory.machines}
-    gone = {machine.name for machine in before.machines if (machine.host, machine.port) not in stay}
-    if not gone:
+    leaving = {machine.name for machine in before.machines if (machine.host, machine.port) not in stay}
+    if not leaving:
         return
     opened = _opened(folder)
-    here = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in stay}
-    leave = {key: entry for key, entry in opened.items() if key not in here}
+    staying_rules = {key: entry for key, entry in opened.items() if (entry["host"], entry["port"]) in stay}
+    leave = {key: entry for key, entry in opened.items() if key not in staying_rules}
     if ended:
         for entry in leave.values():
             _journal_closed(folder, entry)
@@ -116,21 +120,21 @@ def let_go(app: App, folder: ClusterFolder, before: Inventory, inventory: Invent
     owner = owner_of(inventory)
     staying = {
         machine.name: machine
-        for entry in here.values()
+        for entry in staying_rules.values()
         if entry["owner"] == owner and (machine := stay[entry["host"], entry["port"]])
     }
     for outcome in fan_out(lambda machine: _keep_out(machine, inventory, owner), staying):
         if outcome.error is not None:
             app.output.say(
-                f"note: {outcome.node}: its firewall may still let {', '.join(sorted(gone))} in until the next "
+                f"note: {outcome.node}: its firewall may still let {', '.join(sorted(leaving))} in until the next "
                 f"`gpuctl train`: {outcome.error}"
             )
         elif outcome.value:
-            app.output.say(f"{outcome.node}: firewall: {', '.join(sorted(gone))} no longer let in")
+            app.output.say(f"{outcome.node}: firewall: {', '.join(sorted(leaving))} no longer let in")
 
 
 def _opened(folder: ClusterFolder) -> dict[str, Mapping[str, Any]]:
-    """What the journal says is open: an entry for each machine and owner."""
+    """Return the open rules of the journal: an entry for each machine and owner."""
     opened: dict[str, Mapping[str, Any]] = {}
     for entry in folder.journal.read():
         if entry["event"] in (OPENED, CLOSED):
@@ -153,14 +157,15 @@ def _restore_all(
     *,
     spare_runs: bool,
 ) -> list[Leftover]:
-    """Close what is open, all at once; returns what may still be. `known`: machines as they are reached today.
+    """Close the open rules on all machines at once; return the rules that may remain. `known`: the machines' current
+    addresses.
 
-    `spare_runs`: a machine on which a run goes on is left as it is.
+    `spare_runs`: skip a machine with an active run.
     """
     from remote.fanout import fan_out
 
     reached = {(machine.host, machine.port): machine for machine in known}
-    here = {
+    reachable = {
         key: machine
         for key, entry in opened.items()
         if (machine := reached.get((entry["host"], entry["port"])) or _machine_of(entry))
@@ -168,15 +173,15 @@ def _restore_all(
     left = [
         _left(entry, "the machine is in the inventory no more.")
         for key, entry in opened.items()
-        if key not in here
+        if key not in reachable
     ]
 
     def restore(key: str) -> str:
-        done = _restore(here[key], opened[key]["owner"], spare_runs=spare_runs)
+        done = _restore(reachable[key], opened[key]["owner"], spare_runs=spare_runs)
         _journal_closed(folder, opened[key])
         return done
 
-    for outcome in fan_out(restore, {key: key for key in here}):
+    for outcome in fan_out(restore, {key: key for key in reachable}):
         if outcome.error is None:
             app.output.say(f"{opened[outcome.node]['node']}: firewall: {outcome.value}")
         else:
@@ -185,7 +190,7 @@ def _restore_all(
 
 
 def _machine_of(entry: Mapping[str, Any]) -> Machine | None:
-    """The machine as it was when its firewall was opened; `None`: an older gpuctl did not write that down."""
+    """Return the machine as it was when its firewall was opened. `None`: the entry does not have it."""
     try:
         return from_json(Machine, entry.get("machine"), "journal.jsonl")
     except CorruptFile:
@@ -201,16 +206,16 @@ def _left(entry: Mapping[str, Any], reason: str) -> Leftover:
 
 
 def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
-    """Take an owner's rules from one machine, and look whether they are gone; returns what was done."""
+    """Remove an owner's rules from a machine and check that they are removed; return what was done."""
     from remote import facts, firewall
     from remote.errors import NodeFailed
 
     with _connected(machine) as node:
-        found = facts.gather(node, (), firewall=True)
+        node_facts = facts.gather(node, (), firewall=True)
         if spare_runs:
-            _refuse_if_busy(node, found)
-        assert found.firewall is not None, "it was asked for"
-        plan = firewall.close_steps(found.firewall, owner=owner)
+            _refuse_if_busy(node, node_facts)
+        assert node_facts.firewall is not None, "it was asked for"
+        plan = firewall.close_steps(node_facts.firewall, owner=owner)
         if plan.steps or not plan.known:
             left = firewall.close_steps(firewall.apply(node, plan), owner=owner)
             if left.steps or not left.known:
@@ -219,20 +224,20 @@ def _restore(machine: Machine, owner: str, *, spare_runs: bool) -> str:
 
 
 def _keep_out(machine: Machine, inventory: Inventory, owner: str) -> bool:
-    """Let none in on a machine but the inventory's others; whether there was something to do."""
+    """Let only the inventory's other machines in on a machine; return whether a rule changed."""
     from remote import facts, firewall
 
-    others = tuple(one.private_ip for one in inventory.machines if one.name != machine.name)
+    other_hosts = tuple(other.private_ip for other in inventory.machines if other.name != machine.name)
     with _connected(machine) as node:
-        found = facts.gather(node, others, firewall=True)
-        _refuse_if_busy(node, found)
-        assert found.firewall is not None, "it was asked for"
-        peers = [address for other in others if (address := found.addresses.get(other))]
-        return bool(firewall.ensure_open(node, found.firewall, owner=owner, peers=peers).steps)
+        node_facts = facts.gather(node, other_hosts, firewall=True)
+        _refuse_if_busy(node, node_facts)
+        assert node_facts.firewall is not None, "it was asked for"
+        peers = [address for other in other_hosts if (address := node_facts.addresses.get(other))]
+        return bool(firewall.ensure_open(node, node_facts.firewall, owner=owner, peers=peers).steps)
 
 
 def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
-    """A run that goes on needs its firewalls as they are. Raises NodeFailed."""
+    """Raise NodeFailed if a run is active: it needs its firewalls as they are."""
     from remote.errors import NodeFailed
 
     if facts.active_runs:
@@ -241,7 +246,7 @@ def _refuse_if_busy(node: "Node", facts: "Facts") -> None:
 
 @contextmanager
 def _connected(machine: Machine) -> Iterator["Node"]:
-    """A connection that trusts this machine's pinned key alone, whoever else is in the inventory now."""
+    """Connect, trusting this machine's pinned key alone, because the inventory may lack the machine now."""
     from remote.sessions.connect import connect
     from remote.transport import known_hosts
 

@@ -8,7 +8,7 @@ from inventories.machine import Inventory, Machine
 
 
 def save_inventory(folder: ClusterFolder, inventory: Inventory) -> None:
-    """The inventory, and what is made of it: known_hosts and the configuration for ssh."""
+    """Save the inventory, and the files derived from it: known_hosts and the configuration for ssh."""
     from remote.transport import ssh_config
 
     pin_host_keys(folder, inventory.machines)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 BOOT_TIMEOUT_S = 900.0
 """From the moment that the provider calls a machine running; bare metal takes longest."""
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 """Consoles of which lines are shown; many machines mostly fail alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """How rented machines are waited for, and what can be said of those that do not come up."""
+    """Limits and data of the wait for rented machines, and for its error."""
 
     timeout_s: float
     """For each boot: until SSH answers, cloud-init has ended and the facts are there."""
@@ -39,9 +39,7 @@ class Boot:
     hourly_usd: float | None
     """Price of all machines. `None`: not known."""
     made: frozenset[str]
-    """Names of the machines that were made just now, or were never ready: nobody is at work there, so that they may
-    be rebooted.
-    """
+    """Names of machines made just now, or never ready: nobody uses them, so they may be rebooted."""
     end_timer: str | None = None
     """Name of the timer that powers the machines off at the end of their cluster's time. `None`: no time limit."""
 
@@ -51,7 +49,7 @@ class Reached:
     """Machines that can be reached."""
 
     machines: tuple[Machine, ...]
-    """With their GPUs counted; as they were, where those can't be used."""
+    """With their GPUs counted, unless the GPUs can't be used."""
     problems: Mapping[str, str]
     """Machine → why its GPUs can't be used as the driver plan has it, and the fix: a sentence with its name."""
     end_timers: "Mapping[str, EndTimer]" = field(default_factory=dict)
@@ -82,50 +80,50 @@ def reach(
     outcomes = fan_out(
         work.up if boot is None else partial(work.booted, boot=boot),
         by_name,
-        # Those that are slow to boot must not keep the others waiting.
+        # All at once: a slow boot must not delay the other machines.
         at_once=MAX_AT_ONCE if boot is None and driver.source == "none" else max(1, len(by_name)),
     )
     failed = {outcome.node: outcome.error for outcome in outcomes if outcome.error is not None}
-    seen = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
-    problems = {name: one.problem for name, one in seen.items() if one.problem is not None}
+    results = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    problems = {name: result.problem for name, result in results.items() if result.problem is not None}
     if failed and boot is not None:
         raise _failure(app, folder, by_name, failed, problems=problems, boot=boot)
     if failed:
         for problem in problems.values():
             app.output.say(f"note: {problem}")
     values(outcomes)
-    found = {name: one.facts for name, one in seen.items()}
-    for name, fact in found.items():
+    all_facts = {name: result.facts for name, result in results.items()}
+    for name, fact in all_facts.items():
         torch = f"torch {fact.torch}" if fact.torch else "no torch"
         gpus = plural(len(fact.gpus), "GPU")
         app.output.say(f"{name}: {fact.os}, {fact.cpus} cores, {gpus}, Python {fact.python_version}, {torch}")
-    _tell_of_gpus(app, {name: fact for name, fact in found.items() if name not in problems}, by_name)
+    _note_gpu_problems(app, {name: fact for name, fact in all_facts.items() if name not in problems}, by_name)
     return Reached(
         machines=tuple(
             replace(
                 machine,
-                gpus=machine.gpus if machine.name in problems else len(found[machine.name].gpus),
+                gpus=machine.gpus if machine.name in problems else len(all_facts[machine.name].gpus),
                 state="running",
             )
             for machine in machines
         ),
         problems=problems,
-        end_timers={name: fact.end_timer for name, fact in found.items() if fact.end_timer is not None},
+        end_timers={name: fact.end_timer for name, fact in all_facts.items() if fact.end_timer is not None},
     )
 
 
 def never_ready(
     folder: ClusterFolder, machines: Sequence[Machine], *, created: Collection[str]
 ) -> frozenset[str]:
-    """The names of machines that no `up` has called ready: just `created`, or of an earlier `up` that was cut off."""
+    """Return the names of machines that no `up` has called ready: new ones, and ones of an `up` that was cut off."""
     ready = ready_ids(folder)
     return frozenset(
         machine.name for machine in machines if machine.name in created or machine.id not in ready
     )
 
 
-def without_gpus(inventory: Inventory, reached: Reached) -> str:
-    """What is told of machines whose GPUs can't be used: a sentence for each."""
+def gpu_problems(inventory: Inventory, reached: Reached) -> str:
+    """Return a sentence for each machine with unusable GPUs."""
     problems, count = list(reached.problems.values()), len(inventory.machines)
     if len(problems) == 1:
         return problems[0]
@@ -133,8 +131,8 @@ def without_gpus(inventory: Inventory, reached: Reached) -> str:
     return "\n".join([head, *(f"  {problem}" for problem in problems)])
 
 
-def how_to_have_gpus(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
-    """What becomes of these machines, and how to go on."""
+def gpu_hint(inventory: Inventory, reached: Reached, *, billed: bool) -> str:
+    """Return the state of these machines, and the commands to type next."""
     count = len(inventory.machines)
     if billed:
         ready = [machine.name for machine in inventory.machines if machine.name not in reached.problems]
@@ -147,7 +145,7 @@ def how_to_have_gpus(inventory: Inventory, reached: Reached, *, billed: bool) ->
 
 @dataclass(frozen=True)
 class _Work:
-    """What is done on each machine."""
+    """The steps for each machine."""
 
     app: App
     folder: ClusterFolder
@@ -156,7 +154,7 @@ class _Work:
     limits: "Limits"
 
     def up(self, machine: Machine) -> "Seen":
-        """See to a machine that is up already."""
+        """Prepare a machine that has booted before."""
         from remote.checks import readiness
         from remote.sessions.connect import connect
 
@@ -165,38 +163,38 @@ class _Work:
             if self.driver.source != "none":
                 # How it ended is its owner's business; until then it may install packages itself.
                 readiness.watch_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
-            found = _facts(node, self.peers)
+            node_facts = _facts(node, self.peers)
         finally:
             node.close()
-        return self._with_driver(machine, found, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
+        return self._with_driver(machine, node_facts, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
 
     def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
-        """See to a machine once it has booted.
+        """Prepare a machine once it has booted.
 
-        One that nobody can be at work on also boots once more where its GPU driver waits for that, and is given the
-        time to come to its cluster network. Any other is left as it is, unless its driver is to be installed.
+        A machine that nobody can use yet also reboots if its GPU driver needs that, and gets time to join its cluster
+        network. Any other is left as it is, unless the plan installs its driver.
         """
         from remote.checks import readiness
         from remote.sessions.connect import connect
 
         fresh = machine.name in boot.made
-        found = self._booted_facts(machine, boot)
+        booted_facts = self._booted_facts(machine, boot)
         free = fresh or self.driver.source == "install"
-        seen = self._with_driver(machine, found, free=free, return_s=boot.timeout_s)
-        seen = replace(seen, facts=replace(seen.facts, end_timer=found.end_timer))
-        if not fresh or seen.facts.active_runs or seen.problem is not None:
-            return seen
+        result = self._with_driver(machine, booted_facts, free=free, return_s=boot.timeout_s)
+        result = replace(result, facts=replace(result.facts, end_timer=booted_facts.end_timer))
+        if not fresh or result.facts.active_runs or result.problem is not None:
+            return result
         node = connect(machine, self.folder)
         try:
             facts = readiness.wait_for_cluster_network(
-                node, self.peers, seen.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
+                node, self.peers, result.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
             )
         finally:
             node.close()
-        return replace(seen, facts=replace(facts, end_timer=found.end_timer))
+        return replace(result, facts=replace(facts, end_timer=booted_facts.end_timer))
 
     def _with_driver(
-        self, machine: Machine, found: "Facts", *, free: bool, return_s: float, judged: bool = True
+        self, machine: Machine, node_facts: "Facts", *, free: bool, return_s: float, judged: bool = True
     ) -> "Seen":
         from remote.gpu_driver.setup import see_to_driver
 
@@ -204,7 +202,7 @@ class _Work:
             machine,
             self.folder,
             self.peers,
-            found,
+            node_facts,
             plan=self.driver,
             free=free,
             limits=self.limits,
@@ -214,7 +212,7 @@ class _Work:
         )
 
     def _booted_facts(self, machine: Machine, boot: Boot) -> "Facts":
-        """The facts of a machine once SSH answers and cloud-init has ended."""
+        """Return the facts of a machine once SSH answers and cloud-init has ended."""
         from remote.checks import readiness
         from remote.errors import ConnectionLost
         from remote.sessions.wait_for_boot import connect_booting
@@ -232,7 +230,7 @@ class _Work:
                     say(f"note: {node.name}: cloud-init complains: {complaint}")
                 return _with_end_timer(node, _facts(node, self.peers, boot.end_timer), boot.end_timer)
             except ConnectionLost:
-                # Some images boot once more by themselves when they have set themselves up.
+                # Some images reboot after their own setup.
                 if awake_s() > limit:
                     raise
             finally:
@@ -262,19 +260,19 @@ def _facts(node: "Node", peers: tuple[str, ...], end_timer: str | None = None) -
         ) from error
 
 
-def _tell_of_gpus(app: App, found: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
-    """A note for each machine whose GPUs can't be used as they are, or that has fewer than its shape."""
+def _note_gpu_problems(app: App, all_facts: "Mapping[str, Facts]", machines: Mapping[str, Machine]) -> None:
+    """Note each machine with unusable GPUs, or with fewer than its shape has."""
     from remote.checks.readiness import driver_problem
     from remote.findings import KERNEL_LOG
 
-    for name, fact in found.items():
-        wanted = machines[name].gpus or 0
+    for name, fact in all_facts.items():
+        expected = machines[name].gpus or 0
         if problem := driver_problem(fact.driver):
             after = f"when the run {fact.active_runs[0]} has ended: " if fact.active_runs else ""
             app.output.say(f"note: {name}: {problem[0]}; {after}{problem[1]}")
-        elif 0 < len(fact.gpus) < wanted:
+        elif 0 < len(fact.gpus) < expected:
             app.output.say(
-                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {wanted} should be; {KERNEL_LOG} "
+                f"note: {name}: {plural(len(fact.gpus), 'GPU')}, where {expected} should be; {KERNEL_LOG} "
                 "shows what the kernel says of the others (lines with NVRM and Xid); replace the machine"
             )
 
@@ -284,9 +282,9 @@ class _Console:
     """A machine's console, as far as it could be had."""
 
     lines: tuple[str, ...] = ()
-    """Those that tell most."""
+    """The most useful lines."""
     note: str
-    """Where all of it is, or why there is none."""
+    """The place of the whole text, or why it is missing."""
 
 
 def _failure(
@@ -298,26 +296,25 @@ def _failure(
     problems: Mapping[str, str],
     boot: Boot,
 ) -> "RemoteError":
-    """The error to raise for machines that did not come up, with the ends of their consoles, which are kept in
-    the cluster's folder. Takes a minute or so at most.
+    """Return the error for machines that did not come up, with the last lines of their consoles. Takes a minute at
+    most.
 
-    `machines`: all of the cluster, by name; `failed`: those of them whose error is known; `problems`: what is wrong
-    with the drivers of others.
+    The consoles are kept in the cluster's folder. `machines`: all of the cluster, by name; `failed`: the machines
+    with a known error; `problems`: driver problems of others.
     """
     from provision.parallel import run_all
     from remote.errors import SomeNodesFailed
 
-    asked = [name for name, error in failed.items() if _may_show_on_console(error)]
-    if asked:
-        app.output.say(f"fetching the console of {', '.join(asked)} …")
-    seen = dict(
-        zip(asked, run_all(lambda name: _look(folder, machines[name], boot.console), asked), strict=True)
-    )
+    unreached = [name for name, error in failed.items() if _may_show_on_console(error)]
+    if unreached:
+        app.output.say(f"fetching the console of {', '.join(unreached)} …")
+    read = run_all(lambda name: _read_console(folder, machines[name], boot.console), unreached)
+    consoles = dict(zip(unreached, read, strict=True))
     parts = []
     for name, error in failed.items():
         parts.append(str(error))
-        if name in seen:
-            parts += _told(seen[name], lines=asked.index(name) < MOST_SHOWN)
+        if name in consoles:
+            parts += _console_lines(consoles[name], lines=unreached.index(name) < MAX_SHOWN)
     parts += problems.values()
     ready = [name for name in machines if name not in {**failed, **problems}]
     end = _staying(folder.name, len(machines), ready, boot.hourly_usd)
@@ -330,20 +327,20 @@ def _failure(
     return SomeNodesFailed("\n".join([head, *(f"  {part}" for part in parts), end]))
 
 
-def _told(seen: _Console | Exception, *, lines: bool) -> list[str]:
-    """What an error's text says of a console."""
-    if isinstance(seen, Exception):
-        return [f"  Its console could not be read: {seen}"]
-    return [f"  {seen.note}", *(f"    {line}" for line in seen.lines if lines)]
+def _console_lines(console: _Console | Exception, *, lines: bool) -> list[str]:
+    """Return the lines of an error about a console."""
+    if isinstance(console, Exception):
+        return [f"  Its console could not be read: {console}"]
+    return [f"  {console.note}", *(f"    {line}" for line in console.lines if lines)]
 
 
 def _staying(cluster: str, count: int, ready: Sequence[str], hourly_usd: float | None) -> str:
-    """What becomes of the machines, and how to go on."""
+    """Return the state and price of the machines, and the commands to type next."""
     price = "at an unknown price" if hourly_usd is None else f"for {dollars(hourly_usd)} an hour"
-    who = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"
+    subject = "The machine stays and is" if count == 1 else f"All {plural(count, 'machine')} stay and are"
     fine = f" Ready: {', '.join(ready)}." if ready else ""
     return (
-        f"{who} billed, {price}.{fine} `gpuctl up --cluster {cluster}` waits again (--boot-timeout 30m: longer), "
+        f"{subject} billed, {price}.{fine} `gpuctl up --cluster {cluster}` waits again (--boot-timeout 30m: longer), "
         f"`gpuctl down --cluster {cluster}` removes {'it' if count == 1 else 'them'}."
     )
 
@@ -354,7 +351,9 @@ def _may_show_on_console(error: "RemoteError") -> bool:
     return isinstance(error, AuthenticationFailed | NotReady | Unreachable)
 
 
-def _look(folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]) -> _Console:
+def _read_console(
+    folder: ClusterFolder, machine: Machine, console: Callable[[Machine], str | None]
+) -> _Console:
     from provision.rented.serial_console import telling
 
     text = console(machine)

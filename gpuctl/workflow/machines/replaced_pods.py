@@ -1,7 +1,7 @@
-"""Pods that KubeRay makes in the place of lost ones: a job takes them in by itself.
+"""Add the pods with which KubeRay replaces lost ones to a job's inventory.
 
-It gives new pods the ranks of lost ones, and changes nothing else: only `up` makes machines or ends them. On virtual
-machines all of it is left to `up`, as another one costs money.
+A new pod gets the rank of a lost one, and nothing else changes: only `up` makes machines or ends them. On virtual
+machines `up` does all of this, as another machine costs money.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -36,7 +36,7 @@ WAIT_S = 600.0
 
 
 class ReplacedPods:
-    """Those of one cluster; where its machines are no pods, nothing is done."""
+    """The replacements of one cluster's pods; does nothing for other machines."""
 
     def __init__(self, app: App, folder: ClusterFolder) -> None:
         self._app = app
@@ -45,9 +45,9 @@ class ReplacedPods:
         """One for a job: a client asks a program for its token."""
 
     def take_in(self, say: Say) -> None:
-        """Have the new pods that are ready in the inventory; where the cluster has a setup, they have yet to run it.
+        """Put new, ready pods into the inventory; a cluster's setup has yet to run on them.
 
-        Raises GpuctlError, Locked where another command is at work on the cluster.
+        Raises GpuctlError, and Locked while another command holds the cluster.
         """
         pods = self._pods()
         if pods is None or not pods.in_place(self._folder.load().machines):
@@ -64,14 +64,14 @@ class ReplacedPods:
             say(f"{machine.name} is now the pod {machine.id}, in the place of the lost one")
 
     def wait_for(self, count: int, lost: Collection[str], is_over: Callable[[], bool]) -> None:
-        """Wait until so many machines are there, or all, taking in new pods; say so where the wait ends without.
+        """Wait for `count` machines, or all, adding new pods; report a wait that ends without them.
 
-        `lost`: names of those that count only once they answer, or have another pod. `is_over`: nobody wants them
-        any more.
+        `lost`: names of machines that count only once they answer, or have another pod. `is_over`: whether the wait
+        has lost its purpose.
         """
-        say, there = self._app.output.say, list[Machine]()
+        say, present = self._app.output.say, list[Machine]()
         silent = {machine.id for machine in self._folder.load().machines if machine.name in lost}
-        began, tell_at, told = awake_s(), 0.0, set[str]()
+        began, tell_at, reported = awake_s(), 0.0, set[str]()
         while not is_over() and self._folder.exists():
             waits: Sequence[str] = ()
             try:
@@ -81,8 +81,10 @@ class ReplacedPods:
                 self.take_in(say)
                 machines = self._folder.load().machines
                 ready, waits = pods.how_far(machines)
-                answering = _answering(self._folder, [one for one in ready if one.id in silent])
-                there = [one for one in ready if one.id not in silent or one.name in answering]
+                answering = _answering(self._folder, [machine for machine in ready if machine.id in silent])
+                present = [
+                    machine for machine in ready if machine.id not in silent or machine.name in answering
+                ]
                 count = min(count, len(machines))
             except Locked:
                 pass  # by another command, which may be an `up` that takes them in itself
@@ -92,29 +94,29 @@ class ReplacedPods:
                 say(f"note: lost pods are not waited for: {error}")
                 return
             waited_s = awake_s() - began
-            if len(there) >= count or waited_s > WAIT_S:
+            if len(present) >= count or waited_s > WAIT_S:
                 break
             if waited_s >= tell_at:
                 tell_at = waited_s + TELL_S
                 say(
-                    f"{len(there)} of {plural(count, 'pod')} are there; the others are waited for, "
+                    f"{len(present)} of {plural(count, 'pod')} are there; the others are waited for, "
                     f"{WAIT_S / 60:.0f} minutes at most ({waited_s:.0f} s)"
                 )
             for words in waits:
-                if words not in told:
-                    told.add(words)
+                if words not in reported:
+                    reported.add(words)
                     say(words)
             Event().wait(LOOK_S)
         else:
             return
-        if len(there) < count:
+        if len(present) < count:
             say(
-                f"note: {len(there)} of {plural(count, 'pod')} are there, and the others are waited for no longer"
+                f"note: {len(present)} of {plural(count, 'pod')} are there, and the others are waited for no longer"
             )
-        self._set_up(there)
+        self._set_up(present)
 
-    def tell_of_lost(self, machines: Sequence[Machine]) -> None:
-        """Say which of the machines that a Ray driver had were lost: Ray goes on without them, and names none."""
+    def report_lost(self, machines: Sequence[Machine]) -> None:
+        """Name the lost machines of a Ray driver's job: Ray continues without naming them."""
         try:
             pods = self._pods()
             lost = () if pods is None else pods.gone(machines)
@@ -123,9 +125,9 @@ class ReplacedPods:
             self._app.output.say(f"note: whether all pods are still there is not known: {error}")
             return
         for machine in lost:
-            way_on = " `gpuctl up` takes in the one in its place." if machine.id in known else ""
+            hint = " `gpuctl up` takes in the one in its place." if machine.id in known else ""
             self._app.output.say(
-                f"note: {machine.name} was lost: the pod {machine.id} is gone, and Ray went on without it.{way_on}"
+                f"note: {machine.name} was lost: the pod {machine.id} is gone, and Ray went on without it.{hint}"
             )
 
     def _pods(self) -> "Pods | None":
@@ -134,18 +136,18 @@ class ReplacedPods:
         return self._known
 
     def _set_up(self, machines: Sequence[Machine]) -> None:
-        """Run the cluster's setup on those that have not run it. It may take as long as its lines do."""
+        """Run the cluster's setup on machines that have not run it. May take as long as its lines do."""
         if not without_setup(self._folder, machines):
             return
         with self._folder.lock("train", wait_s=LOCK_S, on_wait=self._app.output.say):
             setup = plan_setup(self._app, self._folder, setup_steps(self._folder), (), machines)
-            for one in set_up(self._app, self._folder, machines, setup):
-                if one.status != "done":
-                    self._app.output.say(f"note: {one.told()}")
+            for result in set_up(self._app, self._folder, machines, setup):
+                if result.status != "done":
+                    self._app.output.say(f"note: {result.description()}")
 
 
 def _answering(folder: ClusterFolder, machines: Sequence[Machine]) -> frozenset[str]:
-    """The names of those in which a command runs: a pod stays ready for a while after its node has died."""
+    """Return the machines in which a command runs: a pod stays ready for a while after its node has died."""
     from remote.fanout import fan_out
 
     with connected(folder, machines, at_least=0) as nodes:

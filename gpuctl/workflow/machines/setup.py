@@ -33,18 +33,18 @@ LINE_SHOWN = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is to be run, and where."""
+    """The steps to run, and the machines to run them on."""
 
     steps: tuple[SetupStep, ...]
     machines: tuple[str, ...]
     """Names of the machines that have not run them."""
     tasks: "Mapping[SetupStep, Sequence[Step]]" = field(default_factory=dict)
-    """Of those that name tasks, what they come to."""
+    """Steps that name tasks → their tasks."""
     fabfile: "Fabfile | None" = None
 
     @property
     def where(self) -> str:
-        """The machines, in a clause."""
+        """Return the machines, in a clause."""
         return _where(self.machines)
 
 
@@ -52,34 +52,38 @@ NO_SETUP = Setup(steps=(), machines=())
 
 
 def plan_setup(
-    app: App, folder: ClusterFolder, steps: Sequence[SetupStep], new: Sequence[str], kept: Sequence[Machine]
+    app: App,
+    folder: ClusterFolder,
+    steps: Sequence[SetupStep],
+    new: Sequence[str],
+    existing: Sequence[Machine],
 ) -> Setup:
-    """Return what has to be run: on the machines that are `new`, by name, and on the `kept` ones that lack it.
+    """Return the setup to run: on the machines that are `new`, by name, and on `existing` ones that lack it.
 
-    Raises BadFabfile where tasks are asked for that are not there.
+    Raises BadFabfile for an unknown task.
     """
-    names = (*new, *(machine.name for machine in not_set_up(folder, kept, steps))) if steps else ()
+    names = (*new, *(machine.name for machine in not_set_up(folder, existing, steps))) if steps else ()
     setup = Setup(steps=tuple(steps), machines=names)
     return _with_tasks(app, setup) if names else setup
 
 
 def _with_tasks(app: App, setup: Setup) -> Setup:
-    """The setup with the tasks that it asks for."""
-    asked = [step for step in setup.steps if step.kind == "fab"]
-    if not asked or setup.fabfile is not None:
+    """Return the setup with its steps' tasks."""
+    steps = [step for step in setup.steps if step.kind == "fab"]
+    if not steps or setup.fabfile is not None:
         return setup
     from gpuctl.workflow.machines.fab import load_fabfile
 
-    folder = asked[0].folder
+    folder = steps[0].folder
     fabfile = load_fabfile(app, Path(folder) if folder else Path.cwd())
-    tasks = {step: fabfile.parse(shlex.split(step.text))[0] for step in asked}
+    tasks = {step: fabfile.parse(shlex.split(step.text))[0] for step in steps}
     return replace(setup, tasks=tasks, fabfile=fabfile)
 
 
 def set_up(app: App, folder: ClusterFolder, machines: Sequence[Machine], setup: Setup) -> list[SetUp]:
-    """Run what is to be run on those of the machines that lack it, a line at a time on all of them at once.
+    """Run the missing steps, each on all machines at once.
 
-    A machine on which one fails runs no more of them.
+    A machine runs no step after a failed one.
     """
     lacking = not_set_up(folder, machines, setup.steps)
     if not lacking:
@@ -100,9 +104,9 @@ def set_up(app: App, folder: ClusterFolder, machines: Sequence[Machine], setup: 
     return [work.ended(machine) for machine in lacking]
 
 
-def how_to_go_on(inventory: Inventory, failed: Sequence[SetUp], *, billed: bool) -> str:
-    """Return what becomes of the machines where the setup has not ended well, and how to go on."""
-    count, names = len(inventory.machines), ", ".join(one.node for one in failed)
+def setup_hint(inventory: Inventory, failed: Sequence[SetUp], *, billed: bool) -> str:
+    """Return the state and price of the machines whose setup failed, and the commands to type next."""
+    count, names = len(inventory.machines), ", ".join(result.node for result in failed)
     stay = ""
     if billed:
         usd = inventory.hourly_usd
@@ -116,7 +120,7 @@ def how_to_go_on(inventory: Inventory, failed: Sequence[SetUp], *, billed: bool)
 
 
 class _Log:
-    """A machine's file: each line that is run, and what it says."""
+    """A machine's log file: each line that is run, and its output."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,7 +131,7 @@ class _Log:
 
     @property
     def end(self) -> tuple[str, ...]:
-        """The last lines since the last `begin`, without what could steer a terminal."""
+        """Return the last lines since the last `begin`, without control characters for a terminal."""
         return tuple(clean(line, LINE_SHOWN) for line in self._end)
 
     def begin(self, step: SetupStep) -> None:
@@ -147,7 +151,7 @@ class _Log:
 
 
 class _Work:
-    """One pass over the machines."""
+    """A pass over the machines."""
 
     def __init__(self, app: App, folder: ClusterFolder, setup: Setup, machines: Sequence[Machine]) -> None:
         self._app = app
@@ -175,7 +179,7 @@ class _Work:
             log.close()
 
     def ended(self, machine: Machine) -> SetUp:
-        """Return what came of it on a machine."""
+        """Return the result of the setup on a machine."""
         log = self._logs[machine.name].path
         done = SetUp(node=machine.name, status="done", line=None, error=None, log=log, output=())
         return self._failed.get(machine.name, done)
@@ -248,15 +252,17 @@ class _Work:
                 if not self.left:
                     return
                 if not task.on_machines:
-                    here = work.here(task)
-                    for name in [*self.left] if here["status"] != "done" else []:
-                        self._fail(name, step, "failed", f"{task.name}, on this computer: {here['error']}")
+                    document = work.run_local(task)
+                    for name in [*self.left] if document["status"] != "done" else []:
+                        self._fail(
+                            name, step, "failed", f"{task.name}, on this computer: {document['error']}"
+                        )
                     continue
                 with PinnedGroup([*self.left.values()], self._folder) as group:
-                    documents = group.map(lambda box, task=task: work.on_one(task, box)).values()
-                for one in documents:
-                    if one["status"] != "done":
-                        self._fail(one["node"], step, one["status"], one["error"])
+                    documents = group.map(lambda box, task=task: work.run_on(task, box)).values()
+                for document in documents:
+                    if document["status"] != "done":
+                        self._fail(document["node"], step, document["status"], document["error"])
 
 
 def _where(names: Sequence[str]) -> str:

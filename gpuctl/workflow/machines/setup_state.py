@@ -17,34 +17,36 @@ SETUP = "setup"
 SET_UP = "set up"
 """In the journal: `machines` that have run them, by identity, and the steps' `digest`."""
 SETTLED = "machines settled"
-"""In the journal: an `up` has found or made all machines that there are to be, and `ended` so many others."""
-MOST_NAMED = 3
+"""In the journal: an `up` has made or listed all machines of its plan, and `ended` this number of others."""
+MAX_NAMED = 3
 
 
 def ready_ids(folder: ClusterFolder) -> frozenset[str]:
-    """The ids of the machines that an `up` has called ready."""
+    """Return the ids of the machines that an `up` has called ready."""
     return _ready_in(folder.journal.read())
 
 
 def _ready_in(entries: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(one for entry in entries if entry["event"] == READY for one in entry["machines"])
+    return frozenset(
+        machine_id for entry in entries if entry["event"] == READY for machine_id in entry["machines"]
+    )
 
 
 def setup_steps(folder: ClusterFolder) -> tuple[SetupStep, ...]:
-    """The steps that the cluster's new machines run."""
+    """Return the steps that the cluster's new machines run."""
     return _steps_in(folder.journal.read())
 
 
 def _steps_in(entries: Sequence[Mapping[str, Any]]) -> tuple[SetupStep, ...]:
     steps = [entry["steps"] for entry in entries if entry["event"] == SETUP]
     last = steps[-1] if steps else ()
-    return tuple(SetupStep(kind=one["kind"], text=one["text"], folder=one.get("folder")) for one in last)
+    return tuple(SetupStep(kind=step["kind"], text=step["text"], folder=step.get("folder")) for step in last)
 
 
 def not_set_up(
     folder: ClusterFolder, machines: Sequence[Machine], steps: Sequence[SetupStep]
 ) -> list[Machine]:
-    """The machines that have not run these steps; none where there are no steps."""
+    """Return the machines that have not run these steps. Empty also without steps."""
     return _lacking(folder.journal.read(), machines, steps)
 
 
@@ -53,20 +55,22 @@ def _lacking(
 ) -> list[Machine]:
     if not steps:
         return []
-    wanted = digest(steps)
-    ran = [entry for entry in entries if entry["event"] == SET_UP and entry["digest"] == wanted]
-    done = {one for entry in ran for one in entry["machines"]}
+    steps_digest = digest(steps)
+    ran = [entry for entry in entries if entry["event"] == SET_UP and entry["digest"] == steps_digest]
+    done = {machine_id for entry in ran for machine_id in entry["machines"]}
     return [machine for machine in machines if identity(machine) not in done]
 
 
 def without_setup(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Machine]:
-    """The machines that have not run their cluster's setup; none where it has none."""
+    """Return the machines that have not run their cluster's setup. Empty also without a setup."""
     entries = folder.journal.read()
     return _lacking(entries, machines, _steps_in(entries))
 
 
 def identity(machine: Machine) -> str:
-    """What tells a machine from one that takes its place: its id; of one whose owner named it, its address."""
+    """Return the identity that a replacement of the machine does not share: id, or the address of a person's own
+    machine.
+    """
     return machine.id if machine.id != machine.name else f"{machine.name} {machine.host}:{machine.port}"
 
 
@@ -81,13 +85,13 @@ def check_set_up(folder: ClusterFolder, machines: Sequence[Machine]) -> None:
 
 
 def unprepared(folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
-    """The names of the machines that are there and were never ready, or lack the setup; none where the journal does
-    not tell.
+    """Return the names of existing machines that were never ready, or lack the setup. Empty also without journal
+    entries.
     """
     try:
         entries = folder.journal.read()
     except InventoryError:
-        return []  # what is said of it is advice alone
+        return []  # its callers only give advice
     if not any(entry["event"] == "up" for entry in entries):
         return []
     lacking = {machine.id for machine in _lacking(entries, machines, _steps_in(entries))}
@@ -95,8 +99,8 @@ def unprepared(folder: ClusterFolder, machines: Sequence[Machine]) -> list[str]:
     return [m.name for m in machines if m.state != "gone" and m.id not in ready]
 
 
-def goes_on(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
-    """What to know of those that are not prepared, as a clause: `y1-0 is not prepared yet: …`; empty: nothing."""
+def unprepared_note(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
+    """Return the clause `y1-0 is not prepared yet: …` on machines that are not prepared. Empty: all are."""
     names = unprepared(folder, machines)
     if not names:
         return ""
@@ -105,5 +109,5 @@ def goes_on(folder: ClusterFolder, machines: Sequence[Machine]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

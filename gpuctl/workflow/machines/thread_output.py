@@ -1,7 +1,7 @@
-"""What one thread prints sent elsewhere, while all others print as before.
+"""Redirect the output of single threads, while all others print as before.
 
-`sys.stdout` is the whole process's, so there is one stand-in for it, however many threads have theirs sent elsewhere:
-it is put there by the first, and the last puts back what was there.
+`sys.stdout` belongs to the whole process, so all redirected threads share one stand-in for it: the first thread
+installs it, and the last restores the stream of before.
 """
 
 import io
@@ -56,7 +56,7 @@ class _StandIn:
     def _end(self) -> None:
         with self._lock:
             self._users -= 1
-            # Where something else was put there meanwhile, it is somebody else's to take away.
+            # Another stream installed since is not ours to remove.
             if self._users == 0 and getattr(sys, self._name) is self:
                 setattr(sys, self._name, self._usual)
 

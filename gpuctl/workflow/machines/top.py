@@ -32,7 +32,7 @@ def top(app: App, *, rank: str | None, every_s: float) -> int:
 
 
 def _can_be_live(output: "Output") -> bool:
-    """True: stdout is a terminal on which a table can be kept up to date."""
+    """Return whether stdout is a terminal that can show a live table."""
     unicode = (output.stdout.encoding or "utf-8").lower().startswith("utf")
     return output.stdout.isatty() and os.environ.get("TERM") != "dumb" and unicode
 
@@ -58,7 +58,7 @@ def _once(
 
 
 def _document(reading: "Reading") -> dict[str, object]:
-    """A node of `top --json`; `usage` is null where the node is lost."""
+    """Return a node of `top --json`; `usage` is null if the node is lost."""
     return {
         "node": reading.node,
         "rank": reading.rank,

@@ -23,18 +23,18 @@ class Asking(Generic[Item, Value]):
         self._limit = awake_s() + deadline_s
         places = Semaphore(at_once)
 
-        def one(name: str, item: Item) -> None:
+        def run(name: str, item: Item) -> None:
             with places:
                 self._answers[name] = work(item)
 
         self._threads = [
-            Thread(target=one, args=pair, daemon=True, name=f"ask for {pair[0]}") for pair in items.items()
+            Thread(target=run, args=pair, daemon=True, name=f"ask for {pair[0]}") for pair in items.items()
         ]
         for thread in self._threads:
             thread.start()
 
     def answers(self) -> dict[str, Value]:
-        """What came until the deadline, by name; the silent are missing."""
+        """Return the answers until the deadline, by name, without the silent items."""
         for thread in self._threads:
             join_awake(thread, self._limit - awake_s())
         return dict(self._answers)

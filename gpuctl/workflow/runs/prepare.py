@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.tables.view import View
 from gpuctl.text import for_cluster, plural
-from gpuctl.workflow.machines.host_firewalls import may_stand_between, open_firewall
+from gpuctl.workflow.machines.host_firewalls import may_block, open_firewall
 from gpuctl.workflow.runs.outputs.earlier import aside_lines
 from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.build import Build, install_project
@@ -30,7 +30,7 @@ def gather_facts(inventory: Inventory, nodes: "Mapping[str, Node]", *, on_cpu: b
 
     # All of the cluster's, also those that take no part this time: firewalls are opened once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
-    guarded = may_stand_between(inventory.machines)
+    guarded = may_block(inventory.machines)
     found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
     return {name: facts.without_gpus(fact) for name, fact in found.items()} if on_cpu else found
 

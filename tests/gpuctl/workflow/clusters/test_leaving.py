@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuctl.app import App
-from gpuctl.workflow.machines.host_firewalls import let_go, owner_of, restore_firewalls
+from gpuctl.workflow.machines.host_firewalls import owner_of, restore_firewalls, update_firewalls
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
@@ -38,7 +38,7 @@ def entry(**more: object) -> dict[str, Any]:
 
 
 def test_let_go_records_firewall_closed_for_ended_machine(folder: ClusterFolder) -> None:
-    let_go(App(), folder, BOTH, ONE, ended=True)
+    update_firewalls(App(), folder, BOTH, ONE, ended=True)
     last = folder.journal.read()[-1]
     assert last == {"at": last["at"], "event": "firewall closed", **entry()}
     assert restore_firewalls(App(), folder) == []
@@ -47,7 +47,7 @@ def test_let_go_records_firewall_closed_for_ended_machine(folder: ClusterFolder)
 def test_restore_firewalls_retries_unreachable_machine_of_journal(
     folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    let_go(App(), folder, BOTH, ONE, ended=False)
+    update_firewalls(App(), folder, BOTH, ONE, ended=False)
     said = capsys.readouterr().err
     assert (
         "note: gpu-1: it may still let the cluster's machines in (127.0.0.1): gpu-1 (u@127.0.0.1:2): " in said
@@ -66,5 +66,5 @@ def test_restore_firewalls_reports_machine_without_address(folder: ClusterFolder
 
 def test_let_go_writes_nothing_if_no_machine_leaves(folder: ClusterFolder) -> None:
     before = folder.journal.read()
-    let_go(App(), folder, BOTH, BOTH, ended=False)
+    update_firewalls(App(), folder, BOTH, BOTH, ended=False)
     assert folder.journal.read() == before

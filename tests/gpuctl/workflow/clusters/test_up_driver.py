@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuctl.workflow.machines.reach import Reached, how_to_have_gpus, never_ready, without_gpus
+from gpuctl.workflow.machines.reach import Reached, gpu_hint, gpu_problems, never_ready
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 
@@ -51,5 +51,5 @@ def test_without_gpus_explains_each_machine_and_next_steps(
 ) -> None:
     inventory = Inventory(cluster="a", provider="oci", hourly_usd=6.0, created_at="", machines=MACHINES)
     reached = Reached(machines=MACHINES, problems=problems)
-    told = [without_gpus(inventory, reached), how_to_have_gpus(inventory, reached, billed=billed)]
+    told = [gpu_problems(inventory, reached), gpu_hint(inventory, reached, billed=billed)]
     assert "\n".join(told) == text

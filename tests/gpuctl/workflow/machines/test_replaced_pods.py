@@ -113,7 +113,7 @@ def test_who_may_not_look_waits_for_nothing(
     assert "note: lost pods are not waited for: " in said.getvalue()
     with pytest.raises(Denied):
         pods.take_in(lambda _: None)
-    pods.tell_of_lost(machines)
+    pods.report_lost(machines)
     assert "whether all pods are still there is not known" in said.getvalue()
 
 
@@ -122,10 +122,10 @@ def test_pods_that_a_driver_lost_are_named(
     api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:
     machines = folder.load().machines
-    pods.tell_of_lost(machines)
+    pods.report_lost(machines)
     assert said.getvalue() == ""
     lose(api, machines[1])
-    pods.tell_of_lost(machines)
+    pods.report_lost(machines)
     assert (
         f"default-1 was lost: the pod {machines[1].id} is gone, and Ray went on without it" in said.getvalue()
     )

@@ -11,7 +11,7 @@ from gpuctl.app import App
 from gpuctl.errors import Failed
 from gpuctl.output import Output
 from gpuctl.workflow.machines import setup
-from gpuctl.workflow.machines.setup import how_to_go_on, plan_setup, set_up
+from gpuctl.workflow.machines.setup import plan_setup, set_up, setup_hint
 from gpuctl.workflow.machines.setup_state import (
     READY,
     SET_UP,
@@ -121,7 +121,7 @@ def test_setup_refuses_fabric_tasks_on_machines_without_ssh(
     inventory = Inventory(
         cluster="c", provider="oci", created_at="2026-11-23T10:00:00+00:00", machines=(POD,), hourly_usd=2.0
     )
-    assert how_to_go_on(inventory, [done], billed=True) == (
+    assert setup_hint(inventory, [done], billed=True) == (
         "The machine is billed, for $2.00 an hour. `gpuctl up --cluster c` runs the setup on c-0 again, from its "
         "first line; `gpuctl up --cluster c -f FILE` as the file has it now; `gpuctl down --cluster c` removes the "
         "cluster."
@@ -140,7 +140,7 @@ def test_setup_runs_lines_without_ssh_until_one_fails(
     assert sorted(done.output) == ["first", "oops"]
     written = (folder.path / "setup-c-0.log").read_text().splitlines()
     assert (written[:2], sorted(written[2:])) == ([f"$ {lines[0]}", f"$ {lines[1]}"], ["first", "oops"])
-    assert done.told().splitlines()[0] == (
+    assert done.description().splitlines()[0] == (
         f"c-0: setup: `{lines[1]}` failed: it exited with status 3. The log is {folder.path}/setup-c-0.log; its "
         "output ends with:"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuctl.command_line import cli
-from gpuctl.workflow.machines.setup_state import READY, goes_on, unprepared
+from gpuctl.workflow.machines.setup_state import READY, unprepared, unprepared_note
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Inventory, Machine
 
@@ -49,22 +49,22 @@ def save(folder: ClusterFolder, port: int) -> None:
 
 
 def test_goes_on_names_the_machines_that_no_up_called_ready(folder: ClusterFolder) -> None:
-    assert goes_on(folder, FOUR) == (
+    assert unprepared_note(folder, FOUR) == (
         "y1-0, y1-1, y1-2 and 1 more are not prepared yet: `gpuctl up --cluster y1` continues"
     )
     folder.journal.append(READY, machines=["i-1", "i-3"])
     assert unprepared(folder, FOUR) == ["y1-0", "y1-2"]
     assert unprepared(folder, [replace(FOUR[0], state="gone"), FOUR[1]]) == []
-    assert goes_on(folder, FOUR[1:2]) == ""
+    assert unprepared_note(folder, FOUR[1:2]) == ""
     folder.journal.append(READY, machines=["i-2"])
-    assert goes_on(folder, FOUR) == "y1-0 is not prepared yet: `gpuctl up --cluster y1` continues"
+    assert unprepared_note(folder, FOUR) == "y1-0 is not prepared yet: `gpuctl up --cluster y1` continues"
 
 
 def test_goes_on_says_nothing_where_the_journal_does_not_tell(folder: ClusterFolder) -> None:
     folder.journal.path.write_text("torn\nlines\n")
-    assert goes_on(folder, FOUR) == ""
+    assert unprepared_note(folder, FOUR) == ""
     folder.journal.path.unlink()
-    assert goes_on(folder, FOUR) == ""
+    assert unprepared_note(folder, FOUR) == ""
 
 
 @pytest.mark.parametrize("command", ["status", "clusters"])
