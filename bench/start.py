@@ -1,4 +1,4 @@
-"""The whole time of `gpuctl train -- --epochs 2` beside that of a hand-written DDP script under torchrun.
+"""Compare the whole time of `gpuctl train -- --epochs 2` with a hand-written DDP script under torchrun.
 
 Both train a small CNN on scikit-learn's digits for two epochs with one rank, validate after each, and write the
 weights. gpuctl also checks the machine, sends the code, and brings metrics and results back. Prints the median ratio

@@ -38,7 +38,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
     note = unused_gpus.check(options.device, device)
     metrics, run_dir = os.environ.get(METRICS_VARIABLE), Path(os.environ.get(RUN_DIR_VARIABLE) or ".")
     set_arithmetic(options)
-    # A GPU and the ranks' connections are waited for meanwhile.
+    # With a GPU, a thread reads the data while this one waits for the GPU and the other ranks.
     load = begin_to_load(options, env, in_thread=device.type == "cuda")
     curves = run_dir / ARTIFACTS / "tensorboard"
     with (

@@ -26,7 +26,7 @@ BYTES = 257
 
 
 def advise_run(case: Case) -> Run:
-    """Return the section that measures a job, and tells what advise says of it."""
+    """Return the section that measures a job, and compares the steps with the range of advise."""
 
     def run(work: Work) -> None:
         work.tell.value("case", "words", value=case.words)
@@ -49,12 +49,12 @@ def gpt_run(words: str) -> Run:
 def plain_gpt_section(work: Work) -> None:
     """Steps of the plainest loop of the same text model. Raises NoTime for too few of them."""
     settings = plain_gpt.GPTSettings() if work.device.type == "cuda" else plain_gpt.MINIATURE
-    least = work.sizes.least
+    minimum = work.sizes.minimum
     speed = plain_gpt.plain_gpt_speed(
         work.device, steps=work.sizes.counted, until=work.until, settings=settings
     )
-    if speed.steps < least:
-        raise NoTime(f"{speed.steps} steps were taken after the warm-up, and {least} are needed")
+    if speed.steps < minimum:
+        raise NoTime(f"{speed.steps} steps were taken after the warm-up, and {minimum} are needed")
     work.tell.value("plain", value=asdict(speed))
 
 
@@ -62,7 +62,7 @@ def _steps(work: Work) -> job.Steps:
     """Fewer of them than of a small network: each takes tens of milliseconds."""
     sizes = work.sizes
     return job.Steps(
-        warm_up=max(2, sizes.warm_up * 2 // 3), counted=sizes.counted, least=sizes.least, watched=0
+        warm_up=max(2, sizes.warm_up * 2 // 3), counted=sizes.counted, minimum=sizes.minimum, watched=0
     )
 
 
@@ -83,8 +83,8 @@ def _job(case: Case, work: Work) -> tuple[Options, Dataset]:
         images = torch.randint(256, (count, *shape), generator=generator, dtype=torch.uint8)
         samples = Samples(inputs=images, labels=torch.randint(classes, (count,), generator=generator))
         about = {"classes": classes, "mean": (0.5,) * shape[0], "std": (0.25,) * shape[0]}
-    few = samples[slice(options.batch_size)]
-    return options, Dataset(name=options.dataset, training=samples, validation=few, test=None, **about)
+    validation = samples[slice(options.batch_size)]
+    return options, Dataset(name=options.dataset, training=samples, validation=validation, test=None, **about)
 
 
 def _forecast(case: Case, device: torch.device) -> dict[str, Any]:

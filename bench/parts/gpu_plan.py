@@ -13,9 +13,9 @@ class Case:
     words: str
     """The job's options."""
     images: tuple[int, int, int, int] | None = None
-    """Channels, height, width and classes of synthetic images. None: text of random tokens."""
+    """Channels, height, width and classes of synthetic images. None: the job trains on random tokens."""
     vocabulary: int = 50_257
-    """Tokens that there are."""
+    """Number of different tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Sizes:
     """Steps that come first and do not count."""
     counted: int
     """Steps, at most."""
-    least: int
+    minimum: int
     """Steps: with fewer, nothing is measured."""
     watched: int
     """Steps that are looked at for waits."""
@@ -51,7 +51,7 @@ class Sizes:
 
 
 WHOLE = Sizes(
-    model="resnet18", batches=(64, 1024), warm_up=20, counted=50, least=20, watched=20,
+    model="resnet18", batches=(64, 1024), warm_up=20, counted=50, minimum=20, watched=20,
     starts=1, matrix=8192, copied=2**31, loss_steps=8, loss_batch=32,
     gpt="--model gpt-124m --batch-size 12 --seq-len 1024 --precision bf16 --optimizer adamw --compile",
     cases={
@@ -62,7 +62,7 @@ WHOLE = Sizes(
     },
 )  # fmt: skip
 MINIATURE = Sizes(
-    model="cnn", batches=(4, 8), warm_up=2, counted=3, least=2, watched=2,
+    model="cnn", batches=(4, 8), warm_up=2, counted=3, minimum=2, watched=2,
     starts=1, matrix=128, copied=2**20, loss_steps=2, loss_batch=4,
     gpt="--model gpt-10m --batch-size 1 --seq-len 8 --optimizer adamw",
     cases={
@@ -87,7 +87,7 @@ GPT, PLAIN_GPT = "gpt: ours", "gpt: plainest loop"
 
 
 def sections_of(sizes: Sizes, *, on_gpu: bool) -> list[Section]:
-    """Return all of them, in order of what is to be known first. On a CPU nothing is compiled: it takes minutes.
+    """Return all sections, the most important ones first. On a CPU nothing is compiled: that takes minutes.
 
     The limits add up to 300 seconds on a GPU.
     """

@@ -77,7 +77,7 @@ def parsers_section(work: Work) -> None:
 
 
 def waits_section(work: Work) -> None:
-    """Whether a wait is seen, and a step waits with options that the loops' own sections do not have."""
+    """Check that a planted wait is seen, and that no step waits with options that no loop's section has."""
     if work.device.type == "cuda":
         with job.Waits() as planted:
             planted.on()
@@ -87,8 +87,8 @@ def waits_section(work: Work) -> None:
             ok=bool(planted.found),
             said=f"{sum(planted.found.values())} of 1",
         )
-    others: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw"}
-    _check_waits(work, "fast clip adamw", {**others, "augmentation": "crop", "schedule": "cosine"})
+    clipped: dict[str, Any] = {"max_grad_norm": 1.0, "optimizer": "adamw"}
+    _check_waits(work, "fast clip adamw", {**clipped, "augmentation": "crop", "schedule": "cosine"})
     _check_waits(work, "fast fp16", {"precision": "fp16"})
 
 
@@ -231,11 +231,13 @@ def compiled_graphs_section(work: Work) -> None:
 
 def _steps(work: Work) -> job.Steps:
     sizes = work.sizes
-    return job.Steps(warm_up=sizes.warm_up, counted=sizes.counted, least=sizes.least, watched=sizes.watched)
+    return job.Steps(
+        warm_up=sizes.warm_up, counted=sizes.counted, minimum=sizes.minimum, watched=sizes.watched
+    )
 
 
 def start_section(work: Work) -> None:
-    """How long `gpuctl train` takes for two short epochs on this machine, and a script by hand beside it."""
+    """Measure `gpuctl train` for two short epochs on this machine, and a hand-written script."""
     for name, value in measure_start(work.folder, rounds=work.sizes.starts).items():
         work.tell.value("start", name, value=value)
 

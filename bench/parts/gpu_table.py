@@ -146,7 +146,7 @@ def _profiled(document: Document) -> Iterator[str]:
 
 
 def _models(document: Document) -> Iterator[str]:
-    """Yield a line for each larger network: its step, the plainest loop's, what advise says of it."""
+    """Yield a line for each larger network: its step, the plainest loop's, and the range of advise."""
     sections = document["sections"]
     plain = sections.get(PLAIN_GPT, {}).get("plain")
     for name, section in sections.items():

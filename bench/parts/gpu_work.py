@@ -1,4 +1,4 @@
-"""What a section of `bench/gpu.py` gets."""
+"""The device, the sizes and the time of a section of `bench/gpu.py`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from bench.parts.sections import Tell
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The device of a section, its sizes and its time."""
+    """Arguments of a section."""
 
     device: torch.device
     sizes: Sizes
     tell: Tell
     until: float
-    """Monotonic: it should come to its end by then."""
+    """Monotonic: the section should end by then."""
     folder: Path
 
 

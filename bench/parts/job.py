@@ -140,30 +140,30 @@ def stop() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """How many are taken."""
+    """Numbers of steps of a measurement."""
 
     warm_up: int
-    """That come first and do not count: they compile, tune, record graphs."""
+    """First steps, which do not count: they compile, tune, record graphs."""
     counted: int
-    """At most."""
-    least: int
-    """With fewer that count, nothing is measured."""
+    """Timed steps, at most."""
+    minimum: int
+    """Timed steps: with fewer, nothing is measured."""
     watched: int
-    """Later steps that are looked at for waits."""
+    """Later steps, which are checked for waits."""
 
     @property
     def all(self) -> int:
-        """Of an epoch, which must not end before the last of them."""
+        """Steps of an epoch, which must not end before the last of all these."""
         return self.warm_up + self.counted + self.watched + 1
 
 
 def measure(
     options: Options, device: torch.device, folder: Path, *, steps: Steps, until: float
 ) -> dict[str, Any]:
-    """Return milliseconds a steady step, and what else is to be known of a job. Raises NoTime for too few of them.
+    """Return milliseconds a steady step, memory and losses of a job. Raises NoTime for too few steps.
 
     Between the two clocks are whole steps alone, and the device is waited for at both. `waits`: where later steps
-    wait for the GPU; None: there was no time for them.
+    wait for the GPU; None: not checked.
     """
     with trainer_of(options, device, folder) as trainer:
         pace = Pace(trainer.timer, until)
@@ -207,13 +207,13 @@ def measure_published(
     steady = Steady(device, steps)
     loop(steps.warm_up - 1)
     steady.begin()
-    taken = steps.warm_up
-    while taken < steps.warm_up + steps.counted and time.monotonic() < until:
+    total = steps.warm_up
+    while total < steps.warm_up + steps.counted and time.monotonic() < until:
         loop(1)
-        taken += 1
+        total += 1
     return {
         "options": differing(options),
-        **steady.end(taken),
+        **steady.end(total),
         "first_step_s": first_step_s,
         "warm_up_s": steady.began - began,
         **memory(device),
@@ -233,15 +233,13 @@ class Steady:
         synchronize(self._device)
         self.began = time.perf_counter()
 
-    def end(self, taken: int) -> dict[str, float]:
-        """Return how many steps count, of so many in all, and how long one takes. Raises NoTime for too few."""
+    def end(self, total: int) -> dict[str, float]:
+        """Return the number of timed steps among `total`, and milliseconds a step. Raises NoTime for too few."""
         synchronize(self._device)
-        seconds, count = time.perf_counter() - self.began, taken - self._steps.warm_up
-        if count < self._steps.least:
-            raise NoTime(
-                f"{taken} steps were taken, and {self._steps.warm_up} of warm-up and {self._steps.least} others are "
-                "needed"
-            )
+        seconds, count = time.perf_counter() - self.began, total - self._steps.warm_up
+        if count < self._steps.minimum:
+            needed = f"{self._steps.warm_up} of warm-up and {self._steps.minimum} others are needed"
+            raise NoTime(f"{total} steps were taken, and {needed}")
         return {"steps": count, "step_ms": seconds / count * 1e3}
 
 

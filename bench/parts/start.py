@@ -1,4 +1,4 @@
-"""How long `gpuctl train` takes for two short epochs, and a hand-written script under torchrun beside it."""
+"""Measure the whole time of `gpuctl train` for two short epochs, and of a hand-written script under torchrun."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def tear_down(folder: Path) -> None:
 
 
 def gpuctl(home: Path, *words: str) -> str:
-    """Run gpuctl of this checkout; return what it prints."""
+    """Run gpuctl of this checkout, and return its output."""
     return _run([sys.executable, "-m", "gpuctl", *words], GPUCTL_HOME=str(home))
 
 

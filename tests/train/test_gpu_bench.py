@@ -252,12 +252,12 @@ def test_gpu_bench_sections_take_five_minutes_and_each_its_part():
 
 
 def test_steady_counts_whole_steps_after_the_warm_up_or_none():
-    steps = Steps(warm_up=3, counted=10, least=4, watched=0)
+    steps = Steps(warm_up=3, counted=10, minimum=4, watched=0)
     steady = Steady(torch.device("cpu"), steps)
     steady.begin()
     time.sleep(0.02)
-    found = steady.end(7)
-    assert (found["steps"], found["step_ms"] >= 5.0) == (4, True)
+    timed = steady.end(7)
+    assert (timed["steps"], timed["step_ms"] >= 5.0) == (4, True)
     with pytest.raises(NoTime, match=r"^6 steps were taken, and 3 of warm-up and 4 others are needed$"):
         steady.end(6)
 

@@ -42,9 +42,9 @@ def load_dataset(options: Options, env: DistributedEnvironment) -> Dataset:
 
 
 def begin_to_load(options: Options, env: DistributedEnvironment, *, in_thread: bool) -> Callable[[], Dataset]:
-    """Return what waits for the dataset, and returns it or raises as `load_dataset` does.
+    """Return a function that returns the dataset, or raises as `load_dataset` does.
 
-    `in_thread`: it is read meanwhile; otherwise by that call.
+    `in_thread`: a thread reads the dataset from now on. Otherwise the function does.
     """
     if not in_thread:
         return partial(load_dataset, options, env)

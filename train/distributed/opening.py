@@ -1,4 +1,4 @@
-"""Opening a rank's GPU, which takes the driver seconds, while Python imports what the job needs.
+"""Opening a rank's GPU, which takes the driver seconds, while Python imports the job.
 
 torch opens the GPU with its first use, and all other threads of Python wait then. Here a thread asks the driver,
 before torch is imported. Errors are ignored: torch meets the same ones, and reports them.

@@ -1,4 +1,4 @@
-"""A rank's GPU, opened while the job imports what it needs: with a planted driver, as this machine has no GPU."""
+"""A rank's GPU, opened while Python imports the job: with a planted driver, as this machine has no GPU."""
 
 import os
 import shutil
