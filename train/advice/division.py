@@ -1,19 +1,14 @@
-"""`python -m train.advice.division OPTIONS`: how the job's strategy would divide its network among some ranks.
+"""The division of the network among ranks by the job's strategy, computed by the ranks' own functions.
 
-Standard input: {"ranks": [ranks of each node]}. Prints JSON: what is sharded, split, cut into stages and recomputed,
-by the functions that the ranks go by; or {"reason": "a clause"}, why that can't be told here. Text models are looked
-at without any weights. Options that can't be had end it with status 2 and a sentence, as in the job.
+The parts that are sharded, split, cut into stages and recomputed; or {"reason": "a clause"} if this computer can't
+compute them. Text models are built without any weights.
 """
 
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from train.advice.data import data_of
 from train.advice.memory import is_wrapped
-from train.command_line import parse
 from train.distributed.environment import DistributedEnvironment
-from train.errors import BadEnvironment, TrainError
 from train.options import Options
 from train.strategies.deepspeed_config import divided_by_zero, name_of, stage_of
 from train.strategies.degrees import Degrees, degrees, strategy_name
@@ -22,20 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from train.strategies.plan import Plan
-
-
-def main() -> int:
-    """Answer, and return the exit status."""
-    ranks = json.load(sys.stdin)["ranks"]
-    try:
-        answer = division(parse(), ranks)
-    except BadEnvironment as error:  # of this computer, not of the nodes
-        answer = {"reason": str(error)}
-    except TrainError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    print(f"\n{json.dumps(answer)}")
-    return 0
 
 
 def division(options: Options, ranks: list[int]) -> dict[str, Any]:
@@ -134,7 +115,3 @@ def _stages(network: "nn.Module", plan: "Plan", sizes: Degrees) -> list[dict[str
         ranks = range(number * sizes.stage_ranks, (number + 1) * sizes.stage_ranks)
         found.append({"ranks": list(ranks), "layers": names, "weights": sum(own.values())})
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,16 @@
-"""`python -m train.advice.tracker OPTIONS`: torch's own count of a rank's memory, beside the arithmetic's.
+"""Torch's own count of a rank's memory, to compare with the arithmetic.
 
-The job's network is built without any memory behind it (torch's fake tensors), as one rank among others that are not
-there (its process group `fake`), and torch's tracker counts what a step would keep. Of the blocks, which are alike, a
-few are enough. Standard input: {"count", "gpus", "micro_batch", "vocabulary"}. Prints {"arithmetic_gb", "torch_gb"},
-of weights, the optimizer's state and what is kept for the backward pass; or {"left_out": "a clause"}.
+The job's network is built without memory (torch's fake tensors), as one rank among ranks that do not exist (its
+process group `fake`), and torch's tracker counts the tensors that a step keeps. Of the blocks, which are alike, a few
+are enough.
 """
 
-import json
-import sys
 import warnings
 from dataclasses import replace
 from typing import Any
 
 from train.advice.memory import Batch, computed_as, fullest_rank, gathered, is_wrapped, saved, stages_of
 from train.advice.network import text_network
-from train.command_line import parse
 from train.distributed.environment import DistributedEnvironment
 from train.models.gpt_sizes import GPT_SIZES
 from train.options import Options
@@ -25,16 +21,13 @@ LOGITS_KEPT = 2 / 3
 """Of a network's outputs as the arithmetic counts them: before the backward pass there is no gradient of them yet."""
 
 
-def main() -> int:
-    """Count, print, and return the exit status."""
-    print(f"\n{json.dumps(compare(parse(), **json.load(sys.stdin)))}")
-    return 0
-
-
 def compare(
     options: Options, *, count: int, gpus: int, micro_batch: int, vocabulary: int
 ) -> dict[str, float | str]:
-    """Return both counts, or why there are none."""
+    """Return `arithmetic_gb` and `torch_gb`, or the clause `left_out`: the reason for no count.
+
+    Both have weights, the optimizer's state and the tensors that are kept for the backward pass.
+    """
     env = DistributedEnvironment(world_size=count * gpus, local_world_size=gpus)
     sizes = degrees(options, env)
     if sizes.pp > 1:
@@ -128,7 +121,3 @@ def _tracker(network: Any, optimizer: Any, *, wrapped: bool) -> Any:  # noqa: AN
     tracker = MemTracker()
     tracker.track_external(network, *([] if optimizer is None else [optimizer]))
     return tracker
-
-
-if __name__ == "__main__":
-    sys.exit(main())

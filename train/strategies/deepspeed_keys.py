@@ -1,12 +1,10 @@
 """The keys of a DeepSpeed configuration that the job knows the meaning of. Imports nothing heavy.
 
-`python -m train.strategies.deepspeed_keys` reads a configuration from standard input, and ends with status 2 and a
-sentence where it has another key. So nothing that is in one is stored before it is known to be of training.
+gpuctl asks for them before it stores a configuration (`train.ask`), so that only settings of training are stored.
 """
 
 import difflib
 import json
-import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -68,15 +66,6 @@ def unknown_key(config: Mapping[str, Any]) -> str | None:
     return _unknown(zero, ZERO_KEYS, ZERO_NOT_FOR_THE_JOB, "zero_optimization.")
 
 
-def main() -> int:
-    """Judge the configuration of the standard input, and return the exit status."""
-    sentence = unknown_key(json.load(sys.stdin))
-    if sentence is None:
-        return 0
-    sys.stderr.write(f"error: {sentence}\n")
-    return 2
-
-
 def _unknown(
     found: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], where: str
 ) -> str | None:
@@ -95,7 +84,3 @@ def _unknown(
 def _reason(key: str, refused: Mapping[str, str]) -> str | None:
     """Return why a key is refused, in whatever case it is written."""
     return refused.get(key) or refused.get(key.lower())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,12 @@
 """Compares the arithmetic's memory of a row with torch's own count, where torch is installed on this computer."""
 
-import json
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
+from gpuctl.errors import Usage
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 
-CODE = "import sys; from train.advice.tracker import main; sys.exit(main())"
 MOST_S = 120.0
 """That torch may count for."""
 TOLERANCE = 0.10
@@ -15,21 +14,22 @@ TOLERANCE = 0.10
 
 def compared(row: Mapping[str, Any], vocabulary: int) -> str:
     """Return a sentence on how the two counts of a row that fits agree, or why torch's is not there."""
-    asked = {name: row[name] for name in ("count", "gpus", "micro_batch")} | {"vocabulary": vocabulary}
+    layout = {name: row[name] for name in ("count", "gpus", "micro_batch")} | {"vocabulary": vocabulary}
     try:
-        done = ask_built_in(CODE, row["words"], json.dumps(asked), MOST_S)
+        done = ask_built_in("memory", row["words"], layout, MOST_S)
     except subprocess.TimeoutExpired:
         return f"memory not checked: torch counted for longer than {MOST_S:.0f} s"
+    except Usage as error:
+        return f"memory not checked: torch can't count it ({error})"
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-        return f"memory not checked: torch can't count it ({said[-1]})"
+        return f"memory not checked: torch can't count it ({last_line(done)})"
     try:
-        found = answer_in(done.stdout, dict)
+        answer = answer_in(done.stdout, dict)
     except ValueError as error:
         return f"memory not checked: {error}"
-    if "left_out" in found:
-        return f"memory not checked: {found['left_out']}"
-    return verdict(found["arithmetic_gb"], found["torch_gb"])
+    if "left_out" in answer:
+        return f"memory not checked: {answer['left_out']}"
+    return verdict(answer["arithmetic_gb"], answer["torch_gb"])
 
 
 def verdict(arithmetic_gb: float, torch_gb: float) -> str:

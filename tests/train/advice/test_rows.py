@@ -267,10 +267,10 @@ def test_run_that_succeeded_has_proved_that_it_fits():
 
 
 def test_images_without_torch_on_this_computer_say_what_to_install():
-    code = "import sys; sys.modules['torch'] = None; from train.advice.__main__ import main; sys.exit(main())"
+    code = "import sys; sys.modules['torch'] = None; from train.ask import main; sys.exit(main(sys.argv[1:]))"
     asked_of = {"machines": [], "batch_tokens": None, "tokens": None, "spelled_out": False, "runs": []}
     done = subprocess.run(
-        [sys.executable, "-c", code, "--model", "resnet50"],
+        [sys.executable, "-c", code, "advice", "--model", "resnet50"],
         input=json.dumps(asked_of), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -16,7 +16,7 @@ def test_torchs_tracker_agrees_with_the_arithmetic(strategy, more):
     nodes, gpus = (1, 2) if strategy == "tp" else (2, 2)
     asked = {"count": nodes, "gpus": gpus, "micro_batch": 4, "vocabulary": 257}
     done = subprocess.run(
-        [sys.executable, "-m", "train.advice.tracker", *words],
+        [sys.executable, "-m", "train.ask", "memory", *words],
         input=json.dumps(asked),
         capture_output=True,
         text=True,

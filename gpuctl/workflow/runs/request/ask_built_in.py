@@ -1,4 +1,4 @@
-"""Asks the built-in job's own modules, in a process of its own: gpuctl imports nothing of them."""
+"""Questions to the built-in job (`train.ask`), in a separate process, as gpuctl imports nothing of `train`."""
 
 import contextlib
 import json
@@ -6,46 +6,53 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from gpuctl.errors import Usage
+
+Question: TypeAlias = Literal["advice", "check", "division", "keys", "memory", "refusals"]
 Kind = TypeVar("Kind", list[Any], dict[str, Any])
 
 
 def ask_built_in(
-    code: str, words: Sequence[str], given: str = "", timeout_s: float | None = None
+    question: Question, words: Sequence[str], details: object = None, timeout_s: float | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run Python with the built-in job's modules, which this package does not import. `given`: its input."""
+    """Ask the built-in job about its options. Raises Usage for options that it refuses.
+
+    `details`: of the question, as `train.ask` describes them.
+    """
     from remote.launchers.rank_command import built_in_tree
 
-    return subprocess.run(
-        [sys.executable, "-c", code, *words],
+    done = subprocess.run(
+        [sys.executable, "-m", "train.ask", question, *words],
         cwd=built_in_tree().root,
-        input=given,
+        input=json.dumps(details),
         capture_output=True,
         text=True,
         check=False,
         timeout=timeout_s,
         env={name: value for name, value in os.environ.items() if name != "RANK"},
     )
+    if done.returncode == 2 and (lines := done.stderr.strip().splitlines()):
+        raise Usage(lines[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --"))
+    return done
 
 
-def refusal_of(done: "subprocess.CompletedProcess[str]") -> str | None:
-    """Return what the built-in job says of options that it refuses. `None`: it takes them."""
-    said = done.stderr.strip().splitlines()
-    if done.returncode != 2 or not said:
-        return None
-    return said[-1].removeprefix("error: ").replace("python -m train", "gpuctl train --")
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """Return the last line of the errors of a process, or its exit status."""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it ended with status {done.returncode}"
 
 
 def answer_in(printed: str, kind: type[Kind]) -> Kind:
-    """Return what a child process answers: JSON in its last line, as libraries may print before it.
+    """Return the answer of a child process: JSON in its last line, as libraries may print before it.
 
-    Raises ValueError where that line is no such answer.
+    Raises ValueError for another line.
     """
     last = printed.strip().rpartition("\n")[2]
     with contextlib.suppress(json.JSONDecodeError):
-        found = json.loads(last)
-        if isinstance(found, kind):
-            return found
-    said = f'"{last}"' if last else "nothing"
-    raise ValueError(f"what was printed last is no answer: {said}")
+        answer = json.loads(last)
+        if isinstance(answer, kind):
+            return answer
+    shown = f'"{last}"' if last else "nothing"
+    raise ValueError(f"what was printed last is no answer: {shown}")

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuctl.errors import Usage
-from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from gpuctl.workflow.runs.request.request import TrainRequest, value_of
 
 DEEPSPEED_CONFIG = "--deepspeed-config"
-KEYS_CODE = "import sys; from train.strategies.deepspeed_keys import main; sys.exit(main())"
 MOST_BYTES = 64 * 1024
 """Of a configuration; Linux takes twice that in one word of a command line."""
 
@@ -55,9 +54,7 @@ def _config(name: str, folder: Path) -> str:
     config = json.dumps(found, separators=(",", ":"))
     if len(config) > MOST_BYTES:
         raise _too_large(shown)
-    done = ask_built_in(KEYS_CODE, (), config)
-    if sentence := refusal_of(done):
-        raise Usage(sentence)
+    done = ask_built_in("keys", (), found)
     if done.returncode:
         raise Usage(f"{shown} can't be checked: the job's code ended with status {done.returncode}.")
     return config

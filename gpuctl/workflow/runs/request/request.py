@@ -11,7 +11,7 @@ from typing import Any
 from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.text import plural
-from gpuctl.workflow.runs.request.ask_built_in import ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Misplaced, RunOptions
 from remote.launchers import DEFAULT, launcher_of
@@ -187,10 +187,12 @@ def check_built_in(words: Sequence[str]) -> None:
     """Raise Usage for options that the built-in job would refuse, before anything is launched."""
     if value_of(words, STRATEGY) == AUTO:
         raise Usage("--strategy auto is for gpuctl train: name a strategy that gpuctl advise shows.")
-    done = ask_built_in("import sys; from train.command_line import parse; parse(sys.argv[1:])", words)
-    if sentence := refusal_of(done):
-        ours = " gpuctl's own --json goes before --: gpuctl train --json -- …" if "--json" in words else ""
-        raise Usage(sentence + ours)
+    try:
+        ask_built_in("check", words)
+    except Usage as error:
+        if "--json" not in words:
+            raise
+        raise Usage(f"{error} gpuctl's own --json goes before --: gpuctl train --json -- …") from error
 
 
 def check_together(request: TrainRequest) -> None:

@@ -1,13 +1,12 @@
 """Asks the built-in job's own arithmetic, in a process of its own, what a job would need on some machines."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuctl.errors import Failed, Usage
+from gpuctl.errors import Failed
 from gpuctl.scaling.network_links import nominal_gb_s
-from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
 from gpuctl.workflow.runs.strategy.billing import min_billed_s, setup_s
 from inventories.machine import Machine
 from provision.clouds import Shape
@@ -15,8 +14,6 @@ from provision.pricing.catalog import SHAPES
 
 if TYPE_CHECKING:
     from remote.facts import Facts
-
-CODE = "import sys; from train.advice.__main__ import main; sys.exit(main())"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +96,7 @@ def ask(
         "runs": runs,
         "spelled_out": spelled_out,
     }
-    done = ask_built_in(CODE, words, json.dumps(question))
-    if sentence := refusal_of(done):
-        raise Usage(sentence)
+    done = ask_built_in("advice", words, question)
     if done.returncode:
         raise Failed(f"The built-in job could not be asked: {done.stderr.strip()[-500:]}")
     try:

@@ -1,17 +1,14 @@
 """How the built-in job would divide its network among the ranks: told by a dry run, by the job's own functions."""
 
-import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuctl.errors import Usage
 from gpuctl.text import plural
-from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 from gpuctl.workflow.runs.request.request import STRATEGY, TrainRequest, value_of
 
-CODE = "import sys; from train.advice.division import main; sys.exit(main())"
 MOST_S = 120.0
 """That torch may look at a network for."""
 WHOLE = (None, "ddp", "dp", "zero1")
@@ -34,14 +31,11 @@ def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
     if whole and not names & set(DIVIDING):
         return None
     try:
-        done = ask_built_in(CODE, words, json.dumps({"ranks": ranks}), MOST_S)
+        done = ask_built_in("division", words, ranks, MOST_S)
     except subprocess.TimeoutExpired:
         return {"reason": f"torch looked at the network for longer than {MOST_S:.0f} s"}
-    if sentence := refusal_of(done):
-        raise Usage(sentence)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-        return {"reason": f"torch can't look at the network ({said[-1]})"}
+        return {"reason": f"torch can't look at the network ({last_line(done)})"}
     try:
         return answer_in(done.stdout, dict)
     except ValueError as error:

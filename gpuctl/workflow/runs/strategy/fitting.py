@@ -1,6 +1,5 @@
 """Which of a job's machines it can use: the built-in job's strategy has to divide their ranks."""
 
-import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuctl.errors import StrategyDoesNotFit, Usage
 from gpuctl.text import plural
-from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, refusal_of
+from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
 from gpuctl.workflow.runs.request.request import AUTO, ENGINE, STRATEGY, TrainRequest, value_of
 from inventories.machine import Machine
 
@@ -21,11 +20,6 @@ ANY_NUMBER = ("--strategy", "fsdp", "--tp", "1", "--pp", "1")
 """Options with which the built-in job divides any number of ranks."""
 MOST_S = 60.0
 """That the job's modules may take to answer."""
-REFUSALS = (
-    "import json, sys; from train.command_line import parse; from train.strategies.degrees import refusal; "
-    "options = parse(sys.argv[1:]); print(); "
-    "print(json.dumps([refusal(options, one) for one in json.load(sys.stdin)]))"
-)
 
 
 def machines_that_fit(
@@ -89,9 +83,7 @@ def _refusals(request: TrainRequest, layouts: Sequence[Sequence[int]]) -> Sequen
     if not given or value_of(words, STRATEGY) == AUTO:  # which then is one that fits
         return [None] * len(layouts)
     try:
-        done = ask_built_in(REFUSALS, words, json.dumps(layouts), MOST_S)
-        if sentence := refusal_of(done):
-            raise Usage(sentence)
+        done = ask_built_in("refusals", words, layouts, MOST_S)
         answer: list[str | None] = answer_in(done.stdout, list)
     except (subprocess.TimeoutExpired, ValueError) as error:
         raise Usage(f"The built-in job can't be asked what its options fit: {error!r}.") from error

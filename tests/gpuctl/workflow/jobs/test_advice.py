@@ -247,5 +247,5 @@ def test_row_that_torch_can_not_count_is_told_to_be_unchecked() -> None:
 
 
 def test_arithmetic_needs_no_torch() -> None:
-    code = "import sys; import train.advice.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys; import train.ask, train.advice.rows; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

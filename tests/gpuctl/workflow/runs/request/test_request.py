@@ -1,19 +1,20 @@
 """What the words after `gpuctl train` stand for."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 
 from gpuctl.errors import Failed, Usage
 from gpuctl.workflow.jobs.check import compared
 from gpuctl.workflow.runs.prepare import expected_gpus
-from gpuctl.workflow.runs.request.ask_built_in import answer_in
+from gpuctl.workflow.runs.request.ask_built_in import Question, answer_in, ask_built_in
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together, home_note
 from gpuctl.workflow.runs.strategy.ask import ask
 from gpuctl.workflow.runs.strategy.division import division_of
 from gpuctl.workflow.runs.strategy.fitting import most_that_fit
 from inventories.machine import Inventory, Machine
+from train.ask import QUESTIONS
 
 
 @pytest.mark.parametrize("provider", ["local", "hosts", "aws"])
@@ -122,6 +123,15 @@ def test_answer_is_the_last_line(printed: str, answer: object) -> None:
     with pytest.raises(ValueError, match="what was printed last is no answer: ") as refused:
         answer_in(printed, dict)
     assert str(refused.value).endswith(f": {answer}")
+
+
+def test_job_answers_every_question() -> None:
+    assert set(get_args(Question)) == set(QUESTIONS)
+    assert answer_in(ask_built_in("refusals", ("--tp", "2"), [[2], [3]]).stdout, list)[0] is None
+    with pytest.raises(Usage, match="--modle"):
+        ask_built_in("check", ("--modle", "mlp"))
+    with pytest.raises(Usage, match="which the job does not know"):
+        ask_built_in("keys", (), {"zero": 1})
 
 
 ROW = {"count": 2, "gpus": 1, "micro_batch": 4, "words": ["--model", "gpt-10m"]}
