@@ -69,9 +69,11 @@ def plain(value: object) -> Json:
 def from_json(cls: type[T], data: object, source: str, *, rebuild: str = "") -> T:
     """The dataclass `cls` out of what `to_json` made of it.
 
-    Keys that have a default may be missing; a class with `of_older` also reads what the release before wrote. Raises
-    CorruptFile, which names `source`, the key, what was found and what belongs there, and ends with `rebuild`, whole
-    sentences that say how to get a new file.
+    Keys that have a default may be missing.
+
+    Raises:
+        CorruptFile: It names `source`, the key, the wrong value and the right kind, and ends with `rebuild`, whole
+            sentences that say how to get a new file.
     """
     try:
         value = _build(cls, data, "")
@@ -121,8 +123,6 @@ class _Mismatch(ValueError):
 def _build(cls: Any, data: object, where: str) -> object:  # noqa: ANN401 (a type)
     if not isinstance(data, dict):
         raise _wrong(where, "an object", data)
-    data = cls.of_older(data) if hasattr(cls, "of_older") else data
-    assert isinstance(data, dict)
     hints, fields = _fields_of(cls)
     for key in data:
         if key not in fields:

@@ -219,7 +219,7 @@ def _of_node(ended: Ended) -> str:
             )
         case Reason.MACHINE_REMOVED:
             return "the machine was removed or replaced before the run's end could be brought back"
-        case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER | Reason.TOLD:
+        case Reason.NODE_FAILED | Reason.UNREACHABLE | Reason.BAD_ANSWER:
             return ended.detail or "it is not known what ended it"
     raise ValueError(f"no sentence for {ended.reason}")
 

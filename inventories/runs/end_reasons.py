@@ -78,9 +78,6 @@ class Reason(StrEnum):
     PEER_FAILED = "peer_failed"
     """Another node's part had failed."""
 
-    TOLD = "told"
-    """A record of the release before has a sentence only."""
-
 
 class Cause(StrEnum):
     """What is behind a reason, as far as words and the node tell."""
@@ -171,8 +168,6 @@ class EndFacts:
     """`ens5:10.0.0.4`, `mlx5_0`: what NCCL used, or was told to use."""
     nccl_warning: str = ""
     """The last one in its log."""
-    crash_stacks: str = ""
-    """Python's, of the moment of a crash in C code. The release before had them here, now they are in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Runs: what was launched (`run.json`) and what came of it (`result.json`)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from inventories.codec import OMITTED
 from inventories.runs.end_reasons import STOPS, WAITED_FOR, Cause, Ended, EndFacts, Reason
@@ -151,19 +151,19 @@ class Run:
     """The phases that were over when the record was written: connect, prepare, preflight, ray, launch."""
     hourly_usd: float | None = None
     shape: str | None = None
-    """Of all its machines. None: they have several or none, or the record is of an older gpuctl."""
+    """Shape of all its machines. None: they have several shapes, or none."""
     resumed_from: str | None = None
     """The run that this one resumes, if that left checkpoints or not."""
     began_with: BeganWith | None = None
-    """None: with no checkpoints, or the record is of an older gpuctl."""
+    """None: with no checkpoints."""
     options: RunOptions | None = None
-    """None: not known, the record is of an older gpuctl."""
+    """None: not known."""
     names_ranks: bool = True
     """False: the script's sources name no ranks or other processes, so that each rank does the same."""
     uneven_files: str = ""
     """The sentence on files of earlier runs that only some of its nodes had. Empty: there were none."""
     commit: Commit | None = None
-    """Of the project that was sent. None: it is in no git repository, or the record is of an older gpuctl."""
+    """Of the project that was sent. None: it is in no git repository."""
 
     @property
     def built_in(self) -> bool:
@@ -373,14 +373,6 @@ class FirstError:
         """Whether ranks gave up waiting for others; then it may not be known which rank is to blame."""
         return self.reason in WAITED_FOR
 
-    @classmethod
-    def of_older(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """A document of the release before, as one of this: its reasons were null and `waited_in_vain`."""
-        reason = document.get("reason")
-        if reason is None:
-            return {**document, "reason": Reason.TOLD}
-        return {**document, "reason": Reason.HUNG} if reason == "waited_in_vain" else document
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeftProcess:
@@ -481,7 +473,7 @@ class RankRecord:
     ended: Ended | None = None
     """What its watcher knows of its end beside that. None: nothing."""
     facts: EndFacts | None = None
-    """What its watcher saw around its end. None: it ended well, or an older gpuctl started it."""
+    """What its watcher saw around its end. None: it ended well."""
     transports: tuple[str, ...] = ()
     """What NCCL sent over; empty where it was not used or did not tell."""
     metrics_began_at: float | None = None
@@ -530,12 +522,3 @@ class NodeRecord:
     def stop_ordered(self) -> bool:
         """Return whether a command of gpuctl ordered the stop; a failure of another node orders nothing."""
         return self.stopped and (self.reason is None or self.reason in STOPS - {Reason.PEER_FAILED})
-
-    @classmethod
-    def of_older(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """A document of the release before, as one of this: it told by a sentence, `failure`, what failed."""
-        if "failure" not in document:
-            return document
-        rest = {key: value for key, value in document.items() if key != "failure"}
-        sentence = document["failure"]
-        return rest if sentence is None else {**rest, "ended": {"reason": Reason.TOLD, "detail": sentence}}

@@ -8,11 +8,10 @@ from inventories.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile
 from inventories.machine import Machine
-from inventories.runs.end_reasons import Reason
+from inventories.runs.end_reasons import STOPS, Ended, Reason
 from inventories.runs.run import NodeRecord, Run, RunNode
 from remote.errors import BadAnswer, NodeFailed, RemoteError
 from remote.fanout import fan_out
-from remote.runs.reasons_of_nodes import OF_A_NODE, problem
 from remote.sessions.connect import connect
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
@@ -25,6 +24,21 @@ STOP_DEADLINE_S = 20.0
 LONGEST_GRACE_S = 7 * 24 * 3600.0
 LATEST_CLOCK_S = 2.0**33
 """No node's clock is later, unix time: in the year 2242."""
+NODE_REASONS: Mapping[Reason, tuple[str, ...]] = {
+    Reason.NOT_STARTED: ("program",),
+    Reason.RAY_ENDED: (),
+    Reason.RAY_LATE: ("rank", "seconds"),
+    Reason.DISK_FULL: ("free_bytes",),
+    Reason.SHUT_DOWN: (),
+    Reason.REBOOTED: (),
+    Reason.CONTAINER_RESTARTED: (),
+    Reason.RUNNER_KILLED: (),
+    Reason.NO_RECORD: ("detail",),
+    **dict.fromkeys(STOPS, ()),
+}
+"""Reasons that a node may give for the end of its part in a run, each with the facts that it needs."""
+RANK_REASONS: Mapping[Reason, tuple[str, ...]] = {Reason.NOT_STARTED: ("program",)}
+"""Reasons that a node may give for the end of a rank, in addition to its exit status."""
 
 
 def is_running(node: Node, part: RunNode) -> bool | None:
@@ -83,7 +97,7 @@ def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -
 
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     """What the node says of the run's end, as it is kept. Raises BadAnswer."""
-    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "failure", "ending")
+    keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "ending")
     said = {key: state[key] for key in keys if key in state}
     try:
         record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
@@ -92,10 +106,20 @@ def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     for when in (record.ended_at, record.stopped_at):
         if when is not None and not 0 <= when <= LATEST_CLOCK_S:
             raise BadAnswer(f"{name}: what it says of the run's end can't be read: {when} is no time.")
-    wrong = problem(record.ended, OF_A_NODE)
+    wrong = problem_of(record.ended, NODE_REASONS)
     if wrong:
         raise BadAnswer(f"{name}: what it says of the run's end can't be read: {wrong}.")
     return record
+
+
+def problem_of(ended: Ended | None, known: Mapping[Reason, tuple[str, ...]]) -> str | None:
+    """Check a reason that a node sent. Returns why it is refused, or None."""
+    if ended is None:
+        return None
+    if ended.reason not in known:
+        return f"'{ended.reason}' is nothing that a node says"
+    missing = [fact for fact in known[ended.reason] if getattr(ended, fact) in (None, "")]
+    return f"'{ended.reason}' without {' and '.join(missing)} says nothing" if missing else None
 
 
 def stop_on_node(

@@ -109,8 +109,8 @@ class HangReport:
     silent_s: float
     allowed_s: float
     """How long their past allows them to be silent."""
-    stepped: bool = True
-    """Whether one of them has made a step. The release before did not tell."""
+    stepped: bool
+    """Whether one of them has made a step."""
     ranks: tuple[RankActivity, ...]
 
 

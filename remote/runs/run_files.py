@@ -24,8 +24,8 @@ from remote.files.receive import FileReceiver, plain_parts
 from remote.runs import outputs
 from remote.runs.dumps import read_files
 from remote.runs.metrics_lines import MetricsFile, read_metrics_file
+from remote.runs.node_state import RANK_REASONS, problem_of
 from remote.runs.rank_activity import HangReport, RankActivity, hang_report, rank_activity
-from remote.runs.reasons_of_nodes import OF_A_RANK, problem
 from remote.shared import constants
 from remote.shared.checkpoint_files import lacking, parts_in
 from remote.shared.files import digest_of, read_json, write_json
@@ -248,7 +248,7 @@ class RunFiles:
             raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {error}") from error
         if record.rank != self._records[path]:
             raise BadAnswer(f"{self._node.name}: {path} is the record of rank {record.rank}; it was refused.")
-        wrong = problem(record.ended, OF_A_RANK)
+        wrong = problem_of(record.ended, RANK_REASONS)
         if wrong:
             raise BadAnswer(f"{self._node.name}: a rank's record can't be read: {wrong}.")
         write_atomic(self._folder.path / path, dump(record))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from inventories import codec
 from inventories.errors import CorruptFile, NewerFormat
-from inventories.runs.end_reasons import Reason
 from inventories.runs.run import (
     FirstError,
     RankResult,
@@ -98,13 +97,6 @@ def test_to_json_writes_the_documented_result_keys():
         "step_ms": {"p50": None, "p95": None},
         "share": {"compute": None, "communication": None, "data": None},
     }  # fmt: skip
-
-
-def test_from_json_reads_first_error_of_older_version():
-    document = {"rank": 1, "node": "n0", "message": "boom"}
-    read = codec.from_json(FirstError, document, "file")
-    assert read == FirstError(rank=1, node="n0", message="boom", reason=Reason.TOLD)
-    assert list(codec.to_json(read)) == [*document, "reason", "ranks", "detail", "cause", "place"]
 
 
 def test_dump_writes_nan_and_infinity_as_null():

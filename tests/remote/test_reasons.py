@@ -5,7 +5,7 @@ import pytest
 from inventories.runs.end_reasons import STOPS, Cause, Ended, EndFacts, Reason
 from remote.end_sentences import sentence
 from remote.node import end_reasons as on_a_node
-from remote.runs.reasons_of_nodes import OF_A_NODE, OF_A_RANK
+from remote.runs.node_state import NODE_REASONS, RANK_REASONS
 
 R = Reason
 MEMORY = "running out of memory is the usual cause"
@@ -175,7 +175,6 @@ SENTENCES: list[tuple[Ended, str]] = [
     (Ended(reason=R.STOPPED_HUNG), "stopped, as it hung"),
     (Ended(reason=R.RESIZED), "stopped, as more machines can take part"),
     (Ended(reason=R.PEER_FAILED), "stopped, as another node had failed"),
-    (Ended(reason=R.TOLD, detail="as it was told"), "as it was told"),
 ]
 
 
@@ -199,5 +198,5 @@ def test_a_node_gives_reasons_that_are_known() -> None:
     given = {value for name, value in vars(on_a_node).items() if name.isupper()}
     assert given < set(Reason)
     assert given & STOPS == {Reason.STOPPED}
-    assert given | STOPS | {Reason.TOLD} == set(OF_A_NODE), "what is taken from a node is what a node gives"
-    assert set(OF_A_RANK) <= given
+    assert given | STOPS == set(NODE_REASONS), "what is taken from a node is what a node gives"
+    assert set(RANK_REASONS) <= given

@@ -42,7 +42,6 @@ SUSPICION = {
     Reason.MACHINE_REMOVED: 1,
     Reason.RAY_LATE: 1,
     Reason.RAY_ENDED: 1,
-    Reason.TOLD: 1,
     # 2: a rank that was ended while it died of an error of its own.
     Reason.UNKNOWN: 3,
     # It may tell only that another rank is gone.

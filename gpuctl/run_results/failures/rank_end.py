@@ -35,7 +35,7 @@ def rank_end(record: RankRecord, log_tail: str, lines: Sequence[Line] = ()) -> t
     is_own = log.traceback and reason not in ECHOES
     facts = None if record.facts is None else _cleaned(record.facts)
     if bare.signal in CRASHES:
-        place = crashed_at(crash or (facts.crash_stacks if facts else ""))
+        place = crashed_at(crash)
         bare = replace(bare, place=clean(place, 500))
     elif bare.signal is None or is_own:
         bare = replace(bare, place=clean(log.place, 500))

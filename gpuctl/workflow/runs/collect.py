@@ -12,7 +12,6 @@ from gpuctl.run_results.outputs import files_of, outputs_of, with_local_paths_on
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
-from gpuctl.workflow.runs.hangs.sentences import in_the_past
 from gpuctl.workflow.runs.hangs.watch import HangWatch, ask, kept
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
@@ -184,9 +183,7 @@ def final_result(folder: RunFolder) -> Result | None:
     result = folder.load_result()
     if result is None or not _is_over(folder):
         return None
-    # The release before told it as if it were still so.
-    hang = None if result.hang is None else in_the_past(result.hang)
-    return with_search(replace(result, hang=hang))
+    return with_search(result)
 
 
 def _is_over(folder: RunFolder) -> bool:

@@ -119,6 +119,6 @@ def test_first_order_to_stop_is_the_one_that_counts(tmp_path: Path) -> None:
     assert [path.name for path in run_dir.iterdir()] == ["stop"]
 
 
-def test_order_to_stop_of_older_release_or_on_a_full_disk_is_empty(tmp_path: Path) -> None:
+def test_order_to_stop_on_a_full_disk_is_empty(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
     assert run_state.state(tmp_path)["ended"] == {"reason": end_reasons.STOPPED}

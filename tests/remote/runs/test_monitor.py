@@ -267,7 +267,7 @@ def test_report_of_a_hang_is_withdrawn_unless_the_ranks_are_being_ended(
     ways: Ways, monitor: Callable[..., RunMonitor], stopped: bool
 ) -> None:
     ways.let_in.set()
-    body = json.dumps({"silent_s": 9.0, "allowed_s": 4.0, "ranks": []}).encode()
+    body = json.dumps({"silent_s": 9.0, "allowed_s": 4.0, "stepped": True, "ranks": []}).encode()
     ways.says = [frames.encode({"t": frames.HANG}, body)]
     watch = monitor()
     left, going = followed(watch)

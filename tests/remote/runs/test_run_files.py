@@ -270,7 +270,7 @@ def test_replica_accepts_only_files_of_the_nodes_own_ranks(tmp_path: Path) -> No
         files.record("ranks/rank-1.json", b"[]")
 
 
-def test_replica_reads_rank_records_of_older_and_newer_versions(tmp_path: Path) -> None:
+def test_replica_reads_rank_records_with_fewer_and_more_keys(tmp_path: Path) -> None:
     folder, run = folder_of_two(tmp_path)
     old = {"rank": 1, "local_rank": 0, "pid": 7, "started_at": 1.5, "ended_at": 2.5, "exit_code": 0}
     record = RunFiles(folder, run.nodes[1], new_incoming(folder)).record(

@@ -45,11 +45,6 @@ def test_record_of_end_takes_what_nodes_say(ended: dict[str, Any]) -> None:
     assert record.reason == ended["reason"]
 
 
-def test_record_of_end_takes_the_sentence_of_an_older_node() -> None:
-    record = record_of_end("gpu-0", "torchrun", {"running": False, "exit_code": 1, "failure": "it broke"})
-    assert record.failure == Ended(reason=Reason.TOLD, detail="it broke")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -61,7 +56,6 @@ def test_record_of_end_takes_the_sentence_of_an_older_node() -> None:
         {"ended_at": float("nan")},
         {"stopped_at": -1.0},
         {"stopped": "no"},
-        {"failure": ["disk full"]},
         {"ended": "disk full"},
         {"ended": {"reason": "tired"}},
         {"ended": {"reason": "disk_full", "free_bytes": "none"}},

@@ -100,17 +100,12 @@ def test_full_shared_memory_is_named_where_it_was_seen_full(code: int, tail: str
 
 
 @pytest.mark.parametrize(
-    ("log", "older"),
-    [
-        (f"epoch 3\n{CRASH}", ""),
-        (f"epoch 3\n{CRASH.replace('Current thread 0x1', 'Stack')}", ""),
-        ("epoch 3\n", CRASH),
-    ],
+    "log", [f"epoch 3\n{CRASH}", f"epoch 3\n{CRASH.replace('Current thread 0x1', 'Stack')}"]
 )
-def test_crash_names_the_line_that_called_into_c_code(log: str, older: str) -> None:
-    end = end_of(-11, log, crash_stacks=older)
+def test_crash_names_the_line_that_called_into_c_code(log: str) -> None:
+    end = end_of(-11, log)
     assert sentence(end) == "killed by SIGSEGV in C code that was called from load_batch, data.py:41"
-    assert end_of(1, log, crash_stacks=older).place == "", "a worker's crash is not the rank's"
+    assert end_of(1, log).place == "", "a worker's crash is not the rank's"
 
 
 def test_crash_without_a_place_is_told_by_the_words_before_it() -> None:

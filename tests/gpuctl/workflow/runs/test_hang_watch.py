@@ -38,7 +38,9 @@ def report(rank: int, *, over: bool, stacks: str = LOADS, silent_s: float = 200.
         "collectives": [{**one, "entered_at": 800.0}],
         "code": "/root/.gpuctl-node/code",
     }
-    return json.dumps({"silent_s": silent_s, "allowed_s": 120.0, "ranks": [activity]}).encode()
+    return json.dumps(
+        {"silent_s": silent_s, "allowed_s": 120.0, "stepped": True, "ranks": [activity]}
+    ).encode()
 
 
 @pytest.fixture
@@ -219,7 +221,7 @@ def test_ranks_are_told_when_a_run_counts_as_hung() -> None:
     assert replace(TrainRequest(), hang_after=600.0).rank_env == {"GPUCTL_HANG_AFTER": "600"}
 
 
-SILENT = HangReport(silent_s=200.0, allowed_s=120.0, ranks=())
+SILENT = HangReport(silent_s=200.0, allowed_s=120.0, stepped=True, ranks=())
 WAIT_S = 30.0
 
 

@@ -508,3 +508,35 @@ def test_resume_without_any_checkpoint_is_wrong_input(
     assert "To start from the beginning, leave out --resume." in output
     assert f"Run {folder.id} wrote ckpt/last.pt in the project." in output
     assert output.endswith("start it with the script's own option: gpuctl train sub/my.py --lr 0.1\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "target", "says"),
+    [
+        (BUILT_IN, "model.pt", f"No checkpoint of run {RUN.run} is in reach: none came back with it"),
+        (RUN, "model.pt", "only the built-in job's checkpoints are known"),
+        (BUILT_IN, "model.onnx", "model.onnx ends in neither .safetensors nor .pt"),
+    ],
+)
+def test_export_refuses_what_it_can_not_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run: Run,
+    target: str,
+    says: str,
+) -> None:
+    monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
+    store = Store(tmp_path)
+    store.cluster("default").save(
+        Inventory(cluster="default", provider="hosts", created_at=RUN.started_at, machines=())
+    )
+    (store.home / "runs" / run.run).mkdir(parents=True)
+    folder = store.run(run.run)
+    folder.save_run(run)
+    folder.save_result(a_result(run=run.run))
+    if run is RUN:
+        folder.checkpoints_path.mkdir()
+        (folder.checkpoints_path / "a.pt").write_text("x")
+    assert cli.main(["export", run.run, "-o", str(tmp_path / target)]) == 2
+    assert says in capsys.readouterr().err
