@@ -14,6 +14,7 @@ from pages import PAGES, ROOT, SESSIONS, Block, blocks_of, gpuctl_words, session
 
 from gpuctl.command_line import root_help
 from gpuctl.command_line.cli import group
+from remote.node.__main__ import ANSWERING, CONVERSING
 
 BLOCKS = [pytest.param(block, id=f"{page.stem}:{block.line}") for page in PAGES for block in blocks_of(page)]
 IN_PROSE = re.compile(r"`gpuctl ([a-z][^`]*)`")
@@ -141,6 +142,14 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_paths_of_this_repository_in_developer_pages_exist(page: Path) -> None:
     ours = re.findall(rf"(?<!then )`((?:{'|'.join(FOLDERS)})/[^`\s*<]*)`", page.read_text())
     assert [path for path in ours if not (ROOT / path).exists()] == []
+
+
+def test_architecture_page_lists_every_command_of_a_node() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("## The protocol with a node")[2]
+    rows = re.findall(r"^\| (`[^|]+) \| `([^`]+)\.py` \|", section, re.MULTILINE)
+    listed = {command: module for cell, module in rows for command in re.findall(r"`(\w+)`", cell)}
+    commands = {**ANSWERING, **CONVERSING}
+    assert listed == {command: module.replace(".", "/") for command, module in commands.items()}
 
 
 def test_readme_is_short_and_tests_are_its_second_command() -> None:
