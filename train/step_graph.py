@@ -143,7 +143,7 @@ class GraphedStep(TrainStep):
         """Record the step on every rank.
 
         Returns:
-            The function that replays it. None: a rank can't record it, and no later step is recorded.
+            The function that replays it. `None`: a rank can't record it, and no later step is recorded.
         """
         self._images, self._labels = images.clone(), labels.clone()
         self._optimizer.zero_grad()

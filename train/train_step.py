@@ -98,7 +98,7 @@ class TrainStep:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
 
-        The logits may be None on a rank that does not count its samples. Those of text are None.
+        The logits may be `None` on a rank that does not count its samples. Those of text are `None`.
         """
         strategy = self._strategy
         self._zero_grad()

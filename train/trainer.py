@@ -229,7 +229,7 @@ class Trainer:
         return self._evaluate("validation", self._data.validation)
 
     def test(self) -> dict[str, float] | None:
-        """Compute the metrics of the test images; None where only the validation samples are there."""
+        """Compute the metrics of the test images; `None` where only the validation samples are there."""
         return self._evaluate("test", self._data.test) if self._data.test else None
 
     def timing(self) -> Timing | None:
@@ -242,7 +242,7 @@ class Trainer:
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Operations that a sample needs, forward and backward; None: not known."""
+        """Operations that a sample needs, forward and backward; `None`: not known."""
         size = GPT_SIZES.get(self.options.model)
         length = self.options.seq_len
         return None if size is None else size.flops_per_token(self._data.classes, length) * length

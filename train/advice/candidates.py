@@ -21,7 +21,7 @@ DEGREES = (2, 4, 8, 16)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to divide the job."""
+    """A division of the job."""
 
     options: Options
     sizes: Degrees
@@ -40,7 +40,7 @@ class Refused:
 
 
 def strategies(question: Question, machines: Machines) -> Iterator[StrategyName]:
-    """Yield the strategies to try; on a single rank there is nothing to distribute."""
+    """Yield the strategies to try; a single rank has nothing to distribute."""
     if question.strategy_given:
         yield question.options.strategy
         return
@@ -55,7 +55,7 @@ def layouts(
 ) -> Iterator[Layout | Refused]:
     """Yield the ways to divide the job by that strategy: one, or one for each degree that the options leave open.
 
-    None for a strategy that nobody named, and that these ranks can't have.
+    `None` for a strategy that nobody named, and that these ranks can't have.
     """
     variants = list(_variants(question.options, strategy, machines, network))
     for options in variants:
@@ -77,9 +77,9 @@ def _variants(
 ) -> Iterator[Options]:
     named = replace(options, strategy=strategy)
     if strategy == "tp" and options.tp is None:
-        most = machines.gpus // (options.pp or 1) or machines.gpus
+        max_ranks = machines.gpus // (options.pp or 1) or machines.gpus
         for tp in DEGREES:
-            if machines.gpus % tp == 0 and tp <= most and network.heads and network.heads % tp == 0:
+            if machines.gpus % tp == 0 and tp <= max_ranks and network.heads and network.heads % tp == 0:
                 yield replace(named, tp=tp)
     elif strategy == "pp" and options.pp is None:
         for pp in DEGREES if network.uncut is None else ():
@@ -118,12 +118,12 @@ def _layout(question: Question, options: Options, network: Network, machines: Ma
             f"The batch has {rank_batch:,} {options.samples_name} a rank, and an epoch has {rank_samples:,}: give a "
             "smaller batch, or more data."
         )
-    found = _largest(options, network, sizes, batch // sizes.replicas, machines.gpu_memory_gb)
-    memory = fullest_rank(network, options, sizes, found)
+    largest = _largest(options, network, sizes, batch // sizes.replicas, machines.gpu_memory_gb)
+    memory = fullest_rank(network, options, sizes, largest)
     return Layout(
         options=options,
         sizes=sizes,
-        batch=found,
+        batch=largest,
         global_batch=batch,
         memory=memory,
         fits=fits(memory, machines.gpu_memory_gb),
@@ -131,7 +131,7 @@ def _layout(question: Question, options: Options, network: Network, machines: Ma
 
 
 def _largest(options: Options, network: Network, sizes: Degrees, samples: int, gpu_memory_gb: float) -> Batch:
-    """Return the largest micro-batch of a rank's samples that fits. Where none does, the smallest."""
+    """Return the largest micro-batch of a rank's samples that fits; otherwise the smallest."""
     fewest = min(micro_batches(options, sizes, samples), samples)
     if fewest < sizes.pp:
         raise BadOptions(
@@ -148,7 +148,7 @@ def _largest(options: Options, network: Network, sizes: Degrees, samples: int, g
     whole = _batch(samples, fewest).micro_batch
     if does(whole):
         return _batch(samples, fewest)
-    low, high = 1, whole  # the largest that fits is in [low, high), unless none does
+    low, high = 1, whole  # the largest batch that fits is in [low, high), unless no batch fits
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if does(middle) else (low, middle)
@@ -160,5 +160,5 @@ def _number(samples: int, micro_batch: int) -> int:
 
 
 def _batch(samples: int, number: int) -> Batch:
-    """Return a batch in so many micro-batches, the last of which may be smaller."""
+    """Return a batch in `number` micro-batches, the last of which may be smaller."""
     return Batch(micro_batch=_number(samples, number), number=number)

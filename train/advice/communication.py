@@ -1,4 +1,4 @@
-"""What the ranks of a step send each other, in seconds on links of the vendors' figures, by strategy. Pure."""
+"""Communication of a step, in seconds on links of the vendors' figures, by strategy. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ class Communication:
     """Seconds of a step on the links, by the vendors' figures for them."""
 
     shown: float = 0.0
-    """Nothing is computed meanwhile."""
+    """Seconds in which nothing is computed."""
     behind_all: float = 0.0
     """What both passes of all micro-batches can hide."""
     behind_last: float = 0.0
-    """What the backward pass of the last micro-batch can hide."""
+    """Seconds that the backward pass of the last micro-batch can hide."""
     ends: float = 0.0
     """Of both, what nothing is left to hide: the first weights and the last gradients."""
     buckets: tuple[float, ...] = ()
@@ -30,7 +30,7 @@ class Communication:
 def communication(
     network: Network, options: Options, sizes: Degrees, batch: Batch, machines: Machines
 ) -> Communication | None:
-    """Return what a step sends, by strategy. None: a link is not known that it needs."""
+    """Return the communication of a step, by strategy. `None`: it needs a link that is not known."""
     if machines.world_size == 1:
         return Communication()
     if (machines.gpus > 1 and machines.within_bytes_s is None) or (
@@ -38,13 +38,13 @@ def communication(
     ):
         return None
     stages = stages_of(network, sizes.pp, sizes.tp)
-    found = [
+    parts = [
         *_of_layers(stages, sizes, batch, machines),
         *_of_stages(network, options, stages, sizes, batch, machines),
         *_of_weights(network, options, stages, sizes, batch, machines),
     ]
     shown, behind_all, behind_last, ends = (
-        sum(getattr(part, name) for part in found) for name in ("shown", "behind_all", "behind_last", "ends")
+        sum(getattr(part, name) for part in parts) for name in ("shown", "behind_all", "behind_last", "ends")
     )
     if machines.backend == "gloo":
         # It has no streams: who gathers or reduces the parts of a network waits.
@@ -54,7 +54,7 @@ def communication(
         behind_all=behind_all,
         behind_last=behind_last,
         ends=ends,
-        buckets=next((part.buckets for part in found if part.buckets), ()),
+        buckets=next((part.buckets for part in parts if part.buckets), ()),
     )
 
 
@@ -75,7 +75,7 @@ def _of_stages(
     batch: Batch,
     machines: Machines,
 ) -> Iterator[Communication]:
-    """Yield what a pipeline sends: each micro-batch to the next stage, and its gradient back; tied weights."""
+    """Yield the communication of a pipeline: each micro-batch to the next stage, its gradient back; tied weights."""
     if sizes.pp == 1:
         return
     link = _link(machines, stride=sizes.replicas * sizes.tp, ranks=sizes.pp)
@@ -126,7 +126,7 @@ def _of_weights(
 
 
 def _link(machines: Machines, *, stride: int, ranks: int) -> float:
-    """Return what a rank's link carries in a ring of so many ranks, each `stride` after the one before.
+    """Return the bandwidth of a rank's link in a ring of `ranks`, each `stride` after the one before.
 
     As many rings as the stride share the network of a machine.
     """
@@ -138,9 +138,9 @@ def _link(machines: Machines, *, stride: int, ranks: int) -> float:
 
 
 def _gathers(options: Options, sizes: Degrees, batch: Batch) -> int:
-    """Return how often a step gathers the weights: for both passes of each micro-batch, unless they were kept.
+    """Return how often a step gathers the weights: for both passes of each micro-batch, unless they are retained.
 
-    Where a pipeline's passes alternate, those of one pass are there for the next one.
+    If a pipeline's passes alternate, weights gathered for one pass serve the next.
     """
     if sizes.pp > 1:
         return 1 if options.strategy == "zero2" else batch.number + 1
@@ -151,11 +151,11 @@ def _buckets(gradient_bytes: float, last: float, options: Options) -> list[float
     """Return the bytes of DistributedDataParallel's buckets. `last`: of weights whose gradients come at the end."""
     first, each = (1.0, 25.0) if options.bucket_mb is None else (options.bucket_mb, options.bucket_mb)
     left = gradient_bytes - last
-    found: list[float] = []
+    buckets: list[float] = []
     while left > 0:
-        found.append(min(left, (each if found else first) * 2**20))
-        left -= found[-1]
-    return [*found[:-1], found[-1] + last] if found else [last]
+        buckets.append(min(left, (each if buckets else first) * 2**20))
+        left -= buckets[-1]
+    return [*buckets[:-1], buckets[-1] + last] if buckets else [last]
 
 
 def _all_reduce(size: float, ranks: int) -> float:

@@ -12,7 +12,7 @@ class Cost:
     total_s: tuple[float, float]
     """From the order of the machines to the last step: the best case and the worst."""
     usd: float | None
-    """In the middle of that range, and at least the shortest time that is billed. None: no price is known."""
+    """In the middle of that range, and at least the shortest time that is billed. `None`: no price is known."""
 
 
 def training_cost(machines: Machines, samples: float, sample_s: tuple[float, float]) -> Cost:

@@ -31,9 +31,9 @@ class Data:
     classes: int
     """Of images; of text, how many tokens there are."""
     shape: ImageShape | None = None
-    """Channels, height and width of an image. None: text."""
+    """Channels, height and width of an image. `None`: text."""
     training: int | None
-    """Samples to train on. None: not known."""
+    """Samples to train on. `None`: not known."""
     assumed: tuple[str, ...] = ()
     """What was assumed, a clause each."""
     epoch: str
@@ -114,7 +114,7 @@ def _ids(vocabulary: Mapping[str, int] | Sequence[Any]) -> list[int]:
 
 
 def _text_bytes(options: Options) -> int | None:
-    """Return the size of the text. None: it is not on this computer."""
+    """Return the size of the text. `None`: it is not on this computer."""
     if options.data_dir is None:
         return len(generated_text().encode())
     path = Path(options.data_dir).expanduser()
@@ -126,7 +126,7 @@ def _text_bytes(options: Options) -> int | None:
 
 
 def _training_sequences(options: Options) -> int | None:
-    """Return the sequences to train on. None: the text is not here, or how many tokens it has is not known."""
+    """Return the sequences to train on. `None`: the text is not here, or how many tokens it has is not known."""
     size = _text_bytes(options)
     if size is None or options.tokenizer is not None:
         return None

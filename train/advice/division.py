@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def division(options: Options, ranks: list[int]) -> dict[str, Any]:
-    """Return how the network would be divided among ranks, so many on each node. Raises BadOptions."""
+    """Return the division of the network among `ranks`, a number for each node. Raises BadOptions."""
     sizes = degrees(options, DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks)))
     try:
         import torch  # noqa: F401
@@ -64,17 +64,17 @@ def _name(options: Options, sizes: Degrees) -> str:
 
 
 def _divided_by_zero(options: Options, sizes: Degrees) -> list[str] | None:
-    """Return what DeepSpeed divides among the ranks; None: another engine, which `shard` tells of."""
+    """Return the parts that DeepSpeed divides among the ranks. `None`: another engine, whose parts are in `shard`."""
     if options.engine != "deepspeed":
         return None
     return list(divided_by_zero(stage_of(options))) if sizes.replicas > 1 else []
 
 
 def _network(options: Options, sizes: Degrees) -> "tuple[nn.Module, Tensor, list[str]]":
-    """Return the network, one sample of what it takes, and what was assumed.
+    """Return the network, one sample of its input, and notes on assumptions.
 
-    Without weights; but a network for images that is cut into stages has some, as one image is computed to see
-    which layers follow each other.
+    Without weights, except for an image network that is cut into stages: one image is computed to see which layers
+    follow each other.
     """
     import torch
 
@@ -93,25 +93,27 @@ def _network(options: Options, sizes: Degrees) -> "tuple[nn.Module, Tensor, list
 
 
 def _parts(network: "nn.Module", plan: "Plan") -> tuple[list[dict[str, Any]], int]:
-    """Return the parts that are sharded by themselves, in their order, and the weights that are left."""
+    """Return the parts that are sharded separately, in their order, and the number of remaining weights."""
     names = {name for stage in range(max(1, len(plan.stages))) for name in plan.parts_of(stage)}
-    seen: set[int] = set()
+    counted: set[int] = set()
     weights = {}
-    for name in plan.parts:  # what is in another one comes before it
+    for name in plan.parts:  # inner parts come before the parts that contain them
         if name in names:
-            own = {id(p): p.numel() for p in network.get_submodule(name).parameters() if id(p) not in seen}
-            weights[name] = sum(own.values())
-            seen |= own.keys()
-    rest = sum(p.numel() for p in network.parameters() if id(p) not in seen)
+            own_weights = {
+                id(p): p.numel() for p in network.get_submodule(name).parameters() if id(p) not in counted
+            }
+            weights[name] = sum(own_weights.values())
+            counted |= own_weights.keys()
+    rest = sum(p.numel() for p in network.parameters() if id(p) not in counted)
     order = [name for name, _ in network.named_modules() if name in weights]
     return [{"name": name, "weights": weights[name]} for name in order], rest
 
 
 def _stages(network: "nn.Module", plan: "Plan", sizes: Degrees) -> list[dict[str, Any]]:
-    found = []
+    stages = []
     for number, indices in enumerate(plan.stages):
         names = [plan.layers[index].name for index in indices if plan.layers[index].name]
-        own = {id(p): p.numel() for name in names for p in network.get_submodule(name).parameters()}
+        weights = {id(p): p.numel() for name in names for p in network.get_submodule(name).parameters()}
         ranks = range(number * sizes.stage_ranks, (number + 1) * sizes.stage_ranks)
-        found.append({"ranks": list(ranks), "layers": names, "weights": sum(own.values())})
-    return found
+        stages.append({"ranks": list(ranks), "layers": names, "weights": sum(weights.values())})
+    return stages

@@ -1,7 +1,7 @@
-"""What a network for images is made of, as torch counts it on tensors that take no memory. Needs torch.
+"""The layers of an image network, as torch counts them on tensors without memory. Needs torch.
 
-What such a network keeps for its backward pass does not follow from a few sizes. It is computed for one sample alone,
-and only where a pipeline asks whether the network is a chain of layers.
+The memory that such a network needs for its backward pass does not follow from a few sizes. One sample is computed
+only if a pipeline asks whether the network is a chain of layers.
 """
 
 import math
@@ -38,14 +38,14 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
     steps = layers or [Step(name="", compute=network)]
     with FakeTensorMode():
         take_memory_away(network, double=options.precision == "fp64")
-        few, more = _passes(network, steps, splits, options, shape)
-    own = _own_weights(network, wrapped)
-    flops = Share.of(few.flops, more.flops).per(Share.of(few.forward_flops, more.forward_flops))
-    moved = Share.of(few.moved, more.moved).per(Share.of(few.forward_moved, more.forward_moved))
+        smaller, more = _passes(network, steps, splits, options, shape)
+    weights = _own_weights(network, wrapped)
+    flops = Share.of(smaller.flops, more.flops).per(Share.of(smaller.forward_flops, more.forward_flops))
+    moved = Share.of(smaller.moved, more.moved).per(Share.of(smaller.forward_moved, more.forward_moved))
     launches = more.launches / more.forward_launches
     forward = (
-        _layer(network, step, of_few, of_more, splits, own, options)
-        for step, of_few, of_more in zip(steps, few.steps, more.steps, strict=True)
+        _layer(network, step, of_few, of_more, splits, weights, options)
+        for step, of_few, of_more in zip(steps, smaller.steps, more.steps, strict=True)
     )
     return Network(
         # A layer's part of the backward pass is that of the forward pass.
@@ -61,7 +61,7 @@ def image_network(options: Options, shape: tuple[int, int, int], classes: int, *
             for layer in forward
         ],
         largest_weight=max(p.numel() for p in network.parameters()),
-        unwrapped_weights=own.get("", 0),
+        unwrapped_weights=weights.get("", 0),
         output_bytes=classes * 3 * number_bytes(options.precision),
         heads=_common_width(network, splits),
         unsplit=unsplit,
@@ -76,26 +76,26 @@ def _passes(
     options: Options,
     shape: tuple[int, ...],
 ) -> tuple[Pass, Pass]:
-    """Return both passes of few samples and of more. Where blocks compute again, only what is kept follows from it.
+    """Return both passes, of few samples and of more, with the bytes retained if blocks compute again.
 
-    The time of computing again is added where times are: so operations are always those of the network itself.
+    The time of computing again is added with the times: operations are always those of the network itself.
     """
     again = options.activation_checkpointing
     blocks = list(repeated_blocks(network)) if again else []
-    few, more = (
+    smaller, more = (
         both_passes(network, steps, splits, options, shape, number, blocks) for number in (FEW, MORE)
     )
     if not again:
-        return few, more
+        return smaller, more
     recompute_blocks(network)
     kept_few, kept_more = (
         both_passes(network, steps, splits, options, shape, number) for number in (FEW, MORE)
     )
-    return few.keeping(kept_few), more.keeping(kept_more)
+    return smaller.keeping(kept_few), more.keeping(kept_more)
 
 
 def _common_width(network: nn.Module, splits: Mapping[str, str]) -> int | None:
-    """Return what divides the columns of all layers that can be split. None: there are none."""
+    """Return the largest number that divides the columns of all layers that can be split. `None`: no such layer."""
     layers = (network.get_submodule(name) for name, by in splits.items() if by == "columns")
     return math.gcd(*(layer.out_features for layer in layers if isinstance(layer, nn.Linear))) or None
 
@@ -120,7 +120,7 @@ def _chain(network: nn.Module, shape: tuple[int, ...]) -> tuple[Sequence[Step] |
 
 
 def _splits(network: nn.Module) -> tuple[Mapping[str, str], str | None]:
-    """Return by what each layer is split that can be, or the job's reason why none can."""
+    """Return the kind of split of each layer that can be split, or the job's reason against splits."""
     try:
         return split_plan(network, 1), None
     except BadOptions as error:
@@ -128,36 +128,38 @@ def _splits(network: nn.Module) -> tuple[Mapping[str, str], str | None]:
 
 
 def _own_weights(network: nn.Module, wrapped: Collection[str]) -> dict[str, int]:
-    """Return the weights that are gathered with each part that is sharded by itself; "": with the whole network."""
-    found: dict[str, int] = {}
+    """Return the weights gathered with each separately sharded part; "": with the whole network."""
+    weights: dict[str, int] = {}
     for name, weight in network.named_parameters():
         holders = [part for part in wrapped if name.startswith(f"{part}.")]
         holder = max(holders, key=len, default="")
-        found[holder] = found.get(holder, 0) + weight.numel()
-    return found
+        weights[holder] = weights.get(holder, 0) + weight.numel()
+    return weights
 
 
 def _layer(
     network: nn.Module,
     step: Step,
-    few: Counted,
+    smaller: Counted,
     more: Counted,
     splits: Mapping[str, str],
-    own: Mapping[str, int],
+    weights: Mapping[str, int],
     options: Options,
 ) -> Layer:
-    """Return a step of the network: what its forward pass takes for a sample, and what it takes once."""
+    """Return a step of the network as a layer: costs of a sample's forward pass, and costs of a step."""
     saved, split_saved, moved, flops, passed = (
-        Share.of(getattr(few, name), getattr(more, name))
+        Share.of(getattr(smaller, name), getattr(more, name))
         for name in ("saved", "split_saved", "moved", "flops", "passed")
     )
     computed = computed_bytes(options.precision)
-    layers = {name: layer for name in few.rows if isinstance(layer := network.get_submodule(name), nn.Linear)}
-    rows = {name: Share.of(few.rows[name], more.rows[name]).each for name in layers}
+    layers = {
+        name: layer for name in smaller.rows if isinstance(layer := network.get_submodule(name), nn.Linear)
+    }
+    rows = {name: Share.of(smaller.rows[name], more.rows[name]).each for name in layers}
     split = sum(_split_numbers(layer, splits[name]) for name, layer in layers.items())
     # The network's first layer computes no gradient of the samples.
     split_flops = sum(6.0 * layer.weight.numel() * rows[name] for name, layer in layers.items())
-    again = [f"{name}." for name in few.blocks]
+    again = [f"{name}." for name in smaller.blocks]
     copied = [name for name in layers if not name.startswith(tuple(again))]
     return Layer(
         weights=step.weights,
@@ -171,26 +173,26 @@ def _layer(
         # Of each pair: what its second layer makes, and the gradient of what its first one got.
         reduced_bytes=computed
         * sum(rows[name] * layer.weight.shape[splits[name] == "columns"] for name, layer in layers.items()),
-        largest_part=max((size for name, size in own.items() if _together(name, step.name)), default=0),
+        largest_part=max((size for name, size in weights.items() if _together(name, step.name)), default=0),
         passed_bytes=passed.each,
         moved_bytes=moved.each,
         moved_once_bytes=moved.once,
         launches=more.launches,
-        block=_largest_block(few, more, layers, computed) if few.blocks else None,
+        block=_largest_block(smaller, more, layers, computed) if smaller.blocks else None,
     )
 
 
-def _largest_block(few: Counted, more: Counted, layers: Mapping[str, nn.Linear], computed: int) -> Layer:
-    """Return what is there for a moment while a block computes again: of the block that saves most.
+def _largest_block(smaller: Counted, more: Counted, layers: Mapping[str, nn.Linear], computed: int) -> Layer:
+    """Return the momentary memory of a block that computes again: of the block that saves most.
 
-    The layer that it is in keeps nothing of it; so it has no blocks to take anything off for.
+    The enclosing layer retains nothing of the block, so it has no blocks to subtract.
     """
     name = max(more.blocks, key=lambda name: more.blocks[name].saved)
     saved, split_saved = (
-        Share.of(getattr(few.blocks[name], what), getattr(more.blocks[name], what))
-        for what in ("saved", "split_saved")
+        Share.of(getattr(smaller.blocks[name], field), getattr(more.blocks[name], field))
+        for field in ("saved", "split_saved")
     )
-    inside = [one for one in layers if one.startswith(f"{name}.")]
+    inside = [layer for layer in layers if layer.startswith(f"{name}.")]
     return Layer(
         weights=0,
         copied_weights=int(saved.once / HALF) if computed == HALF else 0,

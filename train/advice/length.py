@@ -16,9 +16,9 @@ class Length:
     """A training's length."""
 
     samples: float | None
-    """None: not known."""
+    """`None`: not known."""
     epochs: int | None
-    """The passes over the training samples. None: not known."""
+    """The passes over the training samples. `None`: not known."""
     without_command: str | None = None
     """Why no options train on these samples, in a sentence."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The machines that an advice is about, and what is known of their GPUs and links."""
+"""The machines of an advice, with their GPUs and links."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from train.reporting.gpu_peaks import Peaks, peaks_of
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """So many machines of one shape."""
+    """A number of machines of one shape."""
 
     shape: str
     count: int
@@ -18,17 +18,17 @@ class Machines:
     gpu: str
     gpu_memory_gb: float
     between_gb_s: float | None
-    """The vendor's figure for the network between them. None: not known."""
+    """The vendor's figure for the network between them. `None`: not known."""
     hourly_usd: float | None
-    """Of all of them together. None: not known."""
+    """Of all of them together. `None`: not known."""
     setup_s: float = 0.0
     """From the order of a machine to the first step of a job on it."""
     min_billed_s: float = 0.0
     """The shortest time that a machine is billed for."""
     peaks: Peaks | None = None
-    """The GPU's rates. None: those of its data sheet."""
+    """The GPU's rates. `None`: the data sheet's."""
     backend: Literal["nccl", "gloo"] = "nccl"
-    """What the ranks send through; gloo is that of CPUs."""
+    """The communication library of the ranks; gloo for CPUs."""
 
     @property
     def world_size(self) -> int:
@@ -40,7 +40,7 @@ class Machines:
         return self.peaks or peaks_of(f"{self.gpu} {self.gpu_memory_gb:.0f}GB")
 
     def peak_flops(self, precision: Precision) -> float | None:
-        """Return the operations a second of one GPU by its data sheet. None: not known, or it can't."""
+        """Return the operations a second of one GPU by its data sheet. `None`: not known, or it can't."""
         tflops = self._peaks.tflops.get(precision) if self._peaks else None
         return None if tflops is None else tflops * 1e12
 
@@ -48,8 +48,8 @@ class Machines:
     def usual_precisions(self) -> tuple[Precision, ...]:
         """The precisions to compare for a job that names none.
 
-        Ampere and newer GPUs have bf16. V100 and T4 have fp16 only, which not every strategy can have. Of a GPU
-        without a data sheet nothing is known.
+        Ampere and newer GPUs have bf16. V100 and T4 have fp16 only, which not every strategy supports. A GPU without
+        a data sheet is unknown.
         """
         known = self._peaks.tflops if self._peaks else {}
         if known.get("bf16"):
@@ -58,15 +58,15 @@ class Machines:
 
     @property
     def memory_bytes_s(self) -> float | None:
-        """Bytes a second of a GPU's memory, by its data sheet. None: not known."""
+        """Bytes a second of a GPU's memory, by its data sheet. `None`: not known."""
         return self._peaks.gb_s * 1e9 if self._peaks else None
 
     @property
     def within_bytes_s(self) -> float | None:
-        """Bytes a second between GPUs of one machine, by the vendor's figure. None: not known."""
+        """Bytes a second between GPUs of one machine, by the vendor's figure. `None`: not known."""
         return self._peaks.link_gb_s * 1e9 if self._peaks else None
 
     @property
     def between_bytes_s(self) -> float | None:
-        """Bytes a second of a machine's network, by the vendor's figure. None: not known."""
+        """Bytes a second of a machine's network, by the vendor's figure. `None`: not known."""
         return self.between_gb_s * 1e9 if self.between_gb_s else None

@@ -81,7 +81,7 @@ def _value(options: Options, name: str) -> object:
 
 
 def _options(words: Sequence[str]) -> Options | None:
-    """Return the options of an earlier run. None: this release has others."""
+    """Return the options of an earlier run. `None`: this release has others."""
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
         return parse(words)
     return None

@@ -1,7 +1,7 @@
 """The memory of the fullest rank of a job, part by part: plain formulas, without torch.
 
-N stands for the weights of a rank before they are sharded: those of its stage, with its part of what tensor
-parallelism splits. W is the bytes of a number (4, or 8 for fp64).
+N stands for the weights of a rank before they are sharded: its stage's, with its part of matrices split by tensor
+parallelism. W is the bytes of a number (4, or 8 for fp64).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -16,7 +16,7 @@ LIBRARIES_BYTES = 1.5e9
 """Of CUDA's context, NCCL's buffers and cuBLAS's workspaces: around that much of a GPU before any tensor. An H200 had
 1.4 GB in use while it multiplied matrices of 8,192 x 8,192."""
 USABLE = 0.95
-"""Of a GPU's memory, before what is free lies in pieces that are too small."""
+"""Part of a GPU's memory that is usable: the rest is lost to fragments."""
 STATES = {"adam": 2, "adamw": 2, "sgd": 1}
 """Numbers that an optimizer keeps for each weight: two moments, or the momentum."""
 
@@ -31,14 +31,14 @@ class Memory:
     gathered: float
     """Weights and gradients that are whole for a moment, as other ranks' parts of them are here, too."""
     activations: float
-    """What is kept for the backward pass."""
+    """Bytes saved for the backward pass."""
     outputs: float
-    """The network's outputs, with what the loss makes of them."""
+    """Bytes of the network's outputs and the loss's own tensors."""
     libraries: float = LIBRARIES_BYTES
 
     @property
     def total(self) -> float:
-        """All parts together."""
+        """The sum of all parts."""
         return float(sum(getattr(self, part.name) for part in fields(self)))
 
     def parts_gb(self) -> dict[str, float]:
@@ -48,7 +48,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """How a rank's batch is computed."""
+    """The division of a rank's batch."""
 
     micro_batch: int
     """Samples that are computed at once."""
@@ -57,15 +57,15 @@ class Batch:
 
 
 def fits(memory: Memory, gpu_memory_gb: float) -> bool:
-    """Return whether a GPU of so many GB has room for it."""
+    """Return whether the memory fits a GPU of that many GB."""
     return memory.total <= USABLE * gpu_memory_gb * 1e9
 
 
 @lru_cache(maxsize=64)
 def stages_of(network: Network, stages: int, tp: int) -> tuple[Layer, ...]:
-    """Return what a rank of each stage has, where the dearest stage computes least. Raises BadOptions.
+    """Return each stage's layers, divided so that the dearest stage computes least. Raises BadOptions.
 
-    The last one has a copy of the weights that it shares with the first.
+    The last stage has a copy of the weights that it shares with the first.
     """
     if stages == 1:
         return (joined(network.layers).of_rank(tp),)
@@ -90,13 +90,13 @@ def computed_as(network: Network, options: Options, sizes: Degrees) -> Network:
 
 def _of_stage(network: Network, options: Options, sizes: Degrees, batch: Batch, at: int) -> Memory:
     number = number_bytes(options.precision)
-    own = 0 if options.cpu_offload else number  # what is in the host's memory takes none of the GPU's
+    gpu_bytes = 0 if options.cpu_offload else number  # with --cpu-offload these are in the host's memory
     stage = stages_of(network, sizes.pp, sizes.tp)[at]
     return Memory(
-        weights=own * own_weights(stage.weights, sizes),
-        gradients=(number if batch.number > 1 else own)
+        weights=gpu_bytes * own_weights(stage.weights, sizes),
+        gradients=(number if batch.number > 1 else gpu_bytes)
         * gradients_kept(stage.weights, options, sizes, batch),
-        optimizer=own * STATES[options.optimizer] * optimized(stage.weights, network, options, sizes),
+        optimizer=gpu_bytes * STATES[options.optimizer] * optimized(stage.weights, network, options, sizes),
         gathered=gathered(stage, network, options, sizes, batch),
         activations=activations(stage, options, sizes, batch, at),
         outputs=batch.micro_batch * network.output_bytes if at == sizes.pp - 1 else 0.0,
@@ -104,31 +104,31 @@ def _of_stage(network: Network, options: Options, sizes: Degrees, batch: Batch, 
 
 
 def activations(stage: Layer, options: Options, sizes: Degrees, batch: Batch, at: int) -> float:
-    """Return what is there for the backward pass: what is kept and, where blocks compute again, what one saves.
+    """Return the bytes for the backward pass: saved tensors and, if blocks compute again, those of one block.
 
-    1F1B has p - s micro-batches under way on stage s of p (Narayanan et al., 2021).
+    1F1B has p - s micro-batches in flight on stage s of p (Narayanan et al., 2021).
     """
     again = stage.block if options.activation_checkpointing else None
-    kept = min(batch.number, sizes.pp - at) * saved(stage, options, batch)
-    return kept if again is None else kept + _saved(again, batch)
+    saved_bytes = min(batch.number, sizes.pp - at) * saved(stage, options, batch)
+    return saved_bytes if again is None else saved_bytes + _saved(again, batch)
 
 
 def saved(stage: Layer, options: Options, batch: Batch) -> float:
-    """Return what is kept of a micro-batch after its forward pass."""
+    """Return the bytes of a micro-batch that are saved after its forward pass."""
     return _saved(stage.recomputed() if options.activation_checkpointing else stage, batch)
 
 
 def _saved(layer: Layer, batch: Batch) -> float:
-    """Return what a layer saves of a micro-batch.
+    """Return the bytes of a micro-batch that a layer saves.
 
-    autocast keeps a copy of the weights in half precision for each of them; autograd keeps it whole, also where the
-    weights are sharded again.
+    autocast copies the weights to half precision for each micro-batch; autograd saves the whole copy, also of sharded
+    weights.
     """
     return batch.micro_batch * layer.saved_bytes + HALF * layer.copied_weights
 
 
 def own_weights(weights: float, sizes: Degrees) -> float:
-    """Return N / shard: what a rank keeps of its weights between steps (Rajbhandari et al., "ZeRO", 2020)."""
+    """Return N / shard: the weights that a rank keeps between steps (Rajbhandari et al., "ZeRO", 2020)."""
     return weights / sizes.shard
 
 
@@ -154,9 +154,9 @@ def gradients_kept(weights: float, options: Options, sizes: Degrees, batch: Batc
 def gathered(stage: Layer, network: Network, options: Options, sizes: Degrees, batch: Batch) -> float:
     """Return the bytes of weights and gradients that are whole for a moment.
 
-    Resharded after each part: what is gathered with the whole network, and two parts of it, the next one being
-    gathered while one computes, or more of them by --prefetch; and gradients of two, which are added up in whole
-    precision. zero2, what is not sharded, and a pipeline keep all N weights until the backward pass.
+    If resharded after each part: weights gathered with the whole network, and two parts (the next one is gathered
+    while one computes; more with --prefetch); and gradients of two parts, added up in whole precision. zero2,
+    unsharded weights, and a pipeline keep all N weights until the backward pass.
     """
     if not is_wrapped(options, sizes):
         return 0.0

@@ -1,7 +1,7 @@
-"""What a network is made of, as far as memory and time go. Pure, without torch.
+"""A network's layers as memory and time need them. Pure, without torch.
 
-A text model follows from its sizes. Bytes that a layer saves for the backward pass are those that torch's autograd
-keeps: a test compares them with torch's own.
+A text model follows from its sizes. Saved bytes of a layer are those that torch's autograd retains: a test compares
+them with torch's own.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ def number_bytes(precision: Precision) -> int:
 
 
 def computed_bytes(precision: Precision) -> int:
-    """Return the bytes of what a linear layer computes."""
+    """Return the bytes of a number that a linear layer computes."""
     return HALF if precision in ("bf16", "fp16") else number_bytes(precision)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Some of a network that is always on one stage of a pipeline. What tensor parallelism splits is told apart."""
+    """Layers that are always on one stage of a pipeline. Numbers that tensor parallelism splits are separate."""
 
     weights: int
     split_weights: int = 0
-    """Those among them that tensor parallelism splits."""
+    """Weights among `weights` that tensor parallelism splits."""
     copied_weights: int = 0
-    """Those that autocast keeps a copy of in half precision, beside them."""
+    """Weights of which autocast has another copy in half precision."""
     split_copied_weights: int = 0
     flops: float = 0.0
     """Operations of both passes for one sample."""
@@ -43,7 +43,7 @@ class Layer:
     reduced_bytes: float = 0.0
     """Of one sample's results that a tensor-parallel group has to add up, in both passes."""
     largest_part: int = 0
-    """The most weights of a part of it that is sharded by itself."""
+    """Weights of the largest separately sharded part."""
     input_bytes: float = 0.0
     """Of one sample, what goes into it."""
     blocks: int = 0
@@ -79,7 +79,7 @@ class Layer:
         )
 
     def recomputed(self) -> "Layer":
-        """Return it with what is kept for the backward pass where each block keeps its input, and computes again."""
+        """Return the layer if blocks retain their inputs only, and compute again."""
         if self.block is None:
             return self
         return replace(
@@ -115,15 +115,15 @@ class Network:
     largest_weight: int = 0
     """Of the tensors that are weights, the numbers in the largest one."""
     unwrapped_weights: int = 0
-    """Weights that are gathered with the whole network, and not with a part of it."""
+    """Weights that are gathered with the whole network."""
     output_bytes: float = 0.0
-    """Of one sample's outputs: themselves, with what the loss keeps and its gradient."""
+    """Bytes of one sample's outputs, with the loss's own tensors and their gradient."""
     tokens: int = 1
     """In a sample; 1 where samples are images."""
     heads: int | None = None
-    """What tensor parallelism can divide a layer into. None: no layer can be split."""
+    """What tensor parallelism can divide a layer into. `None`: no layer can be split."""
     in_half: "Network | None" = None
-    """The same network where all of it computes in half precision. None: it can't, or that is not asked for."""
+    """The same network computing wholly in half precision. `None`: impossible, or not requested."""
     unsplit: str | None = None
     """Why no layer can be split."""
     uncut: str | None = None
@@ -131,7 +131,7 @@ class Network:
 
     @property
     def of_images(self) -> bool:
-        """Whether its samples are images."""
+        """True: samples are images."""
         return self.tokens == 1
 
     @property
@@ -160,9 +160,9 @@ class Traffic:
     other_once: float = 0.0
 
     def of_layer(self, layer: Layer, length: int, *, compiled: bool) -> Layer:
-        """Return the layer with its bytes for a sample of so many tokens, and its kernels.
+        """Return the layer with its bytes for a sample of `length` tokens, and its kernels.
 
-        Compiled code has one kernel for all that is between two products: see `train.advice.passes`.
+        Compiled code has one kernel for all operations between two products: see `train.advice.passes`.
         """
         moved = 2 * self.products if compiled else self.products + self.others
         return replace(
@@ -185,7 +185,7 @@ def text_network(
 ) -> Network:
     """Return a text model's layers: the embedding, the blocks, and the head with the norm before it.
 
-    `by_blocks`: whole blocks are sharded by themselves, not single matrices.
+    `by_blocks`: whole blocks are sharded, not single matrices.
     """
     whole, computed = number_bytes(precision), computed_bytes(precision)
     network, in_half = (
@@ -200,10 +200,10 @@ def _text_network(
 ) -> Network:
     """`whole`: bytes of a number between the layers; `computed`: of what linear layers compute."""
     width, rows = size.width, head_rows(vocabulary)
-    one = _moved_by_block(size, whole, computed).of_layer(
+    block_layer = _moved_by_block(size, whole, computed).of_layer(
         _block(size, length, whole, computed, by_blocks=by_blocks), length, compiled=compiled
     )
-    block = replace(one, blocks=1, block=one)
+    block = replace(block_layer, blocks=1, block=block_layer)
     head_flops = size.flops_per_token(vocabulary, length) - size.flops_per_token(0, length)
     passed = length * width * whole
     embedding = Layer(
@@ -251,7 +251,7 @@ def _block(size: GPTSize, length: int, whole: int, computed: int, *, by_blocks: 
     width, autocast = size.width, computed < whole
     copies = 3 if autocast else 1
     split = (4 + 8) * computed * width + WHOLE * size.heads
-    kept = (2 * whole + (copies + 1) * computed) * width + 4 * whole
+    retained = (2 * whole + (copies + 1) * computed) * width + 4 * whole
     matrices = size.weights_per_layer
     flops = (size.flops_per_token(0, length) / size.layers) * length
     return Layer(
@@ -261,7 +261,7 @@ def _block(size: GPTSize, length: int, whole: int, computed: int, *, by_blocks: 
         split_copied_weights=matrices if autocast else 0,
         flops=flops,
         split_flops=flops,
-        saved_bytes=length * (split + kept),
+        saved_bytes=length * (split + retained),
         split_saved_bytes=length * split,
         # Forward: two results. Backward: the gradients of what query, key, value and the first of the pair got.
         reduced_bytes=6 * length * width * computed,

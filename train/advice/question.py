@@ -27,23 +27,23 @@ PRECISIONS = ("no --precision is named: rows have bf16 if the GPU has it, else f
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A job, and what it is to be advised about."""
+    """A job to advise on."""
 
     words: tuple[str, ...]
-    """The job's options as they were typed, without those that the answer decides."""
+    """The job's options as typed, without the options that the answer decides."""
     options: Options
     strategy_given: bool
     """Whether one strategy alone is asked about."""
     batch_tokens: float | None
-    """Tokens of a step of all ranks, about. None: the options say how many samples."""
+    """Tokens of a step of all ranks, about. `None`: the options say how many samples."""
     data: Data
     samples: float | None
-    """To train on in all. None: not known."""
+    """To train on in all. `None`: not known."""
     spelled_out: bool = False
     """Whether the answer's options are to say all that is priced: the precision and the epochs, too."""
     precision_given: bool = False
     without_command: str | None = None
-    """Why no options train on these samples. None: the answer's options do."""
+    """Why no options train on these samples. `None`: the answer's options do."""
     notes: tuple[str, ...] = ()
     """How long the training is, in clauses."""
 
@@ -56,7 +56,7 @@ class Question:
         )
 
     def global_batch(self, replicas: int) -> int | None:
-        """Return the samples of a step of so many data-parallel ranks. None: they can't be divided so."""
+        """Return the samples of a step of `replicas` data-parallel ranks. `None`: not divisible."""
         if self.options.global_batch_size is not None:
             return None if self.options.global_batch_size % replicas else self.options.global_batch_size
         if self.batch_tokens is not None:
@@ -67,7 +67,7 @@ class Question:
         return (self.options.batch_size or default) * replicas
 
     def rank_samples(self, replicas: int) -> int | None:
-        """Return the samples of an epoch of each data-parallel rank. None: not known."""
+        """Return the samples of an epoch of each data-parallel rank. `None`: not known."""
         if not self.spelled_out or self.data.training is None:
             return None
         return math.ceil(self.data.training / replicas)
@@ -80,7 +80,7 @@ def question_of(
     words = tuple(without_auto(words))
     names = set(_names(words))
     strategy_given = "--strategy" in names
-    # Those of weights in parts are refused beside the strategy that the job has where none is named.
+    # Options of weights in parts are refused with the default strategy.
     options = parse([*words, "--strategy", "fsdp"] if names & OF_PARTS and not strategy_given else words)
     if not options.is_text and (batch_tokens, tokens) != (None, None):
         raise BadOptions(
@@ -131,21 +131,21 @@ def _names(words: Sequence[str]) -> list[str]:
 
 
 def _last_value(words: Sequence[str], option: str) -> str | None:
-    found = None
+    last = None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name == option:
-            found = value if equals else following
-    return found
+            last = value if equals else following
+    return last
 
 
 def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
     """Return the words without some options, each of which takes a value."""
-    kept, skip = [], False
+    words_left, skip = [], False
     for word in words:
         name, equals, _ = word.partition("=")
         if skip or name in options:
             skip = not skip and not equals
             continue
-        kept.append(word)
-    return kept
+        words_left.append(word)
+    return words_left

@@ -20,12 +20,12 @@ from train.options import Options, Precision
 from train.strategies.degrees import strategy_name
 
 HARDLY_FASTER = 1.03
-"""Times as fast as a simpler strategy: less than what the arithmetic can tell apart."""
+"""Speed-up over a simpler strategy below which the arithmetic can't tell them apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one strategy comes to on some machines. None: not known."""
+    """A strategy's figures on some machines. `None`: not known."""
 
     shape: str
     count: int
@@ -44,12 +44,12 @@ class Row:
     batch_samples: int | None
     """Of a step of all ranks."""
     batch_tokens: int | None
-    """The same; None: images."""
+    """The same; `None`: images."""
     step_s: tuple[float, float] | None
     samples_per_s: float | None
     """In the middle of the range."""
     tokens_per_s: float | None
-    """The same; None: images."""
+    """The same; `None`: images."""
     mfu: float | None
     hourly_usd: float | None
     usd_per_sample: float | None
@@ -63,9 +63,9 @@ class Row:
     usd_total: float | None
     """Of that time, in the middle of the range, and at least of the shortest time that is billed."""
     reason: str | None
-    """Why it is not possible, what is not known of it, or the run that measured it."""
+    """The reason against it, a missing fact, or the run that measured it."""
     without_command: str | None
-    """Why `words` do not train on all that is priced. None: they do."""
+    """Why `words` do not train on all that is priced. `None`: they do."""
     words: tuple[str, ...]
     """The job's options for it."""
 

@@ -1,8 +1,8 @@
-"""How long a step takes: computing at what GPUs attain, and what of the communication is not hidden behind it.
+"""The time of a step: computing at the attained rates of GPUs, and communication that computing does not hide.
 
-Pure. A GPU's time is that of its arithmetic, of its memory, and of its kernels, each of which takes a moment however
-little it does. The host starts them one by one meanwhile, or a graph of a whole step at once, and the longer of both
-times counts. Times are ranges, whose ends are never further apart than 1.6 times: as far as each pair of constants.
+Pure. A GPU's time is the longest of its arithmetic, its memory traffic, and its kernels, each with a minimum time.
+The host starts kernels one by one in parallel, or a whole step as one graph, and the longer of both times counts.
+Times are ranges, whose ends differ by at most 1.6 times: as much as each pair of constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ LAUNCH_S = (24e-6, 38.4e-6)
 """Until a host has started a kernel that is in no graph: Python, autograd, libraries, driver. With an H200, ResNet-18
 took 24 to 30 microseconds for each kernel, ResNet-50 38; torch's smallest operation took 8."""
 STEP_LAUNCHES = 25
-"""Kernels of a step beside both passes: drawing and normalising the batch, sums of loss and accuracy, and the fused
-optimizer, which has one for some thirty weights."""
+"""Kernels of a step outside of both passes: drawing and normalising the batch, sums of loss and accuracy, and the
+fused optimizer (one for some thirty weights)."""
 LINK_SHARES = (0.80, 0.50)
 """Of a link's figure, for a ring of ranks, the best case first: two A10 machines of 48 Gbps on OCI had 66 %."""
 BACKWARD = 2 / 3
@@ -44,7 +44,7 @@ RECOMPUTED = 4 / 3
 def has_graphs(options: Options, sizes: Degrees, memory: Memory, gpu_memory_gb: float) -> bool:
     """Return whether the job's steps are CUDA graphs.
 
-    A graph keeps its memory, and the job goes without if other batches would not have as much again beside it.
+    A graph keeps its memory, and the job does without if other batches would not have as much again.
     """
     graphable = options.strategy == "ddp" and options.compression == "none"
     graphable |= sizes.replicas == 1 and not sizes.split
@@ -58,7 +58,7 @@ def step_s(
 ) -> tuple[float, float] | None:
     """Return the least and most seconds of a step. `graphs`: whether it is one.
 
-    None: the GPU's peak, a link or the host is not known.
+    `None`: the GPU's peak, a link or the host is not known.
     """
     peak, memory = machines.peak_flops(options.precision), machines.memory_bytes_s
     links = communication(network, options, sizes, batch, machines)
@@ -68,20 +68,20 @@ def step_s(
     again = RECOMPUTED if options.activation_checkpointing else 1.0
     flops = again * batch.micro_batch * max(stage.flops for stage in stages)
     moved = again * max(batch.micro_batch * stage.moved_bytes + stage.moved_once_bytes for stage in stages)
-    beside = STEP_LAUNCHES / batch.number
-    kernels = again * max(stage.launches for stage in stages) + beside
-    launches = beside if graphs else kernels
+    other_launches = STEP_LAUNCHES / batch.number
+    kernels = again * max(stage.launches for stage in stages) + other_launches
+    launches = other_launches if graphs else kernels
     update = _update_bytes(network, options, sizes) / memory
 
     def at(attained: float, of_memory: float, share: float, kernel_s: float, launch_s: float) -> float:
-        one = flops / (peak * attained) + moved / (memory * of_memory) + kernels * kernel_s
-        one = max(one, launches * launch_s)
+        pass_s = flops / (peak * attained) + moved / (memory * of_memory) + kernels * kernel_s
+        pass_s = max(pass_s, launches * launch_s)
         # p stages take the time of m + p - 1 of their m micro-batches: the bubble is (p - 1) / (m + p - 1).
-        computing = one * (batch.number + sizes.pp - 1)
+        computing = pass_s * (batch.number + sizes.pp - 1)
         left = max(0.0, links.behind_all / share - computing)
-        left += max(0.0, links.behind_last / share - BACKWARD * one)
+        left += max(0.0, links.behind_last / share - BACKWARD * pass_s)
         left = max(left, links.ends / share) + _after(
-            BACKWARD * one, [each / share for each in links.buckets]
+            BACKWARD * pass_s, [each / share for each in links.buckets]
         )
         return computing + update + links.shown / share + left
 
@@ -91,7 +91,7 @@ def step_s(
 
 
 def _after(backward_s: float, buckets: Sequence[float]) -> float:
-    """Return how long buckets of so many seconds, which become whole one after the other, take beyond that pass."""
+    """Return how long after the backward pass its buckets end, given the seconds of each, in order."""
     sent_s = ready_s = 0.0
     for seconds in buckets:
         ready_s += backward_s * seconds / sum(buckets)

@@ -18,7 +18,8 @@ from train.strategies.degrees import degrees
 
 BLOCKS = 3
 LOGITS_KEPT = 2 / 3
-"""Of a network's outputs as the arithmetic counts them: before the backward pass there is no gradient of them yet."""
+"""Part of a network's outputs, as the arithmetic counts them, before the backward pass: their gradient does not exist
+yet."""
 
 
 def compare(
@@ -51,10 +52,10 @@ def compare(
     )
     batch = Batch(micro_batch=micro_batch, number=1)
     [stage] = stages_of(computed_as(network, options, sizes), 1, sizes.tp)
-    found = fullest_rank(network, options, sizes, batch)
-    counted = found.weights + saved(stage, options, batch) + LOGITS_KEPT * found.outputs
+    fullest = fullest_rank(network, options, sizes, batch)
+    counted = fullest.weights + saved(stage, options, batch) + LOGITS_KEPT * fullest.outputs
     if options.strategy != "zero1":  # torch's ZeroRedundancyOptimizer would have to send its parts
-        counted += found.optimizer
+        counted += fullest.optimizer
     if options.strategy == "zero2" and is_wrapped(options, sizes):
         counted += gathered(stage, network, options, sizes, replace(batch, number=2))
     tracked = _tracked(options, env, micro_batch, vocabulary, layers=size.layers)

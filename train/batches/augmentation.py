@@ -13,7 +13,7 @@ MAX_SHIFT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentations:
-    """How each sample of an epoch is changed. Tensors over all samples; None: not at all."""
+    """How each sample of an epoch is changed. Tensors over all samples; `None`: not at all."""
 
     flips: Tensor | None
     """[n], bool: mirrored."""

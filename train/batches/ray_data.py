@@ -104,7 +104,7 @@ def images_per_block(size: int, batch_size: int) -> int:
 
 
 def task_rows(files: ImageFiles, chosen: Tensor, augmentations: Augmentations) -> list[dict[str, Any]]:
-    """Return what a task gets for each of the chosen images: its file, and its augmentation."""
+    """Return the rows of a task's images: each file and its augmentation."""
     flips = [False] * len(chosen) if augmentations.flips is None else augmentations.flips[chosen].tolist()
     shifts = (
         [[0, 0]] * len(chosen)
@@ -118,14 +118,14 @@ def task_rows(files: ImageFiles, chosen: Tensor, augmentations: Augmentations) -
 
 
 def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]:
-    """Return the function of a task on any node: it turns `task_rows` into images, or into what is wrong with them.
+    """Return the function of a task on any node: it turns `task_rows` into images, or into an error's text.
 
     `code`: the folder that holds this package, from gpuctl's folder on a node; `folder`: the data's, `~` being the
     node's home. Errors are returned: an exception would reach the rank as one of Ray's, with a long traceback.
     """
 
     # Sent to the task whole, with its imports: only here it learns from which folder this package is imported.
-    def read(asked: Columns) -> Columns:
+    def read(rows: Columns) -> Columns:
         import os
         import socket
         import sys
@@ -139,10 +139,10 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
         from train.data.image_decoding import augment_one, decode
         from train.errors import TrainError
 
-        images = np.zeros((len(asked["path"]), 3, size, size), dtype=np.uint8)
+        images = np.zeros((len(rows["path"]), 3, size, size), dtype=np.uint8)
         problems = np.full(len(images), "", dtype=object)
-        for number, path in enumerate(asked["path"]):
-            flip, down, right = (asked[name][number] for name in ("flip", "down", "right"))
+        for number, path in enumerate(rows["path"]):
+            flip, down, right = (rows[name][number] for name in ("flip", "down", "right"))
             try:
                 image = decode(code_folder / Path(folder).expanduser() / path, size)
                 images[number] = augment_one(image, flip=flip, down=down, right=right)
@@ -154,12 +154,12 @@ def reader(*, code: str, folder: str, size: int) -> Callable[[Columns], Columns]
     return read
 
 
-def read_images(found: Columns) -> Tensor:
+def read_images(columns: Columns) -> Tensor:
     """Return the images that a task has read. Raises BadData for the first that it could not read."""
-    problem = next(filter(None, found["problem"]), None)
+    problem = next(filter(None, columns["problem"]), None)
     if problem is not None:
         raise BadData(problem)
-    return torch.tensor(found["image"])  # a copy: Ray's own must not be written to
+    return torch.tensor(columns["image"])  # a copy: Ray's own must not be written to
 
 
 def _code_folder() -> str:
@@ -171,16 +171,16 @@ def _nodes(ranks: int) -> tuple[str, ...]:
     """Return the nodes of the run by their ids; Ray may have others, without the code and the data."""
     import ray
 
-    own = str(ray.get_runtime_context().get_node_id())
+    node_id = str(ray.get_runtime_context().get_node_id())
     if ranks == 1:
-        return (own,)
-    found = [own] * ranks
-    dist.all_gather_object(found, own)
-    return tuple(sorted(set(found)))
+        return (node_id,)
+    node_ids = [node_id] * ranks
+    dist.all_gather_object(node_ids, node_id)
+    return tuple(sorted(set(node_ids)))
 
 
 def _stream(
-    asked: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
     read: Callable[[Columns], Columns],
     *,
     nodes: Sequence[str],
@@ -188,7 +188,7 @@ def _stream(
     batch_size: int,
     blocks: int,
 ) -> Iterator[Columns]:
-    """Run `read` on the rows, in so many blocks, on those nodes; yield the results in the rows' order, in batches."""
+    """Run `read` on the rows, in `blocks` on the nodes; yield the results in the rows' order, in batches."""
     import ray
     import ray.data
 
@@ -201,7 +201,7 @@ def _stream(
     context.execution_options.resource_limits = ray.data.ExecutionResources.for_limits(
         object_store_memory=STORE_SHARE * store / ranks
     )
-    read_blocks = ray.data.from_items(asked, override_num_blocks=blocks).map_batches(
+    read_blocks = ray.data.from_items(rows, override_num_blocks=blocks).map_batches(
         read,
         batch_size=None,
         batch_format="numpy",
@@ -231,11 +231,11 @@ def with_timeout(timeout_s: float, stream: Iterator[T]) -> Iterator[T]:
     threading.Thread(target=draw, daemon=True).start()
     while True:
         try:
-            found = drawn.get(timeout=timeout_s)
+            result = drawn.get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError(f"nothing for {timeout_s:g} s") from None
-        if isinstance(found, BaseException):
-            raise found
-        if found is None:
+        if isinstance(result, BaseException):
+            raise result
+        if result is None:
             return
-        yield found[0]
+        yield result[0]

@@ -58,7 +58,7 @@ class Dataset:
     validation: Samples
     """Evaluated after each epoch."""
     test: Samples | None
-    """Evaluated once, at the end; None where there are only the validation images."""
+    """Evaluated once, at the end; `None` where there are only the validation images."""
     classes: int
     """Of text: how many different tokens there are."""
     mean: tuple[float, ...] = ()

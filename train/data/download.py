@@ -1,7 +1,7 @@
-"""Where datasets are on a machine, and how one gets there: downloaded once, however many ranks need it.
+"""Datasets on a machine: their folders, and their download, once for all ranks of the machine.
 
-The ranks of a machine share a lock on a file beside the data, as they may not have met yet. A dataset is downloaded
-to a folder of its own, and its files are then moved to their places: what is there is complete.
+The ranks of a machine share a lock on a file next to the data, as they may not have met yet. A dataset is downloaded
+to a folder of its own, and its files are then moved to their places: files in place are complete.
 """
 
 import http.client
@@ -73,7 +73,7 @@ def ensure_downloaded(
 
 
 def _download(part: Path, folder: Path, names: list[str], download: Callable[[Path], None]) -> None:
-    """Download into `part`, and move the files of those names from there to `folder`."""
+    """Download into `part`, and move the files of these names from there to `folder`."""
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     try:
         part.mkdir()
@@ -88,7 +88,7 @@ def _download(part: Path, folder: Path, names: list[str], download: Callable[[Pa
 
 @contextmanager
 def _socket_timeout(seconds: float) -> Iterator[None]:
-    """Make Python's sockets fail after so many seconds without a byte; torchvision sets no such limit."""
+    """Make Python's sockets fail after `seconds` without a byte; torchvision sets no such limit."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

@@ -1,4 +1,4 @@
-"""Images in a folder for each class: DATA_DIR/train/CLASS/*.png or .jpg, and val/ or test/ beside train/."""
+"""Images in a folder for each class: DATA_DIR/train/CLASS/*.png or .jpg, with val/ or test/ next to train/."""
 
 import hashlib
 import json
@@ -81,7 +81,7 @@ def _classes(folder: Path) -> list[str]:
 def _parts(
     folder: Path, classes: list[str], fraction: float | None
 ) -> tuple[list[LabelledFile], list[LabelledFile], list[LabelledFile] | None]:
-    """Return the files for training, for validation and, where there are others for validation, for the test."""
+    """Return the files for training, for validation and, if validation has others, for the test."""
     training = _files(folder / "train", classes)
     val, test = (
         _files(folder / name, classes) if (folder / name).is_dir() else None for name in ("val", "test")
@@ -101,7 +101,7 @@ def _parts(
 
 def _files(folder: Path, classes: list[str]) -> list[LabelledFile]:
     """List all images in a folder that has a folder for each class, or for some of them."""
-    found = []
+    labelled = []
     for name in _classes(folder):
         if name not in classes:
             raise BadData(
@@ -113,8 +113,8 @@ def _files(folder: Path, classes: list[str]) -> list[LabelledFile]:
             raise BadData(
                 f"{folder / name} has no .png or .jpg files. Put some there, or remove the folder with its class."
             )
-        found += [LabelledFile(path, classes.index(name)) for path in files]
-    return found
+        labelled += [LabelledFile(path, classes.index(name)) for path in files]
+    return labelled
 
 
 def _is_image(path: Path) -> bool:

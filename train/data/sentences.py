@@ -40,13 +40,13 @@ def generated_text() -> str:
     size = 0
     while size < BYTES:
         sentences = (_expand("{sentence}", draw) for _ in range(PARAGRAPH))
-        paragraphs.append(" ".join(one[0].upper() + one[1:] for one in sentences) + "\n")
+        paragraphs.append(" ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "\n")
         size += len(paragraphs[-1])
     return "\n".join(paragraphs)
 
 
 def _expand(text: str, draw: Callable[[], float]) -> str:
-    """Replace each name in braces by one of its forms, until there is none."""
+    """Replace each name in braces by one of its forms, until no brace is left."""
     while (begin := text.find("{")) >= 0:
         end = text.index("}", begin)
         forms = GRAMMAR[text[begin + 1 : end]]

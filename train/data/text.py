@@ -36,7 +36,7 @@ class Document:
 
     name: str
     path: Path | None
-    """None: it is the generated text."""
+    """`None`: it is the generated text."""
     version: tuple[int, int]
     """Its size, and when it was last changed: another text has another one."""
 

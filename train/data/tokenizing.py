@@ -87,5 +87,5 @@ class FromFile:
 
 
 def load_tokenizer(path: str | None) -> Tokenizer:
-    """Return the tokenizer of that file; None: that of bytes."""
+    """Return the tokenizer of that file; `None`: that of bytes."""
     return Bytes() if path is None else FromFile(Path(path).expanduser())

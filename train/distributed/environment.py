@@ -1,4 +1,4 @@
-"""Which of the ranks this process is, as its launcher's variables say."""
+"""This process's rank, from its launcher's variables."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "M
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedEnvironment:
-    """The rank of this process, and how many there are."""
+    """The rank of this process, and the number of ranks."""
 
     rank: int = 0
     world_size: int = 1
@@ -22,14 +22,14 @@ class DistributedEnvironment:
 
 
 def read_environment(environ: Mapping[str, str] = os.environ) -> DistributedEnvironment:
-    """Read the launcher's variables; with none of them set, this is the only process. Raises BadEnvironment."""
-    given = [name for name in LAUNCHER_VARIABLES if name in environ]
-    if not {"RANK", "WORLD_SIZE"} & set(given):
+    """Read the launcher's variables; without any of them, this is the only process. Raises BadEnvironment."""
+    present = [name for name in LAUNCHER_VARIABLES if name in environ]
+    if not {"RANK", "WORLD_SIZE"} & set(present):
         return DistributedEnvironment()
-    missing = [name for name in LAUNCHER_VARIABLES if name not in given]
+    missing = [name for name in LAUNCHER_VARIABLES if name not in present]
     if missing:
         raise BadEnvironment(
-            f"{', '.join(given)} set but {', '.join(missing)} not. Start the job with torchrun, which sets all of "
+            f"{', '.join(present)} set but {', '.join(missing)} not. Start the job with torchrun, which sets all of "
             "them, or unset them to train in one process."
         )
     try:

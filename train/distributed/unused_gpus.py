@@ -24,7 +24,7 @@ def check(
 ) -> str | None:
     """Raise BadEnvironment where the job would run on CPUs though the machine has GPUs, unless it was asked to.
 
-    Where the environment allows it, the problem is returned as a note instead. None: there is no problem.
+    Where the environment allows it, the problem is returned as a note instead. `None`: there is no problem.
     """
     count = nvidia_gpus(pci) if wanted == "auto" and device.type == "cpu" else 0
     if count == 0:

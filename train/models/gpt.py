@@ -135,7 +135,7 @@ class GPT(nn.Sequential):
 
 
 def build_gpt(vocabulary: int, size: GPTSize, seed: int | None) -> GPT:
-    """Build the model with the weights that follow from the seed; None: on the device `meta`, without weights."""
+    """Build the model with the weights that follow from the seed; `None`: on the device `meta`, without weights."""
     with torch.device("meta"):
         model = assemble(vocabulary, size)
     if seed is not None:

@@ -27,9 +27,9 @@ def build_model(
 ) -> nn.Module:
     """Build the network for samples of that shape, with random weights from torch's generator.
 
-    A text model's follow from the seed alone; with `on_meta` it has none yet, for `train.models.gpt.materialise` to
-    set. Raises BadOptions for an unknown name, and for a `--stem` or an image size that does not fit; BadEnvironment
-    where torchvision is missing.
+    A text model's weights follow from the seed alone; with `on_meta` it has none yet: `train.models.gpt.materialise`
+    sets them. Raises BadOptions for an unknown name, or a `--stem` or image size that does not fit; BadEnvironment
+    without torchvision.
     """
     if options.model in GPT_SIZES:
         return build_gpt(classes, GPT_SIZES[options.model], None if on_meta else options.seed)
@@ -118,9 +118,9 @@ def _set_channels(model: nn.Module, channels: int) -> None:
     setattr(model.get_submodule(parent), last, new)
 
 
-def _convolution(channels: int, out_channels: int, **how: Any) -> nn.Conv2d:  # noqa: ANN401 - torch's own
+def _convolution(channels: int, out_channels: int, **settings: Any) -> nn.Conv2d:  # noqa: ANN401 - torch's own
     """Build a convolution that is initialized as in torchvision's residual networks."""
-    layer = nn.Conv2d(channels, out_channels, **how)
+    layer = nn.Conv2d(channels, out_channels, **settings)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# By name: Ray's workers get what is used of them by value, before they know the folder of this package.
+# By name: Ray pickles a worker's functions by value, before the worker knows the folder of this package.
 from train.constants import (
     METRICS_VARIABLE,
     NODE_HOME_VARIABLE,
@@ -78,7 +78,9 @@ def _set_up_rank(run: str, variables: dict[str, str]) -> None:
 
 
 def _tell_of_hangs(hook: dict[str, str] | None, rank: str) -> None:
-    """Run gpuctl's hook, which torchrun's ranks have from their start: it tells what this rank does when it hangs."""
+    """Run gpuctl's hook, which torchrun's ranks have from their start: it reports this rank's stacks if the run
+    hangs.
+    """
     import importlib.util
 
     spec = (
@@ -229,9 +231,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _start_coordinator() -> None:
-    """Start Ray's autoscaling coordinator beside the controller, which otherwise starts it and waits for it.
+    """Start Ray's autoscaling coordinator now: the controller would otherwise start it and wait for it.
 
-    There is one in a cluster, which stays.
+    A cluster has one coordinator, which stays.
     """
     with contextlib.suppress(ImportError):  # it may have another name in another release of Ray
         from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (

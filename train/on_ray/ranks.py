@@ -1,4 +1,4 @@
-"""Which rank each of Ray's workers becomes."""
+"""The ranks of Ray's workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Rank:
 def assign_ranks(workers: Sequence[tuple[str, int]], layout: Mapping[str, int]) -> list[Rank]:
     """Give each worker its rank: by node, then by its first GPU, as torchrun numbers them.
 
-    `workers`: node and first GPU (0 where it has none) of each; `layout`: how many each node has, in their order.
-    Raises ValueError where Ray did not start them as the layout says.
+    `workers`: node and first GPU (0 without GPUs) of each; `layout`: workers of each node, in the nodes' order.
+    Raises ValueError if Ray started them otherwise.
     """
-    found = {node: sum(node == at for at, _ in workers) for node in layout}
-    if found != layout or len(workers) != sum(layout.values()):
-        raise ValueError(f"Ray started {found} workers on the nodes, where {dict(layout)} were asked for")
+    counts = {node: sum(node == at for at, _ in workers) for node in layout}
+    if counts != layout or len(workers) != sum(layout.values()):
+        raise ValueError(f"Ray started {counts} workers on the nodes, where {dict(layout)} were asked for")
     nodes = list(layout)
     order = sorted(range(len(workers)), key=lambda at: (nodes.index(workers[at][0]), workers[at][1], at))
     ranks: dict[int, Rank] = {}

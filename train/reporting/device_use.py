@@ -18,7 +18,7 @@ class DeviceUse:
     memory_gb: float
     """The most of any rank; on all of its GPUs together, where it has several."""
     peak_tflops: float | None
-    """What all of them together can compute by their data sheets. None: that of one is not known."""
+    """What all of them together can compute by their data sheets. `None`: that of one is not known."""
 
     def mfu(self, flops_per_s: float | None) -> float | None:
         """Return the fraction of the peak that so many operations a second are (model FLOPs utilisation)."""

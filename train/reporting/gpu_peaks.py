@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """A GPU's rates by NVIDIA's data sheet for it, without sparsity. None: it can't, or it is not told."""
+    """A GPU's rates by NVIDIA's data sheet for it, without sparsity. `None`: it can't, or it is not told."""
 
     tflops: Mapping[str, float | None]
     """Of a precision: 10**12 operations a second."""
@@ -57,7 +57,7 @@ https://www.io-tech.fi/uutinen/nvidia-esitteli-tesla-v100-pci-express-kiihdyttim
 def peaks_of(name: str) -> Peaks | None:
     """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`).
 
-    None: it is not known here, or it is a part of a GPU (MIG), which no data sheet has.
+    `None`: it is not known here, or it is a part of a GPU (MIG), which no data sheet has.
     """
     words = set(name.upper().replace("-", " ").split())
     if "MIG" in words:
@@ -66,7 +66,7 @@ def peaks_of(name: str) -> Peaks | None:
 
 
 def peak_tflops(names: Iterable[str], precision: str) -> float | None:
-    """Return what GPUs of these names can compute together. None: that of one is not known."""
+    """Return what GPUs of these names can compute together. `None`: that of one is not known."""
     sheets = [peaks_of(name) for name in names]
     known = [sheet.tflops.get(precision) for sheet in sheets if sheet is not None]
     rates = [rate for rate in known if rate is not None]

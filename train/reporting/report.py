@@ -64,7 +64,7 @@ class Epoch:
     first_steps_s: float
     """Of `seconds`: the first step of each batch size, which compile and tune."""
     timing: Timing | None
-    """Of its steady steps, on all ranks together. None: no step was a steady one."""
+    """Of its steady steps, on all ranks together. `None`: no step was a steady one."""
     loss: float
     """Mean over the samples, each at its step."""
     lr: float
@@ -76,7 +76,7 @@ class Epoch:
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy on the validation images, 0 .. 1; None where it was not asked for."""
+        """Accuracy on the validation images, 0 .. 1; `None` where it was not asked for."""
         return self.validation.get("accuracy")
 
     def scalars(self) -> dict[str, float]:
@@ -92,7 +92,7 @@ class Epoch:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second of all ranks together in steady steps; None: no step was a steady one."""
+        """Samples a second of all ranks together in steady steps; `None`: no step was a steady one."""
         return self.timing.samples_per_s if self.timing else None
 
 
@@ -112,7 +112,7 @@ class Report:
     """
 
     def __init__(self, *, path: Path | None, env: DistributedEnvironment, options: Options) -> None:
-        """`path`: the file to append to; None: no file."""
+        """`path`: the file to append to; `None`: no file."""
         self._path = path
         self._env = env
         self._options = options
@@ -245,7 +245,7 @@ class Report:
     ) -> None:
         """Write the last line, after the last epoch.
 
-        `timing`: of all ranks together; None: no step was a steady one. `test`: the metrics of the test images.
+        `timing`: of all ranks together; `None`: no step was a steady one. `test`: the metrics of the test images.
         `parts`: seconds by part, since the first line.
         """
         last = epochs[-1]
@@ -301,7 +301,7 @@ class Report:
         )
 
     def _steps(self, timing: Timing | None) -> str:
-        """Return `12.1 ms a step (p95 14.0): 80% compute, 15% communication, 5% data`; empty for None."""
+        """Return `12.1 ms a step (p95 14.0): 80% compute, 15% communication, 5% data`; empty for `None`."""
         if timing is None:
             return ""
         parts = (

@@ -23,7 +23,7 @@ class Writer:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """`path`: None writes nothing."""
+        """`path`: `None` writes nothing."""
         self._path = path
         self._file: FileIO | None = None
 

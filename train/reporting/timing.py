@@ -42,7 +42,7 @@ class StepTime:
     data_ms: float
     compute_ms: float
     communication_ms: float | None
-    """None: unknown, and contained in `compute_ms`."""
+    """`None`: unknown, and contained in `compute_ms`."""
     samples: int
     """In the rank's batch."""
     apart_ms: float
@@ -69,7 +69,7 @@ class Timing:
     data_share: float
     compute_share: float | None
     communication_share: float | None
-    """The three shares add up to 1. None: the step is not divided into these two."""
+    """The three shares add up to 1. `None`: the step is not divided into these two."""
 
 
 STEP_VALUES = len(fields(StepTime))
@@ -89,7 +89,7 @@ class StepTimer:
         self._averages = False
         """Whether the ranks average gradients."""
         self._last_end: Mark | None = None
-        """The end of the step before. None: something else came since."""
+        """The end of the step before. `None`: something else came since."""
 
     def start(self) -> None:
         """Mark that a step begins: next, its batch is fetched."""
@@ -180,7 +180,7 @@ class StepTimer:
 def summarize(steps: Sequence[StepTime]) -> Timing | None:
     """Summarize the steady steps: without the first of each size, and the warm-up, at most half of the others.
 
-    Where steps are graphs, the others are no steady ones. None: no step is left.
+    Where steps are graphs, the others are no steady ones. `None`: no step is left.
     """
     later = [step for step in steps if not step.is_first]
     warm = later[min(WARM_UP_STEPS, len(later) // 2) :]

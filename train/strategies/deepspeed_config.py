@@ -28,7 +28,7 @@ HALVES = {"bf16": "bf16", "fp16": "fp16", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def take_over(options: argparse.Namespace, typed: Collection[str]) -> str | None:
-    """Set the options that a configuration says, and return what is wrong with it; None: nothing.
+    """Set the options that a configuration says, and return what is wrong with it; `None`: nothing.
 
     `typed`: names of the options that a person gave.
     """
@@ -125,7 +125,7 @@ def stage_of(options: Options) -> int:
 
 
 def micro_batch_size(config: Mapping[str, Any]) -> int | None:
-    """Return the size of a micro-batch; None: it follows from the batch's."""
+    """Return the size of a micro-batch; `None`: it follows from the batch's."""
     size: int | None = config.get("train_micro_batch_size_per_gpu")
     return size
 

@@ -57,7 +57,7 @@ ZERO_NOT_FOR_THE_JOB = dict.fromkeys(
 
 
 def unknown_key(config: Mapping[str, Any]) -> str | None:
-    """Return the sentence on the first key that the job does not take; None: it takes all."""
+    """Return the sentence on the first key that the job does not take; `None`: it takes all."""
     if (sentence := _unknown(config, KEYS, NOT_FOR_THE_JOB, "")) is not None:
         return sentence
     zero = config.get("zero_optimization")

@@ -113,7 +113,7 @@ def gathers_in_half(options: Options, sizes: Degrees) -> bool:
 
 
 def refusal(options: Options, ranks: Sequence[int]) -> str | None:
-    """Return why a job can't run with so many ranks on each node, before any of them starts; None: it can."""
+    """Return why a job can't run with so many ranks on each node, before any of them starts; `None`: it can."""
     world = DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks))
     try:
         if options.strategy == "dp":
@@ -167,7 +167,7 @@ def strategy_name(options: Options, sizes: Degrees) -> str:
 
 
 def batch_of_rank(options: Options, replicas: int) -> int | None:
-    """Return a rank's batch size; None: no option says it. Raises BadOptions where ranks can't share a batch."""
+    """Return a rank's batch size; `None`: no option says it. Raises BadOptions where ranks can't share a batch."""
     whole = options.global_batch_size
     if whole is None:
         return options.batch_size

@@ -124,8 +124,8 @@ class Strategy:
         """Add the gradients of a batch, given as micro-batches of images and labels.
 
         Returns its mean loss and its logits [b, classes], both without gradient; those of text, and those of a rank
-        that does not count, may be None. `compute` does it for one micro-batch: it returns its part of the loss, and
-        its logits.
+        that does not count, may be `None`. `compute` computes one micro-batch: it returns its part of the loss, and its
+        logits.
         """
         losses: list[Tensor] = []
         logits: list[Tensor] = []
@@ -163,7 +163,7 @@ class Strategy:
         return autocast(self.options, self.device)
 
     def forward(self, network: nn.Module, images: Tensor) -> Tensor | None:
-        """Return the logits [b, classes] of an evaluation; where this rank does not count, they may be None."""
+        """Return the logits [b, classes] of an evaluation; where this rank does not count, they may be `None`."""
         logits: Tensor = network(images)
         return logits
 
@@ -176,7 +176,7 @@ class Strategy:
     def gradient_bytes(self, network: nn.Module) -> int | None:
         """Return the bytes that a rank gives into a step's all-reduce, where there are several ranks.
 
-        None: it depends on the step, or what is sent is more than that.
+        `None`: it depends on the step, or what is sent is more than that.
         """
         compression = self.options.compression
         if self.name not in ("ddp", "single") or compression == "powersgd":
