@@ -124,8 +124,8 @@ class Strategy:
         """Add the gradients of a batch, given as micro-batches of images and labels.
 
         Returns its mean loss and its logits [b, classes], both without gradient; those of text, and those of a rank
-        that does not count, may be `None`. `compute` computes one micro-batch: it returns its part of the loss, and its
-        logits.
+        that does not count, may be `None`. `compute` takes one micro-batch, and returns its part of the loss, and
+        its logits.
         """
         losses: list[Tensor] = []
         logits: list[Tensor] = []
