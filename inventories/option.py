@@ -49,6 +49,9 @@ class Option:
     """Text on the key of a spec file."""
     providers: str = ""
     """Providers that take it: `clouds`, or names, separated by spaces. Empty: every provider does."""
+    resumed: Literal["", "always", "environment", "project", "script"] = ""
+    """When a run that resumes another one takes it over, unless it is set: always, or together with what the ranks
+    find installed, the project or the script. Empty: never, or as `workflow.runs.resume` says."""
     commands: tuple[str, ...] = ()
     """Commands that have it. Empty: each command that uses its dataclass."""
     help_in: Mapping[str, str] = field(default_factory=dict)

@@ -33,12 +33,14 @@ class TrainSettings:
         help="Launcher (default: torchrun; with --resume the earlier run's).",
     )
     nnodes: int | None = _train(
-        "--nnodes", key="run.nnodes", metavar="N|MIN:MAX", kind=str, read=max_nodes, annotation="int | str | None",
+        "--nnodes", key="run.nnodes", resumed="always", metavar="N|MIN:MAX", kind=str, read=max_nodes,
+        annotation="int | str | None",
         distinctive=True,
         help="Number of nodes (default: all). MIN:MAX is elastic: as many as there are, now and later.",
     )
     nproc_per_node: int | Literal["auto"] | None = _train(
-        "--nproc-per-node", key="run.nproc_per_node", metavar="auto|N", kind=str, read=processes, distinctive=True,
+        "--nproc-per-node", key="run.nproc_per_node", resumed="always", metavar="auto|N", kind=str, read=processes,
+        distinctive=True,
         help="Processes on each node (default: one for each GPU; without GPUs, one).",
     )
     detach: bool = _train(
@@ -46,7 +48,7 @@ class TrainSettings:
         help="Return when the ranks have started; gpuctl logs -f follows the run.",
     )
     device: Literal["auto", "cpu"] | None = _shared(
-        "--device", key="run.device",
+        "--device", key="run.device", resumed="always",
         help="cpu: do not use GPUs. auto: refuse a machine whose GPUs can't be used (default: auto).",
     )
     env: Mapping[str, str] = _shared(
@@ -54,37 +56,37 @@ class TrainSettings:
         help="Set a variable for every rank. K alone takes its value from here. Repeatable.",
     )
     python: str | None = _shared(
-        "--python", key="environment.python", metavar="PATH",
+        "--python", key="environment.python", resumed="environment", metavar="PATH",
         help="Use this Python on the nodes, and install nothing.",
     )
     pip: tuple[str, ...] = _shared(
-        "--pip", default=(), key="environment.pip", metavar="REQ",
+        "--pip", default=(), key="environment.pip", resumed="environment", metavar="REQ",
         help="Install this, and torch, for the ranks: a package, or the project's '.[EXTRA]' or '--group NAME'. "
         "Repeatable.",
     )
     requirements: Path | None = _shared(
-        "--requirements", key="environment.requirements", exists="file",
+        "--requirements", key="environment.requirements", resumed="environment", exists="file",
         help="Install what this requirements.txt, pyproject.toml, uv.lock, pylock.toml or environment.yml lists "
         "(default: the project's).",
     )
     wheels: Path | None = _shared(
-        "--wheels", key="environment.wheels", exists="folder",
+        "--wheels", key="environment.wheels", resumed="environment", exists="folder",
         help="Install from this folder of wheels, for nodes without internet access.",
     )
     install_project: bool = _shared(
-        "--no-install-project", default=True, key="environment.install_project", distinctive=True,
+        "--no-install-project", default=True, key="environment.install_project", resumed="always", distinctive=True,
         help="Do not install the project that the script is in (default: where it has a build system, editable).",
     )
     root: Path | None = _shared(
-        "--root", key="root", metavar="DIR", exists="folder", absolute=True,
+        "--root", key="root", resumed="project", metavar="DIR", exists="folder", absolute=True,
         help="Send this folder, which holds the current one (default: its git repository, else itself).",
     )
     include: tuple[Path, ...] = _shared(
-        "--include", default=(), key="include", metavar="PATH",
+        "--include", default=(), key="include", resumed="project", metavar="PATH",
         help="Send this file or folder too, although git ignores it. Repeatable.",
     )
     bring: tuple[str, ...] = _train(
-        "--bring", default=(), key="outputs", metavar="PATTERN", read=patterns, distinctive=True,
+        "--bring", default=(), key="outputs", resumed="script", metavar="PATTERN", read=patterns, distinctive=True,
         help="Bring back what the run writes under these names, in any size; none: nothing (default: up to 64 MB). "
         "Repeatable.",
     )
@@ -123,7 +125,8 @@ class TrainSettings:
         help="What to do if the run hangs, once the cause is told (default: report).",
     )
     stop_grace_s: float | None = _shared(
-        "--stop-grace", keyword="stop_grace", key="run.stop_grace", metavar="TIME", kind=str, read=check_stop_grace_s,
+        "--stop-grace", keyword="stop_grace", key="run.stop_grace", resumed="always", metavar="TIME", kind=str,
+        read=check_stop_grace_s,
         annotation="str | None", distinctive=True,
         help="If ranks are stopped, give them this long to save before they are killed, such as 5m (default: 30s).",
     )

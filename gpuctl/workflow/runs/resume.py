@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Failed, Usage
+from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.scripts.arguments import option_groups
 from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.runs.outputs.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
@@ -17,6 +18,7 @@ from gpuctl.workflow.runs.runs import latest, no_runs
 from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
+from inventories.option import Option, options_of
 from inventories.runs.run import Result, Run, RunNode, RunOptions
 from remote.files.tree import without_links_above
 from remote.shared.constants import HANG_OFF
@@ -192,29 +194,15 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
     request = replace(
         request,
         launcher=request.launcher or run.mode,
-        nnodes=before.nnodes if request.nnodes is None else request.nnodes,
         min_nodes=before.min_nodes if request.nnodes is None else request.min_nodes,
-        nproc_per_node=request.nproc_per_node or before.nproc_per_node,
-        device=request.device or before.device,
-        install_project=request.install_project and before.install_project,
-        stop_grace_s=before.stop_grace_s if request.stop_grace_s is None else request.stop_grace_s,
         **_hang_options(request, before),
     )
-    # What a script that is named needs is known only where it is of the same project.
+    request = _resumed(request, before, "always")
+    # The needs of a named script are known only if it is of the same project.
     if before.root and (request.built_in or request.folder.is_relative_to(before.root)):
-        request = replace(
-            request,
-            root=request.root or Path(before.root),
-            include=request.include or tuple(map(Path, before.include)),
-        )
+        request = _resumed(request, before, "project")
     if not (request.python or request.pip or request.requirements or request.wheels):
-        request = replace(
-            request,
-            python=before.python,
-            pip=before.pip,
-            requirements=Path(before.requirements) if before.requirements else None,
-            wheels=Path(before.wheels) if before.wheels else None,
-        )
+        request = _resumed(request, before, "environment")
     if not request.built_in:
         return request
     if run.built_in:
@@ -226,14 +214,25 @@ def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
         words, module = args, run.script.removeprefix("-m ")
     else:
         words, module = (str(Path(before.project or "", run.script)), *args), None
+    project = Path(before.project) if before.project else None
+    request = replace(request, words=words, module=module, added_args=len(added), project=project)
+    return _resumed(request, before, "script")
+
+
+def _resumed(request: TrainRequest, before: RunOptions, when: str) -> TrainRequest:
+    """Return the request with the earlier run's options that are taken over `when`, unless they are set."""
+    options = [option for option in options_of(TrainSettings) if option.resumed == when]
+    unset = [option for option in options if getattr(request, option.name) in (option.default, None)]
     return replace(
-        request,
-        words=words,
-        module=module,
-        added_args=len(added),
-        project=Path(before.project) if before.project else None,
-        bring=request.bring or before.bring,
+        request, **{option.name: _revived(option, getattr(before, option.name)) for option in unset}
     )
+
+
+def _revived(option: Option, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own
+    """Return the value of a record as a request has it."""
+    if option.kind is not Path or value is None:
+        return value
+    return tuple(map(Path, value)) if option.multiple else Path(value)
 
 
 def _hang_options(request: TrainRequest, before: RunOptions) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import read_options
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.option import Option, option, options_of
+from inventories.runs.run import RunOptions
 from inventories.specs.spec import Spec
 
 
@@ -76,4 +77,5 @@ def test_library_takes_the_declared_options(command: str, known: type, classes: 
 def test_request_and_files_have_the_declared_options() -> None:
     declared = options_of(TrainSettings)
     assert {each.name for each in declared} <= {field.name for field in fields(TrainRequest)}
+    assert {each.name for each in declared if each.resumed} <= {field.name for field in fields(RunOptions)}
     assert {".".join(key.path) for key in option_keys()} == {each.key for each in declared if each.key}

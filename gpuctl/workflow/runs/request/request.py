@@ -4,7 +4,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,27 +122,18 @@ class TrainRequest(TrainSettings):
 
     def options(self, root: Path | None = None) -> RunOptions:
         """Return the options for the run's record. `root`: the folder to send. `None`: the built-in job's."""
-        return RunOptions(
-            project=None if self.built_in else str(self.folder),
-            root=None if self.built_in or root is None else str(root),
-            include=tuple(str(self.folder / path) for path in self.include),
-            bring=self.bring,
-            nnodes=self.nnodes,
-            min_nodes=self.min_nodes,
-            nproc_per_node=self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
-            device="cpu" if self.device == "cpu" and not self.built_in else None,
-            env=tuple(sorted(self.env)),
-            python=self.python,
-            pip=self.pip,
-            requirements=str(self.requirements.absolute()) if self.requirements else None,
-            wheels=str(self.wheels.absolute()) if self.wheels else None,
-            install_project=self.install_project,
-            hang_after=self._hang_env.get(HANG_AFTER_VARIABLE),
-            on_hang=self.on_hang,
-            stop_grace_s=self.stop_grace_s,
-            added_args=self.added_args,
-            misplaced=self.misplaced,
-        )
+        recorded = {field.name: getattr(self, field.name) for field in fields(RunOptions)}
+        return RunOptions(**recorded | {
+            "project": None if self.built_in else str(self.folder),
+            "root": None if self.built_in or root is None else str(root),
+            "include": tuple(str(self.folder / path) for path in self.include),
+            "nproc_per_node": self.nproc_per_node if isinstance(self.nproc_per_node, int) else None,
+            "device": "cpu" if self.device == "cpu" and not self.built_in else None,
+            "env": tuple(sorted(self.env)),
+            "requirements": str(self.requirements.absolute()) if self.requirements else None,
+            "wheels": str(self.wheels.absolute()) if self.wheels else None,
+            "hang_after": self._hang_env.get(HANG_AFTER_VARIABLE),
+        })  # fmt: skip
 
 
 def candidates_of(
