@@ -189,11 +189,8 @@ def stop_everywhere(
     """End a run on all its nodes at once; every node's error, or None. The rest is as in `stop_on_node`."""
 
     def one(part: RunNode) -> bool:
-        node = connect(machines[part.name], cluster)
-        try:
+        with connect(machines[part.name], cluster) as node:
             stop_on_node(node, part, interrupted=interrupted, grace_s=grace_s, on_running=on_running)
-        finally:
-            node.close()
         return True
 
     outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})

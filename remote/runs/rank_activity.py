@@ -126,11 +126,8 @@ def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder)
     """Ask all nodes of a run what their ranks are doing."""
 
     def one(part: RunNode) -> tuple[RankActivity, ...]:
-        node = connect(machines[part.name], cluster, timeout_s=CONNECT_S)
-        try:
+        with connect(machines[part.name], cluster, timeout_s=CONNECT_S) as node:
             return ask_node(node, part)
-        finally:
-            node.close()
 
     outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
     told = {

@@ -150,11 +150,8 @@ def read_once(
 
     def one(machine: Machine) -> Usage:
         found: list[Usage] = []
-        node = connect(machine, cluster)
-        try:
+        with connect(machine, cluster) as node:
             _watch(node, all_machines, found.append, every_s=1.0, samples=1)
-        finally:
-            node.close()
         if len(found) != 1:
             raise BadAnswer(f"{machine.name}: expected one sample, got {len(found)}.")
         return found[0]

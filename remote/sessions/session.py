@@ -63,8 +63,14 @@ class Node:
         """The machine's name."""
         return self.machine.name
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Close the connection; what runs detached on the node goes on."""
+        """Close the connection. Detached processes on the node keep running."""
         self.transport.close()
 
     def run(

@@ -79,11 +79,8 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
 
 def _examine(host: Host, built_in: Sequence[str]) -> Leftovers | None:
     try:
-        node = connect(host.machine, host.cluster, timeout_s=CONNECT_S)
-        try:
+        with connect(host.machine, host.cluster, timeout_s=CONNECT_S) as node:
             return look(node, built_in=built_in, measure_s=MEASURE_S)
-        finally:
-            node.close()
     except (RemoteError, OSError):
         return None
 

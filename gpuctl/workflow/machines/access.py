@@ -77,11 +77,8 @@ def execute(
     command = shell_command(tuple(words))
 
     def run(machine: Machine) -> CommandResult:
-        node = connect(machine, folder)
-        try:
+        with connect(machine, folder) as node:
             done = node.run(command, None if listener is None else partial(listener.line, machine.name))
-        finally:
-            node.close()
         result = CommandResult(
             node=machine.name,
             rank=machine.rank,

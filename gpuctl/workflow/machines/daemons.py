@@ -46,8 +46,5 @@ def end_daemons(
 def _end(launcher: Launcher, folder: ClusterFolder, machine: Machine) -> bool:
     from remote.sessions.connect import connect
 
-    node = connect(machine, folder)
-    try:
+    with connect(machine, folder) as node:
         return launcher.end_daemons(node)
-    finally:
-        node.close()

@@ -158,14 +158,11 @@ class _Work:
         from remote.checks import readiness
         from remote.sessions.connect import connect
 
-        node = connect(machine, self.folder)
-        try:
+        with connect(machine, self.folder) as node:
             if self.driver.source != "none":
                 # How it ended is its owner's business; until then it may install packages itself.
                 readiness.watch_cloud_init(node, deadline_s=BOOT_TIMEOUT_S, say=self.app.output.say)
             node_facts = _facts(node, self.peers)
-        finally:
-            node.close()
         return self._with_driver(machine, node_facts, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
 
     def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
@@ -184,13 +181,10 @@ class _Work:
         result = replace(result, facts=replace(result.facts, end_timer=booted_facts.end_timer))
         if not fresh or result.facts.active_runs or result.problem is not None:
             return result
-        node = connect(machine, self.folder)
-        try:
+        with connect(machine, self.folder) as node:
             facts = readiness.wait_for_cluster_network(
                 node, self.peers, result.facts, deadline_s=readiness.RDMA_DEADLINE_S, say=self.app.output.say
             )
-        finally:
-            node.close()
         return replace(result, facts=replace(facts, end_timer=booted_facts.end_timer))
 
     def _with_driver(

@@ -208,15 +208,12 @@ class _Work:
 
         def on_machine(machine: Machine) -> int:
             log = self._logs[machine.name]
-            node = connect(machine, self._folder)
-            try:
+            with connect(machine, self._folder) as node:
                 done = node.run(
                     step.text,
                     lambda _, line: log.write(line.decode(errors="replace")),
                     timeout_s=COMMAND_TIMEOUT_S,
                 )
-            finally:
-                node.close()
             return done.exit_code
 
         for outcome in fan_out(on_machine, self.left):

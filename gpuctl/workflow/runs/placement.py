@@ -59,11 +59,8 @@ def take_back(
 
     def discard(part: RunNode) -> None:
         # The connection at hand may have been left in the middle of a packet.
-        fresh = connect(nodes[part.name].machine, cluster)
-        try:
+        with connect(nodes[part.name].machine, cluster) as fresh:
             checkpoints.discard(fresh, part)
-        finally:
-            fresh.close()
 
     with interrupts_held_back():
         view.note(f"{', '.join(targets)}: removing the checkpoints that were placed for run {run.run}")

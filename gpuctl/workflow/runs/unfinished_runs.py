@@ -121,11 +121,8 @@ def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str,
     parts = {part.name: part for part in run.nodes if part.name in names and part.name in machines}
 
     def ask(name: str) -> bool | None:
-        node = connect(machines[name], cluster, timeout_s=ASK_TIMEOUT_S)
-        try:
+        with connect(machines[name], cluster, timeout_s=ASK_TIMEOUT_S) as node:
             return is_running(node, parts[name])
-        finally:
-            node.close()
 
     outcomes = fan_out(ask, {name: name for name in parts})
     if any(outcome.value for outcome in outcomes):

@@ -180,11 +180,8 @@ def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float 
     built_in = [run.id for run in runs if run.built_in]
 
     def examine(host: Host) -> Leftovers:
-        node = connect(host.machine, host.cluster, timeout_s=ASK_TIMEOUT_S)
-        try:
+        with connect(host.machine, host.cluster, timeout_s=ASK_TIMEOUT_S) as node:
             return look(node, built_in=built_in, measure_s=measure_s)
-        finally:
-            node.close()
 
     named = {"/".join(host.key): host for host in hosts}
     outcomes = fan_out(examine, named)
@@ -264,11 +261,8 @@ def remove(app: App, doomed: Sequence[Choice], survey: Survey) -> Outcome:
 
     def clean_node(key: tuple[str, str]) -> Cleaned:
         host = survey.hosts[key]
-        node = connect(host.machine, host.cluster)
-        try:
+        with connect(host.machine, host.cluster) as node:
             return clean(node, items[key], digests.get(key, {}))
-        finally:
-            node.close()
 
     stay: set[str] = set()
     keys = {"/".join(key): key for key in items}

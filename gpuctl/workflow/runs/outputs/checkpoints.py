@@ -213,13 +213,10 @@ def survey_checkpoints(
     locations += _of_other_clusters(store, own, runs)
 
     def one(there: Location) -> "list[Held]":
-        node = connect(there.machine, there.cluster)
-        try:
+        with connect(there.machine, there.cluster) as node:
             for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
                 stop_on_node(node, part, reason=Reason.PEER_FAILED)  # nobody ordered it
             return checkpoints.on_node(node, runs)
-        finally:
-            node.close()
 
     outcomes = fan_out(one, {there.key: there for there in locations})
     told = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
