@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from gpuctl.errors import Usage
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean
 from remote.shared.constants import LAUNCHED_VARIABLE, METRICS_VARIABLE, RUN_DIR_VARIABLE, RUN_ID_VARIABLE
 
 LAUNCHER_VARIABLES = frozenset({

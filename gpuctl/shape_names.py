@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuctl.errors import Usage
-from gpuctl.text import plural
-from inventories.did_you_mean import nearest
+from inventories.text import nearest, plural
 from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES, provider_by_name
 

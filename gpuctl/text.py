@@ -138,12 +138,6 @@ def nothing_ends(day_usd: float | None, advice: str) -> str:
     return f"nothing ends these machines: {price}{advice}"
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, `2 processes`."""
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{ending}"
-
-
 def commit(sha: str, *, dirty: bool) -> str:
     """`1a2b3c4d5e`, or `1a2b3c4d5e, files changed`."""
     return f"{sha[:10]}{', files changed' if dirty else ''}"

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import CorruptFile, NewerFormat
+from inventories.text import did_you_mean
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.specs.gpu_driver import DriverPlan
+from inventories.text import did_you_mean
 from provision.errors import UnknownProvider
 from provision.records import CloudCluster, Offer, PlannedEnd, PlannedRequest
 from provision.waiting import Say

@@ -4,7 +4,8 @@ import signal
 from collections.abc import Sequence
 
 from inventories.runs.end_reasons import Cause, Ended, EndFacts, Reason
-from remote.findings import listed, number_ranges
+from inventories.text import listed
+from remote.findings import number_ranges
 
 MEMORY = "running out of memory is the usual cause"
 BLOCKING = "CUDA tells of it late: --env CUDA_LAUNCH_BLOCKING=1 makes the traceback name the line"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from inventories.runs.run import LeftProcess, NodeEnding
-from remote.findings import listed
+from inventories.text import listed
 
 SHORT_S = 1.0
 """Ranks that end sooner are not worth a line."""

@@ -24,7 +24,7 @@ from invoke.parser.parser import Parser
 from invoke.runners import Runner
 from invoke.tasks import Call, Task
 
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean
 from remote.errors import BadFabfile, ConnectionLost, RemoteError
 from remote.transport.pinned_connection import BROKEN, Config, PinnedConnection, fresh_config
 

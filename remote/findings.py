@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from inventories.text import joined
 from remote.errors import PreflightFailed
 
 LOOPBACK = "127."
@@ -45,7 +46,7 @@ def named(nodes: Sequence[str]) -> str:
         else:
             runs.append([name])
     words = [[f"{run[0]}…{run[-1]}"] if len(run) > MAX_IN_FULL else run for run in runs]
-    return _joined([word for some in words for word in some])
+    return joined([word for some in words for word in some])
 
 
 def _next(name: str) -> str | None:
@@ -53,17 +54,6 @@ def _next(name: str) -> str | None:
     stem = name.rstrip("0123456789")
     number = name[len(stem) :]
     return f"{stem}{int(number) + 1}" if number else None
-
-
-def _joined(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
-
-
-def listed(words: list[str], most: int = 4) -> str:
-    """`a, b and c`, shortened: `a, b, c and 13 more`."""
-    if len(words) > most:
-        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
-    return _joined(words)
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

@@ -20,7 +20,7 @@ from gpuctl.errors import Attention, Declined, GpuctlError
 from gpuctl.global_options import Options
 from gpuctl.output import silence
 from gpuctl.text import for_cluster
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean
 
 INTERRUPTED = 130
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)", re.DOTALL)

@@ -23,8 +23,8 @@ from gpuctl.command_line import completions, root_help
 from gpuctl.errors import Usage
 from gpuctl.global_options import Options
 from gpuctl.text import dashed
-from inventories.did_you_mean import nearest
 from inventories.option import Option, in_order, options_of
+from inventories.text import nearest
 
 TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func": dashed}
 """`context_settings` of a command whose first argument ends its options: the rest is left as it is.

@@ -24,8 +24,8 @@ from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.scripts.misplaced import corrected_line, either_spelling, option_name, without_secrets
 from gpuctl.scripts.sources import sources_of
 from gpuctl.text import dashed
-from inventories.did_you_mean import nearest
 from inventories.option import options_of
+from inventories.text import nearest
 
 if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.request import TrainRequest

@@ -31,9 +31,8 @@ def command(app: App, run: str | None, output: Path) -> None:
     the strategy and the number of ranks: parts that several nodes have are brought here and put together. It works
     during a run as well. torch has to be installed here, and safetensors for such a file.
     """
-    from gpuctl.text import plural
     from gpuctl.workflow.runs.export import export
-    from remote.files.tree import human_bytes
+    from inventories.text import human_bytes, plural
 
     done = export(app, run, output)
     for problem in done.left_out:

@@ -143,7 +143,7 @@ def refresh(app: App, provider: str | None, region: str | None) -> Exception | N
     from datetime import UTC, datetime
 
     from gpuctl.errors import Attention, Failed
-    from gpuctl.text import plural
+    from inventories.text import plural
     from provision.pricing.prices import refresh as ask
 
     asked = tuple(CLOUDS) if provider is None else (provider,)
@@ -237,7 +237,7 @@ def tell_unknown(
     app: App, wanted: Sequence[Priced], prices: "Prices", region: str | None, max_price: float | None
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
-    from gpuctl.text import plural
+    from inventories.text import plural
     from provision import clouds
     from provision.clouds import price_region, refresh_command
 

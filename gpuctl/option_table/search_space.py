@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuctl.errors import Usage
-from inventories.did_you_mean import did_you_mean, nearest
+from inventories.text import did_you_mean, nearest
 
 Kind = Literal["uniform", "loguniform", "randint", "choice", "grid"]
 FORMS = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuctl.environment_variables import variable
 from gpuctl.errors import Usage
-from inventories.did_you_mean import did_you_mean
 from inventories.option import Option, options_of
 from inventories.specs.checks import parse_duration_s
+from inventories.text import did_you_mean
 
 if TYPE_CHECKING:
     from gpuctl.scaling.measurements import Layout

@@ -21,6 +21,7 @@ from gpuctl.run_results.variants import differences, options_of
 from inventories.codec import to_json
 from inventories.runs.run import Result
 from inventories.runs.search import Search
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ def write_csv(results: Sequence[Result], path: Path) -> str:
     """
     check_table(path)
     write_file(path, csv_text(results).encode())
-    return f"wrote {path}: {text.plural(len(results), 'run')}"
+    return f"wrote {path}: {plural(len(results), 'run')}"
 
 
 def check_table(path: Path) -> None:
@@ -133,7 +134,7 @@ def write_plot(results: Sequence[Result], path: Path) -> str:
     for panel, axes in zip(shown, figure.subplots(1, len(shown), squeeze=False)[0], strict=True):
         panel(axes, results)
     save_figure(figure, path)
-    return f"wrote {path}: a plot of {text.plural(len(results), 'run')}"
+    return f"wrote {path}: a plot of {plural(len(results), 'run')}"
 
 
 def _plot_speed(axes: "Axes", results: Sequence[Result]) -> None:
@@ -263,7 +264,7 @@ def _plot_trials(axes: "Axes", _: Sequence[Result], *, search: Search, name: str
     if numbers and min(values) > 0 and max(values) / min(values) >= LOG_SCALE_FROM:
         axes.set_xscale("log")
     axes.set(
-        title=f"{text.plural(len(points), 'trial')}",
+        title=f"{plural(len(points), 'trial')}",
         xlabel=text.clean(name),
         ylabel=text.clean(search.metric),
     )
@@ -291,6 +292,6 @@ def _plain(label: str) -> str:
 def _labels(results: Sequence[Result]) -> list[str]:
     """Return a label for each run: `lr 0.1, 3fa9`, or `2 ranks, 3fa9` if the runs have the same settings."""
     return [
-        _plain(f"{shown or text.plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}")
+        _plain(f"{shown or plural(result.world_size, 'rank')}, {result.run.rsplit('-', 1)[-1]}")
         for result, shown in zip(results, differences(results), strict=True)
     ]

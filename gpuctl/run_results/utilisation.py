@@ -10,6 +10,7 @@ from gpuctl.run_results.metric_names import Line, number
 from gpuctl.run_results.metrics import whole, words
 from inventories.runs.run import Run
 from inventories.runs.usage import GpuUse, NodeUse, RunUse
+from inventories.text import plural
 
 NODES_SHOWN = 8
 LEAST_SAMPLES = 3
@@ -97,7 +98,7 @@ def use_lines(use: RunUse) -> list[tuple[str, str]]:
     ]
     hidden = len(use.nodes) - len(shown)
     if hidden:
-        means = f"and {text.plural(hidden, 'more node')}: gpuctl results --json; the mean of all nodes is "
+        means = f"and {plural(hidden, 'more node')}: gpuctl results --json; the mean of all nodes is "
         if gpus:
             gpus.append(means + _percent(use.gpu_utilization))
         if cpus and not use.one_machine:

@@ -10,6 +10,7 @@ from gpuctl.scripts.arguments import named_values
 from inventories.disk.store import RunFolder
 from inventories.errors import InventoryError
 from inventories.runs.run import Result, RunOptions
+from inventories.text import plural
 from remote.shared.addresses import without_logins
 
 Setting: TypeAlias = tuple[str, str]
@@ -69,8 +70,8 @@ def _settings(result: Result, *, layout: bool) -> dict[Setting, str]:
             settings["run", option] = without_logins(f"{option} {' '.join(filter(None, values))}")
     settings["run", "mode"] = result.mode
     if layout:
-        settings["run", "ranks"] = text.plural(result.world_size, "rank")
-        settings["run", "nodes"] = text.plural(result.nnodes, "node")
+        settings["run", "ranks"] = plural(result.world_size, "rank")
+        settings["run", "nodes"] = plural(result.nnodes, "node")
         if run and run.shape:
             settings["run", "shape"] = run.shape
     if result.commit:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import Layout, Measured
 from gpuctl.scaling.network_links import Bandwidth, Network, rounds
-from gpuctl.text import plural
+from inventories.text import plural
 
 BACKWARD = 2 / 3
 """Of the compute time: the backward pass does about twice the arithmetic of the forward pass."""

@@ -9,6 +9,7 @@ from gpuctl.run_results.curves.plot_files import new_figure, save_figure
 from gpuctl.scaling.bottleneck import contradicting
 from gpuctl.scaling.forecast import Outlook
 from gpuctl.scaling.measurements import Layout, Measured, title_of
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ def write_bench_plot(measured: Sequence[Measured], outlooks: Sequence[Outlook], 
     if by_epoch:
         _plot_epoch(panels[1], measured)
     save_figure(figure, path)
-    return f"wrote {path}: a plot of {text.plural(len(measured), 'layout')}"
+    return f"wrote {path}: a plot of {plural(len(measured), 'layout')}"
 
 
 def _plot_speed(axes: "Axes", measured: Sequence[Measured], outlooks: Sequence[Outlook]) -> None:

@@ -16,6 +16,7 @@ from gpuctl.scaling.forecast import Forecast, Outlook, Range
 from gpuctl.scaling.measurements import Measured, title_of
 from gpuctl.tables.layout import FittedTable
 from inventories import money
+from inventories.text import plural
 
 Row = TypeVar("Row")
 
@@ -62,7 +63,7 @@ def layouts_table(measured: Sequence[Measured]) -> RenderableType:
     )
     about = title_of(measured)
     counts = sorted({len(point.repetitions) for point in measured})
-    of = text.plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    of = plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
     note = f"median of {of}; spread: from the fastest to the slowest; speed-up over {first.layout.name}"
     if any(each.from_log for point in measured for each in point.repetitions):
         note += f"; {first.unit} counted in rank 0's log, over whole runs with their start"
@@ -185,7 +186,7 @@ def forecast_notes(outlooks: Sequence[Outlook]) -> list[str]:
 def _of_link(predicted: Forecast) -> str:
     link = predicted.bandwidth
     assert link is not None
-    waiting = f"{link.hop_s * 1e6:,.0f} µs a hop for each of {text.plural(predicted.buckets, 'bucket')}"
+    waiting = f"{link.hop_s * 1e6:,.0f} µs a hop for each of {plural(predicted.buckets, 'bucket')}"
     if link.source == "shape":
         return (
             f"counts with the {link.gb_s:.3g} GB/s that the vendor names, at the slow end with half of it and "

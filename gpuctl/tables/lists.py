@@ -30,6 +30,7 @@ from gpuctl.tables.run_facts import (
 )
 from inventories.machine import MachineInfo
 from inventories.runs.run import Result
+from inventories.text import plural
 from provision.records import EndGuard
 
 __all__ = ["comparison_table", "found_table", "machines_table", "run_table", "runs_table"]
@@ -135,7 +136,7 @@ COMPARED: tuple[Row, ...] = (
     ("script", lambda result, _: text.clean(result.script)),
     ("args", _args),
     ("commit", lambda result, _: commit_text(result)),
-    ("ranks", lambda result, _: f"{result.world_size} on {text.plural(result.nnodes, 'node')}"),
+    ("ranks", lambda result, _: f"{result.world_size} on {plural(result.nnodes, 'node')}"),
     ("model", lambda result, _: text.clean(result.train.model or text.UNKNOWN)),
     ("dataset", lambda result, _: text.clean(result.train.dataset or text.UNKNOWN)),
     ("device", lambda result, _: text.clean(result.train.device or text.UNKNOWN)),
@@ -196,7 +197,7 @@ def machines_table(cluster: ClusterStatus | ClusterSummary) -> RenderableType:
     about = [
         cluster.provider,
         cluster.region or "",
-        text.plural(len(machines), "machine"),
+        plural(len(machines), "machine"),
         ""
         if ended
         else "price not known"
@@ -273,9 +274,7 @@ def found_table(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
         "owner": lambda row: text.clean(row["owner"]) or text.UNKNOWN,
         "where": lambda row: f"{row['provider']} {row['region']}",
         "what": lambda row: (
-            text.plural(len(row["machines"]), "machine")
-            if row["machines"]
-            else text.plural(len(row["parts"]), "part")
+            plural(len(row["machines"]), "machine") if row["machines"] else plural(len(row["parts"]), "part")
         ),
         "age": lambda row: text.duration(row["age_s"]),
         "an hour": lambda row: text.dollars(row["hourly_usd"]) if row["machines"] else text.UNKNOWN,

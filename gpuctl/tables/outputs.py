@@ -22,7 +22,7 @@ from gpuctl.run_results.outputs import (
 from gpuctl.tables.run_facts import LABEL_WIDTH
 from inventories.runs.outputs import OutputTotal, OutsidePath
 from inventories.runs.run import Result
-from remote.files.tree import human_bytes
+from inventories.text import human_bytes, plural
 
 NODES_SHOWN = 4
 GROUPS_SHOWN = 5
@@ -59,7 +59,7 @@ def output_lines(result: Result) -> Iterator[str]:
             yield f"the parts of {text.clean(folder)} of {nodes} nodes together: {place}"
     more = len(result.output_totals) - NODES_SHOWN
     if more > 0:
-        yield f"and on {text.plural(more, 'more node')}: gpuctl results {result.run} --json"
+        yield f"and on {plural(more, 'more node')}: gpuctl results {result.run} --json"
     if result.outside:
         local = all(place.on_this_computer for place in result.outside)
         yield f"outside the project{'' if local else ', not brought'}:"
@@ -92,7 +92,7 @@ def _outside_lines(result: Result) -> Iterator[str]:
 def _outside_name(places: Sequence[OutsidePath]) -> str:
     """Return the path, shortened, with the size and nodes of several."""
     files = sum(place.files for place in places)
-    count = "" if files == 1 else f"{text.plural(files, 'file')}, "
+    count = "" if files == 1 else f"{plural(files, 'file')}, "
     path = text.clean(places[0].path, 10_000)
     shown = path if len(path) <= OUTSIDE_WIDTH else f"…/{PurePosixPath(path).name}"
     nodes = f" on {len(places)} nodes" if len(places) > 1 else ""
@@ -117,7 +117,7 @@ def _of_node(result: Result, total: OutputTotal, in_parts: Collection[str]) -> I
             yield f"    {_bring_group(result, total, group)}"
     rest = total.files - sum(group.files for group in groups[:GROUPS_SHOWN])
     if rest:
-        yield f"  and {text.plural(rest, 'more file')}"
+        yield f"  and {plural(rest, 'more file')}"
     if not one_by_one:
         yield f"  on the node, the whole folder: {pull_outputs_command(result, total.node, total.folder, '')}"
 
@@ -150,9 +150,11 @@ def _on_all_nodes(result: Result, path: str) -> bool:
 
 
 def _head(result: Result, total: OutputTotal, brought: int) -> str:
-    line = f"{total.node}: {text.plural(total.files, 'file')}, {human_bytes(total.bytes)}"
+    line = f"{total.node}: {plural(total.files, 'file')}, {human_bytes(total.bytes)}"
     if not total.whole:
-        line = f"{total.node}: at least {text.plural(total.files, 'file')}; there was too much to look at all of it"
+        line = (
+            f"{total.node}: at least {plural(total.files, 'file')}; there was too much to look at all of it"
+        )
     if not brought:
         return line
     share = "all" if brought == total.files and total.whole else str(brought)
@@ -163,5 +165,5 @@ def _named(group: OutputGroup) -> str:
     path = text.shorten(text.clean(group.path, 10_000), PATH_WIDTH)
     names = [group.kind] if group.kind else []
     if group.files > 1:
-        names.append(text.plural(group.files, "file"))
+        names.append(plural(group.files, "file"))
     return f"{path} {human_bytes(group.bytes)}" + (f" ({', '.join(names)})" if names else "")

@@ -25,6 +25,7 @@ from gpuctl.tables.run_facts import LABEL_WIDTH, commit_text, epochs_text, facts
 from gpuctl.tables.tune import search_table
 from gpuctl.tables.view import log_line
 from inventories.runs.run import RankResult, Result, Seconds, Share, UnusedMetrics
+from inventories.text import plural
 from remote.end_sentences import signal_name
 from remote.launchers import drives_itself
 
@@ -154,7 +155,7 @@ def draw_run(
 
 def _unused(metrics: UnusedMetrics) -> str:
     """Return the sentence on lines of metrics of which a part is not used."""
-    lines = f"{text.plural(metrics.lines, 'line')} in GPUCTL_METRICS {'is' if metrics.lines == 1 else 'are'}"
+    lines = f"{plural(metrics.lines, 'line')} in GPUCTL_METRICS {'is' if metrics.lines == 1 else 'are'}"
     return (
         f"{lines} not used, or only in part, such as `{metrics.example}` of rank {metrics.rank}: {metrics.why}. "
         'Write each line with json.dumps, such as {"step": 10, "loss": 0.4}'
@@ -174,7 +175,7 @@ class _Head:
         result = self.result
         status = (result.status, f"bold {STATUS_STYLES[result.status]}")
         yield Text.assemble("run ", (result.run, "bold"), "  ", status)
-        size = f"{text.plural(result.nnodes, 'node')}, {text.plural(result.world_size, 'rank')}"
+        size = f"{plural(result.nnodes, 'node')}, {plural(result.world_size, 'rank')}"
         if result.ranks and drives_itself(result.mode, built_in=result.script == "built-in"):
             size = f"driver on {result.ranks[0].node}"  # the driver decides how much of the cluster it uses
         about = f"{result.mode} · {size} · cluster {result.cluster}"
@@ -277,7 +278,7 @@ def _ranks(result: Result) -> RenderableType:
     left_out = len(ranks) - len(shown)
     if not left_out:
         return table
-    rest = text.plural(left_out, "more rank" if shown else "rank")
+    rest = plural(left_out, "more rank" if shown else "rank")
     if times:
         rest += f"; step p50 of all ranks {text.milliseconds(min(times))} to {text.milliseconds(max(times))}"
     return Group(table, Text(rest, "dim")) if shown else Text(rest)
@@ -330,7 +331,7 @@ def _job(runs: Sequence[Result]) -> RenderableType:
     columns: dict[str, Callable[[Result], str | Text]] = {
         "run": lambda run: run.run,
         "status": lambda run: Text(run.status, STATUS_STYLES[run.status]),
-        "ranks": lambda run: f"{run.world_size} on {text.plural(run.nnodes, 'node')}",
+        "ranks": lambda run: f"{run.world_size} on {plural(run.nnodes, 'node')}",
         "epochs": epochs_text,
         "took": lambda run: text.duration(run.seconds.total),
         "cost": lambda run: text.dollars(run.cost_usd),
@@ -345,7 +346,7 @@ def _job(runs: Sequence[Result]) -> RenderableType:
     )
     took = _sum(run.seconds.total for run in runs)
     cost = _sum(run.cost_usd for run in runs)
-    together = f"the job's {text.plural(len(runs), 'run')}, {text.duration(took)} together"
+    together = f"the job's {plural(len(runs), 'run')}, {text.duration(took)} together"
     if cost:
         together += f", {text.dollars(cost)}"
     if len(runs) > RUNS_SHOWN:

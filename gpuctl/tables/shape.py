@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpuctl.tables.layout import table_of
-from gpuctl.text import plural
+from inventories.text import plural
 
 
 def shape_in_full(shape: Mapping[str, Any]) -> RenderableType:

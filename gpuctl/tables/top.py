@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpuctl import text
 from gpuctl.tables.layout import FittedTable
-from remote.files.tree import human_bytes
+from inventories.text import human_bytes
 
 if TYPE_CHECKING:
     from remote.runs.usage import GpuUsage, Reading, Usage

@@ -8,9 +8,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
-from gpuctl.text import clean, duration, metric, plural, shorten
+from gpuctl.text import clean, duration, metric, shorten
 from inventories.runs.run import Result
 from inventories.runs.search import Search
+from inventories.text import plural
 
 ERROR_WIDTH = 60
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inventories.ansible.ssh_args import is_ipv6, read_address
-from inventories.did_you_mean import did_you_mean
 from inventories.shown import shown
+from inventories.text import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source
 
 _SECTIONS = ("hosts", "vars", "children")

@@ -19,10 +19,10 @@ from inventories.ansible.ssh_args import (
     read_args,
     refuse_connection,
 )
-from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
 from inventories.machine import Machine, MachineState
 from inventories.shown import Foreign, shown
+from inventories.text import nearest
 from inventories.user_ssh import expand_tokens, read_settings
 from inventories.yaml_source import Problems
 

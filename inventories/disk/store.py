@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from inventories import codec
 from inventories.ansible.inventory import read_inventory, write_inventory
-from inventories.did_you_mean import nearest
 from inventories.disk import files, lock
 from inventories.disk.journal import Journal
 from inventories.errors import CorruptFile, NewerFormat, NoAccess, NotFound
 from inventories.machine import Inventory
 from inventories.specs.checks import check_cluster_name
+from inventories.text import nearest
 
 if TYPE_CHECKING:
     from inventories.runs.run import Result, Run

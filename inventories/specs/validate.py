@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.option import Option, options_of
 from inventories.shown import shown
 from inventories.specs.setup_steps import SetupStep, read_setup
 from inventories.specs.spec import DEFAULT_CLUSTER, Spec
+from inventories.text import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, read
 
 CLUSTER = "cluster"

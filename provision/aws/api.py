@@ -14,8 +14,8 @@ from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
 from botocore.parsers import ResponseParserError
 
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
+from inventories.text import did_you_mean
 from provision.aws.credentials import (
     NO_CONNECTION,
     config_refused,

@@ -15,8 +15,8 @@ from botocore import exceptions as sdk
 from botocore.config import Config
 
 from inventories.deadline import within
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
+from inventories.text import did_you_mean
 from provision.aws.errors import HINTS, translate
 from provision.errors import BadCredentials, CloudError, UnknownProfile
 from provision.ini_files import no_ini

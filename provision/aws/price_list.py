@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from urllib.parse import urljoin
 
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean
 from provision.clouds import PublicPrices
 from provision.errors import CloudError
 from provision.pricing.price_list import NotUsable, document, lines, price_of, used

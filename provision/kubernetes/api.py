@@ -16,9 +16,9 @@ import urllib3.exceptions
 import yaml
 from kubernetes import config
 
-from inventories.did_you_mean import did_you_mean
 from inventories.kube_context import UNREADABLE, KubeContext, api_client, kube_context, kubeconfig_files
 from inventories.kube_plugin import PluginFailed
+from inventories.text import did_you_mean
 from provision.errors import BadCredentials, CloudError, Denied, Gone, Throttled, Unclear, UnknownProfile
 from provision.waiting import Clock, Retry, SystemClock
 

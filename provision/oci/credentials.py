@@ -15,8 +15,8 @@ import oci
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from inventories.deadline import within
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
+from inventories.text import did_you_mean
 from provision.errors import BadCredentials, UnknownProfile
 from provision.ini_files import no_ini
 from provision.records import Target

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
+from inventories.text import nearest
 from provision.errors import BadCredentials, CloudError, Throttled, Unclear
 from provision.oci.api import Api, Json
 from provision.oci.catalog import SPOT_SHARE, not_launched

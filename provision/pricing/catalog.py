@@ -6,7 +6,7 @@ name alone whose it would be. Prices that were asked for since are in `provision
 
 import re
 
-from inventories.did_you_mean import nearest
+from inventories.text import nearest
 from provision.clouds import Shape, descriptions
 
 SHAPES: dict[str, Shape] = {shape.name: shape for cloud in descriptions() for shape in cloud.shapes}

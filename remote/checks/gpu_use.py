@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from inventories.text import plural
 from remote.checks.readiness import driver_problem, driver_state
 from remote.facts import Facts
 from remote.findings import KERNEL_LOG, Finding, alike_together, cannot_start, sentence
@@ -99,4 +100,4 @@ def _on_local(finding: Finding) -> Finding:
 
 
 def _gpus(count: int) -> str:
-    return f"{count} NVIDIA GPU{'s' * (count != 1)}"
+    return plural(count, "NVIDIA GPU")

@@ -3,20 +3,13 @@
 from collections.abc import Callable, Collection, Mapping
 
 from inventories.machine import Machine
+from inventories.text import listed
 from remote.checks import fast_network, gpu_use
 from remote.checks.gpu_use import Expected
 from remote.checks.probe import ProbeAnswer
 from remote.checks.probe_findings import probed
 from remote.facts import Facts
-from remote.findings import (
-    LOOPBACK,
-    Finding,
-    alike_together,
-    cannot_start,
-    listed,
-    not_the_first,
-    sentence,
-)
+from remote.findings import LOOPBACK, Finding, alike_together, cannot_start, not_the_first, sentence
 from remote.launchers import DEFAULT, launcher_of, nccl
 from remote.shared.constants import RENDEZVOUS_PORTS
 

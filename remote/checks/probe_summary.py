@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from inventories.text import listed
 from remote.checks.probe import Attempt, ProbeAnswer
-from remote.findings import Finding, listed, named
+from remote.findings import Finding, named
 from remote.firewall.steps import SUDO
 from remote.shared.constants import CONNECT_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 

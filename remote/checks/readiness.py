@@ -11,6 +11,7 @@ from typing import Any, Literal
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
+from inventories.text import plural
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed, NotReady
 from remote.facts import Driver, Facts, gather
 from remote.findings import KERNEL_LOG
@@ -152,7 +153,7 @@ def driver_state(driver: Driver) -> DriverState:
 
 def driver_problem(driver: Driver) -> tuple[str, str] | None:
     """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
-    state, gpus = driver_state(driver), f"{driver.devices} NVIDIA GPU{'s' * (driver.devices != 1)}"
+    state, gpus = driver_state(driver), plural(driver.devices, "NVIDIA GPU")
     dmesg = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
     said = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
     if state == "absent":

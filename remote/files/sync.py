@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inventories.text import human_bytes
 from remote.errors import BadAnswer
 from remote.files import rsync
 from remote.files.earlier import Aside, EarlierFiles, earlier_files
-from remote.files.tree import Tree, human_bytes
+from remote.files.tree import Tree
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Conversation, Node
 from remote.shared import frames

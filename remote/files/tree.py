@@ -13,6 +13,7 @@ from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
 
+from inventories.text import human_bytes
 from remote.errors import SyncRefused
 from remote.files.git import list_files, repository_of
 from remote.shared.trees import folders_of
@@ -396,12 +397,3 @@ def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> 
         "(of a project, what .gitignore names is not sent), send a smaller folder (of a project: --root DIR), or all "
         "of it with --yes (in a program: allow_large=True)."
     )
-
-
-def human_bytes(count: float) -> str:
-    """A size for people: 12 B, 3.4 kB, 5.6 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

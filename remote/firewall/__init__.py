@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from inventories.text import plural
 from remote.errors import BadAnswer, NodeFailed
 from remote.firewall import firewalld, iptables, nftables, ufw
 from remote.firewall.iptables import File
@@ -154,7 +155,7 @@ def open_steps(facts: FirewallFacts, *, owner: str, peers: Iterable[str]) -> Ste
     if unread := _unread(facts, {address.version for address in addresses}):
         return Steps(steps=_guesses(facts, tag, addresses), reason=unread, known=False, sudo=facts.sudo)
     steps = _steps(facts, tag, addresses)
-    count = f"{len(addresses)} peer{'' if len(addresses) == 1 else 's'}"
+    count = plural(len(addresses), "peer")
     if steps:
         reason = f"{count} to be let in by {', '.join(places(steps))}"
         return Steps(steps=steps, reason=reason, sudo=facts.sudo)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inventories.specs.gpu_driver import DriverPlan
+from inventories.text import listed
 from remote.checks.readiness import MISMATCH, driver_problem, driver_state
 from remote.facts import Facts
-from remote.findings import KERNEL_LOG, listed
+from remote.findings import KERNEL_LOG
 from remote.sessions.wait_for_boot import span
 from remote.shared.constants import NODE_FOLDER
 

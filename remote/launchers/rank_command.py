@@ -10,7 +10,7 @@ from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean
 from remote.errors import ScriptNotFound, ScriptNotSynced
 from remote.files.tree import Tree, tree_of, without_links_above
 from remote.python_env.groups import project_file

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from inventories.text import human_bytes, listed
 from remote.errors import BadAnswer, DiskFull, NodeFailed
 from remote.files.sync import sync
-from remote.files.tree import human_bytes, tree_of
-from remote.findings import listed
+from remote.files.tree import tree_of
 from remote.python_env import build_needs, conda_file
 from remote.python_env.backend import DRIVER, settings
 from remote.python_env.project_files import project_of

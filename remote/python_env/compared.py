@@ -6,8 +6,9 @@ Torch and NCCL are not of it: the preflight refuses a run whose nodes have diffe
 import re
 from collections.abc import Mapping
 
+from inventories.text import listed
 from remote.facts import Facts
-from remote.findings import Finding, listed
+from remote.findings import Finding
 from remote.python_env.backend import OLDEST_DRIVER, version
 
 CPU_BUILD = "+cpu"

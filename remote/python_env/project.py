@@ -18,12 +18,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from inventories.runs.run import Commit
+from inventories.text import listed
 from remote.errors import BadAnswer, NodeFailed, SyncRefused
 from remote.facts import Facts, over
 from remote.files.git import describe
 from remote.files.sync import folder_in
 from remote.files.tree import Tree, read_tree
-from remote.findings import Finding, listed
+from remote.findings import Finding
 from remote.python_env import git_version
 from remote.python_env.building import BUILD_DEADLINE_S, LONGEST_S, SILENCE_S, Say
 from remote.python_env.local_paths import NamedProject

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuctl import text
+from inventories.text import plural
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_number_formats_match_their_kind(say, value: float | None, said: str) ->
 
 
 def test_plural_adds_plural_ending() -> None:
-    assert [text.plural(1, "node"), text.plural(2, "node"), text.plural(2, "process")] == [
+    assert [plural(1, "node"), plural(2, "node"), plural(2, "process")] == [
         "1 node",
         "2 nodes",
         "2 processes",

@@ -16,7 +16,8 @@ from inventories.errors import InventoryError
 from inventories.machine import Inventory
 from inventories.specs.job_file import NAME
 from inventories.specs.spec import DEFAULT_CLUSTER
-from remote.files.tree import human_bytes, read_tree, root_of
+from inventories.text import human_bytes
+from remote.files.tree import read_tree, root_of
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

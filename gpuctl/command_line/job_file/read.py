@@ -12,13 +12,13 @@ import click
 from gpuctl.command_line.job_file.keys import ARGUMENTS, OTHER_WORDS, RUN, SCRIPT, Key, option_keys
 from gpuctl.environment_variables import variable
 from gpuctl.errors import GpuctlError
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import InvalidInput
 from inventories.shown import shown
 from inventories.specs.checks import check_cluster_name
 from inventories.specs.job_file import repository_above
 from inventories.specs.spec import Spec
 from inventories.specs.validate import CLUSTER, spec_at, spec_keys
+from inventories.text import did_you_mean
 from inventories.yaml_source import Keys, Problems, Source, read
 
 NO_LIST = "it should be a list, each item after '- '."

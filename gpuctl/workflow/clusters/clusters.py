@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from gpuctl.app import App
 from gpuctl.json_documents import ClusterState, ClusterSummary
-from gpuctl.text import plural
 from gpuctl.workflow.clusters import status
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import ending_of, inventory_now
@@ -19,6 +18,7 @@ from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
+from inventories.text import plural
 from provision.clouds import RENTED
 from provision.records import EndGuard
 

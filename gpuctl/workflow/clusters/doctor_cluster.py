@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
 from gpuctl.tables.view import open_view
-from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import may_block
 from gpuctl.workflow.runs import bandwidth
 from gpuctl.workflow.runs.prepare import expected_gpus
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.checks.gpu_use import Expected

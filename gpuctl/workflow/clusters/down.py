@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined
 from gpuctl.json_documents import DownResult, LeftOnNode
-from gpuctl.text import for_cluster, plural, spent
+from gpuctl.text import for_cluster, spent
 from gpuctl.workflow.clusters.choose_provider import provider_name
 from gpuctl.workflow.clusters.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
@@ -14,10 +14,10 @@ from gpuctl.workflow.machines.host_firewalls import restore_firewalls
 from gpuctl.workflow.runs.stop import stop_run
 from gpuctl.workflow.runs.unfinished_runs import OpenRun, how_it_stands, open_runs
 from inventories.clocks import passed_s
-from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
 from inventories.machine import Machine
+from inventories.text import did_you_mean, plural
 from provision.errors import UNHEARD, OtherAccount, ProvisionError
 from provision.provider import Leftover
 

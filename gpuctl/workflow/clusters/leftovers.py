@@ -15,10 +15,10 @@ from gpuctl.workflow.machines.until_deadline import Asking
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Machine
+from inventories.text import human_bytes
 from remote.errors import RemoteError
 from remote.fanout import MAX_AT_ONCE
 from remote.files.leftovers import Leftovers, look
-from remote.files.tree import human_bytes
 from remote.sessions.connect import connect
 from remote.shared.constants import NODE_FOLDER
 

@@ -10,10 +10,10 @@ from typing import Any
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Usage
 from gpuctl.global_options import DEFAULT_CLUSTER
-from gpuctl.text import dollars, plural
-from inventories.did_you_mean import did_you_mean
+from gpuctl.text import dollars
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
+from inventories.text import did_you_mean, plural
 from provision.clouds import CLOUDS, descriptions, installed
 from provision.errors import ProvisionError
 from provision.pricing import prices

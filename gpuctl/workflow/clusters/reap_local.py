@@ -7,9 +7,8 @@ from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
-from gpuctl.text import plural
 from gpuctl.workflow.clusters.reap import Selection, describe, leftover_rows
-from inventories.did_you_mean import did_you_mean
+from inventories.text import did_you_mean, plural
 from provision.local import orphans
 from provision.local.orphans import Orphan
 from provision.local.state import current_user

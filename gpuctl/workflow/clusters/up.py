@@ -10,7 +10,6 @@ from pathlib import Path
 from gpuctl.app import App
 from gpuctl.errors import Attention, Declined, Failed, Usage
 from gpuctl.json_documents import SetUp, UpResult
-from gpuctl.text import plural
 from gpuctl.workflow.clusters import up_plan
 from gpuctl.workflow.clusters.choose_provider import choose_provider, folder_to_plan, resolve_shape
 from gpuctl.workflow.clusters.ends import ends_of, is_relied_on, record_end_timers, warning
@@ -35,6 +34,7 @@ from inventories.errors import InvalidInput, InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER
 from inventories.specs.spec import Spec
+from inventories.text import plural
 from provision.clouds import RENTED
 from provision.errors import BadCredentials, ProvisionError, TermsRefused, Unclear, UnknownProfile
 from provision.provider import Plan, Provider

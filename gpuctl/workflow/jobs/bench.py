@@ -13,7 +13,6 @@ from gpuctl.scaling.gradient_buckets import buckets_of
 from gpuctl.scaling.measurements import BenchLayout, Measured, default_layouts, same_batch
 from gpuctl.scaling.network_links import Line, network_of, nominal_gb_s
 from gpuctl.tables.view import View, open_view
-from gpuctl.text import plural
 from gpuctl.workflow.jobs.bench_request import (
     BENCH_WORDS,
     BenchRequest,
@@ -37,6 +36,7 @@ from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory
 from inventories.runs.run import RunStatus
+from inventories.text import plural
 from remote.errors import RemoteError
 from remote.launchers import DEFAULT
 

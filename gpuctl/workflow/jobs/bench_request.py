@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from gpuctl.errors import Usage
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.scaling.measurements import Layout
-from gpuctl.text import plural
 from gpuctl.workflow.runs.request.request import TrainRequest, value_of
 from inventories.machine import Inventory
+from inventories.text import plural
 
 BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-tensorboard")
 """Before the words of the person, which win: what is written is not measured, and need not come back."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from gpuctl.run_results.failures.failures import what_failed
-from gpuctl.text import plural
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.runs.end_reasons import Reason
 from inventories.runs.run import NodeRecord, Result, Run, RunNode
+from inventories.text import plural
 
 WRONG_OPTIONS = 2
 """The exit status of a program that was given options which it does not know."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from gpuctl.app import App
 from gpuctl.errors import Attention, Usage
 from gpuctl.run_results.outputs import path_on_node, pull_command, pull_outputs_command, pulled_folder
-from gpuctl.text import dollars, plural
+from gpuctl.text import dollars
 from gpuctl.workflow.clusters.limits import (
     HOW_TO_END,
     STARTED,
@@ -27,6 +27,7 @@ from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
 from inventories.runs.run import Result, Run
 from inventories.specs.spec import Spec
+from inventories.text import plural
 from provision.errors import NoCapacity, ProvisionError
 from provision.registry import load
 from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS

@@ -15,7 +15,6 @@ from gpuctl.errors import JobStopped, StrategyDoesNotFit, Usage
 from gpuctl.interrupts import told_if_terminated
 from gpuctl.scripts.sources import names_ranks
 from gpuctl.tables.view import View, open_view
-from gpuctl.text import plural
 from gpuctl.workflow.jobs.elastic import ActiveRun, ElasticScaler, Preparation
 from gpuctl.workflow.jobs.job import Attempt, Job, Resize, Restart, attempt_of, next_step, stopped_line
 from gpuctl.workflow.machines.connect import load_inventory
@@ -46,6 +45,7 @@ from inventories.clocks import passed_s
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Run
+from inventories.text import plural
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
-from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.runs.idle_nodes import connected_idle
 from gpuctl.workflow.runs.launch import plan_run
@@ -21,6 +20,7 @@ from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strateg
 from gpuctl.workflow.runs.strategy.division import Division, division_of, lines
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
 from inventories.runs.run import Run
+from inventories.text import plural
 from remote.launchers import launcher_of
 from remote.shared.constants import METRICS_VARIABLE, RANK_METRICS, RAY_JOB_CONFIG
 
@@ -69,7 +69,7 @@ class PlannedLaunch:
 
     def lines(self) -> Iterator[str]:
         """Return the lines for people."""
-        from remote.files.tree import human_bytes
+        from inventories.text import human_bytes
 
         tree, install, run = self.project.tree, self.project.install, self.run
         files = f"{plural(len(tree.entries), 'file')}, {human_bytes(tree.total_bytes)}"

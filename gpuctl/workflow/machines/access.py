@@ -12,11 +12,11 @@ from gpuctl.app import App
 from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.json_documents import CommandResult, Pulled, Pushed
 from gpuctl.run_results.outputs import pull_command
-from gpuctl.text import clean, plural, with_tilde
+from gpuctl.text import clean, with_tilde
 from gpuctl.workflow.machines.connect import connected, load_inventory
-from inventories.did_you_mean import did_you_mean
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
+from inventories.text import did_you_mean, plural
 
 if TYPE_CHECKING:
     from remote.files.sync import Synced
@@ -177,9 +177,10 @@ def push(
 
     `None`: to its place in the nodes' copy of the current folder's project.
     """
+    from inventories.text import human_bytes
     from remote.fanout import fan_out, values
     from remote.files.sync import sync
-    from remote.files.tree import human_bytes, read_everything, without_links_above
+    from remote.files.tree import read_everything, without_links_above
 
     if not source.exists():
         raise Usage(f"There is no file or folder {source}.")
@@ -245,10 +246,10 @@ def pull(
 
     `replace`: also files that exist there with other content.
     """
+    from inventories.text import human_bytes
     from remote.fanout import fan_out, values
     from remote.files.pull import conflicts, receive
     from remote.files.receive import FileReceiver
-    from remote.files.tree import human_bytes
 
     folder = app.store.cluster(app.options.cluster)
     try:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpuctl.workflow.machines.setup_state import unprepared_note
-from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import NotFound
 from inventories.machine import Inventory, Machine
 from inventories.specs.job_file import describes, find
+from inventories.text import did_you_mean
 
 if TYPE_CHECKING:
     from remote.sessions.session import Node

@@ -13,9 +13,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from gpuctl.app import App
-from gpuctl.text import clean, plural
+from gpuctl.text import clean
 from gpuctl.workflow.machines.access import chosen, with_ssh
 from gpuctl.workflow.machines.thread_output import thread_output
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from inventories.machine import Machine

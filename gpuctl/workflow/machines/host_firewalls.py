@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
 from gpuctl.tables.view import View
-from gpuctl.text import plural
 from inventories.codec import from_json
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, InventoryError
 from inventories.machine import Inventory, Machine
+from inventories.text import plural
 from provision.provider import Leftover
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
-from gpuctl.text import dollars, plural
+from gpuctl.text import dollars
 from gpuctl.workflow.machines.setup_state import ready_ids
 from inventories.clocks import awake_s
 from inventories.disk.files import write_atomic
@@ -14,6 +14,7 @@ from inventories.disk.store import ClusterFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.specs.gpu_driver import NO_DRIVER, DriverPlan
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.errors import RemoteError

@@ -10,7 +10,6 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from gpuctl.app import App
-from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.machines.inventory_files import save_inventory
 from gpuctl.workflow.machines.setup import plan_setup, set_up
@@ -19,6 +18,7 @@ from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Machine
+from inventories.text import plural
 from provision.errors import Throttled, Unclear
 from provision.registry import pods_of
 from provision.waiting import Say

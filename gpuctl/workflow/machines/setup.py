@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuctl.app import App
 from gpuctl.json_documents import SetUp
-from gpuctl.text import clean, dollars, for_cluster, plural
+from gpuctl.text import clean, dollars, for_cluster
 from gpuctl.workflow.machines.setup_state import SET_UP, identity, not_set_up
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
 from inventories.specs.setup_steps import SetupStep, digest
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.fabfile import Fabfile, Step

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from gpuctl.interrupts import on_interrupt
 from gpuctl.run_results.failures.failures import what_failed
 from gpuctl.tables.view import View
-from gpuctl.text import plural
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.launch import plan_run
 from gpuctl.workflow.runs.prepare import send_code
@@ -19,6 +18,7 @@ from inventories.clocks import Timer, passed_s
 from inventories.disk.store import ClusterFolder, RunFolder, Store
 from inventories.machine import Inventory
 from inventories.runs.run import Result, Run
+from inventories.text import plural
 from remote.launchers import launcher_of
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import connected
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.errors import PreflightFailed

@@ -13,7 +13,6 @@ from gpuctl.errors import Failed
 from gpuctl.interrupts import on_interrupt
 from gpuctl.scripts.sources import config_texts, name_patterns, names_in, outside_paths
 from gpuctl.tables.view import Outcome
-from gpuctl.text import plural
 from gpuctl.workflow.runs.collect import conclude
 from gpuctl.workflow.runs.hangs.watch import HangWatch, ask
 from gpuctl.workflow.runs.request.project import Project
@@ -24,6 +23,7 @@ from inventories.disk.store import ClusterFolder, RunFolder
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Commit, Result, Run, RunNode
+from inventories.text import plural
 from remote.launchers import launcher_of
 from remote.runs.observer import Observer
 from remote.shared.constants import NODE_FOLDER, RUNS

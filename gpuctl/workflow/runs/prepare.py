@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuctl.tables.view import View
-from gpuctl.text import for_cluster, plural
+from gpuctl.text import for_cluster
 from gpuctl.workflow.machines.host_firewalls import may_block, open_firewall
 from gpuctl.workflow.runs.outputs.earlier import aside_lines
 from gpuctl.workflow.runs.prepared import Prepared
@@ -12,6 +12,7 @@ from gpuctl.workflow.runs.request.build import Build, install_project
 from gpuctl.workflow.runs.request.project import Project
 from inventories.disk.store import ClusterFolder
 from inventories.machine import Inventory, Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.checks.gpu_use import Expected
@@ -131,8 +132,8 @@ def send_code(
     aside: "Aside | None" = None,
 ) -> "Synced":
     """Bring the code on a node up to date, with `folder` in it. `aside`: see `sync`."""
+    from inventories.text import human_bytes
     from remote.files.sync import sync
-    from remote.files.tree import human_bytes
 
     done = sync(
         node,

@@ -15,11 +15,11 @@ from gpuctl.text import clean, for_cluster
 from gpuctl.workflow.runs.outputs.checkpoints import CheckpointSurvey, Picked, ResumePoint, survey_checkpoints
 from gpuctl.workflow.runs.request.request import TrainRequest
 from gpuctl.workflow.runs.runs import latest, no_runs
-from inventories.did_you_mean import did_you_mean
 from inventories.disk.store import Store
 from inventories.errors import InventoryError, NotFound
 from inventories.option import Option, options_of
 from inventories.runs.run import Result, Run, RunNode, RunOptions
+from inventories.text import did_you_mean
 from remote.files.tree import without_links_above
 from remote.shared.constants import HANG_OFF
 

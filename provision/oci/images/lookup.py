@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
+from inventories.text import nearest
 from provision.errors import Gone
 from provision.oci.api import Api, Json
 from provision.records import BootImage, Terms

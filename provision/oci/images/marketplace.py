@@ -6,8 +6,8 @@ Planning only reads. The terms are accepted by `subscribe`, for an offer that sh
 import re
 from collections.abc import Iterator, Sequence
 
-from inventories.did_you_mean import nearest
 from inventories.errors import InvalidInput
+from inventories.text import nearest
 from provision.errors import Denied, Gone, RefusedPlan
 from provision.oci import requests
 from provision.oci.api import Api, Json

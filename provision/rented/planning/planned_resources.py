@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
+from inventories.text import plural
 from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
 from provision.pricing.plan_price import HOURS_A_MONTH, PlanPrice
@@ -133,7 +134,7 @@ def what_it_is(offer: Offer, *, spot: bool) -> str:
     if shape is not None and shape.gpus:
         words.append(f"{shape.gpus} x {shape.gpu} {shape.gpu_memory_gb} GB")
     elif offer.gpus:
-        words.append(f"{offer.gpus} GPU{'s' * (offer.gpus > 1)}")
+        words.append(plural(offer.gpus, "GPU"))
     return ", ".join(words + ["spot"] * spot)
 
 

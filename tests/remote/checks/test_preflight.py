@@ -9,13 +9,14 @@ import pytest
 from node_facts import NO_GPU, facts
 
 from inventories.machine import Machine
+from inventories.text import listed
 from provision.oci.images.marketplace import CLUSTER_IMAGE
 from remote.checks import fast_network, preflight
 from remote.checks.gpu_use import Expected
 from remote.checks.probe import Health, ProbeAnswer
 from remote.errors import PreflightFailed
 from remote.facts import EfaSoftware, Facts, RdmaDevice
-from remote.findings import Finding, listed, named, sentence
+from remote.findings import Finding, named, sentence
 
 MASTER = Machine(
     name="a", rank=0, state="running", host="203.0.113.1", user="u", private_ip="10.0.0.1", gpus=0, id="i"

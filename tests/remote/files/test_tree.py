@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inventories.text import human_bytes
 from remote.errors import ScriptNotFound, ScriptNotSynced, SyncRefused
 from remote.files import git, tree
 from remote.launchers.rank_command import built_in_tree, user_script
@@ -372,7 +373,7 @@ def test_user_script_accepts_only_python_scripts_that_are_sent(
 
 
 def test_human_bytes_formats_sizes() -> None:
-    assert [tree.human_bytes(n) for n in (0, 999, 1000, 1_234_567, 5e12)] == [
+    assert [human_bytes(n) for n in (0, 999, 1000, 1_234_567, 5e12)] == [
         "0 B",
         "999 B",
         "1.0 kB",

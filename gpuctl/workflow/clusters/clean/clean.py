@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuctl.app import App
 from gpuctl.errors import Declined, Usage
-from gpuctl.text import for_cluster, plural
+from gpuctl.text import for_cluster
 from gpuctl.workflow.clusters.clean.this_computer import leftovers_here, remove_here, runs_here, with_files
 from gpuctl.workflow.clusters.clean.what_to_clean import (
     ALL_HERE,
@@ -32,10 +32,10 @@ from gpuctl.workflow.runs.unfinished_runs import ASK_TIMEOUT_S, how_it_stands, o
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
+from inventories.text import human_bytes, plural
 from remote.fanout import fan_out
 from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, look
 from remote.files.sync import code_folder
-from remote.files.tree import human_bytes
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
 from remote.shared.files import digest_of

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gpuctl.tables.layout import FittedTable
 from gpuctl.workflow.clusters.clean.what_to_clean import NAMES, Choice
-from remote.files.tree import human_bytes
+from inventories.text import human_bytes
 
 
 def clean_table(choices: Sequence[Choice]) -> RenderableType:

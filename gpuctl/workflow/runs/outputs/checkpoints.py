@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from gpuctl.text import plural
 from gpuctl.workflow.machines.connect import load_inventory
 from inventories.disk.store import ClusterFolder, Store
 from inventories.machine import Machine
 from inventories.runs.end_reasons import Reason
 from inventories.runs.run import Checkpoints, Run, RunNode
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.files.checkpoints import Held

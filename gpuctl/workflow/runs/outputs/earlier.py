@@ -265,12 +265,13 @@ def share(
     The files pass through this computer. Other versions are put aside on their nodes. Also returns the sentence on
     checkpoints that lack parts, which are left as they are. Raises NodeFailed where not all files can be brought.
     """
+    from inventories.text import human_bytes
     from remote.errors import NodeFailed
     from remote.fanout import fan_out, values
     from remote.files.pull import take_in
     from remote.files.receive import FileReceiver
     from remote.files.sync import sync
-    from remote.files.tree import Tree, human_bytes, tree_of
+    from remote.files.tree import Tree, tree_of
     from remote.runs.run_files import new_incoming
 
     source = latest(earlier)

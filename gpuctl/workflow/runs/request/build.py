@@ -77,7 +77,7 @@ class Build:
 
     def note_size(self, view: View, facts: "Facts", size: int) -> None:
         """Note a download of gigabytes, once for all nodes."""
-        from remote.files.tree import human_bytes
+        from inventories.text import human_bytes
 
         if size < LARGE_BYTES or not self._to_note.acquire(blocking=False):
             return
@@ -90,9 +90,9 @@ class Build:
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
         """The node's facts with the environment's interpreter, built there if need be."""
+        from inventories.text import human_bytes
         from remote.errors import PreflightFailed
         from remote.facts import with_environment
-        from remote.files.tree import human_bytes
         from remote.python_env.building import ensure, which_build
 
         with self._turn if self.same_machine else nullcontext():

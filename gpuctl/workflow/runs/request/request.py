@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuctl.errors import Usage
 from gpuctl.option_table.train_options import TrainSettings
-from gpuctl.text import plural
 from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from inventories.machine import Inventory, Machine
 from inventories.runs.run import Misplaced, RunOptions
+from inventories.text import plural
 from remote.launchers import DEFAULT, launcher_of
 from remote.shared.constants import HANG_AFTER_VARIABLE, HANG_OFF
 

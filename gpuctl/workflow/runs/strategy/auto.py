@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
-from gpuctl.text import plural
 from gpuctl.workflow.runs.request.request import AUTO, STRATEGY, TrainRequest, value_of
 from gpuctl.workflow.runs.strategy.ask import ask, machines_of_nodes
 from inventories.machine import Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.facts import Facts

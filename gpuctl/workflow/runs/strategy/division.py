@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuctl.text import plural
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, last_line
 from gpuctl.workflow.runs.request.request import STRATEGY, TrainRequest, value_of
+from inventories.text import plural
 
 MOST_S = 120.0
 """That torch may look at a network for."""

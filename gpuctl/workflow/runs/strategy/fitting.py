@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuctl.errors import StrategyDoesNotFit, Usage
-from gpuctl.text import plural
 from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in
 from gpuctl.workflow.runs.request.request import AUTO, ENGINE, STRATEGY, TrainRequest, value_of
 from inventories.machine import Machine
+from inventories.text import plural
 
 if TYPE_CHECKING:
     from remote.facts import Facts

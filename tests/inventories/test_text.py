@@ -1,4 +1,4 @@
-from inventories.did_you_mean import did_you_mean, nearest
+from inventories.text import did_you_mean, nearest
 
 
 def test_nearest_is_best_first_and_ignores_case():

@@ -1,0 +1,52 @@
+"""Text for people: counts, sizes, lists, and the nearest of the allowed words."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def nearest(word: str, choices: Iterable[str], *, limit: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The choices most like `word`, best first, then in their own order; case does not count.
+
+    `cutoff` is the least likeness, 0 .. 1. At most `limit` choices; none where nothing is like it.
+    """
+    folded = word.casefold()
+    matcher = difflib.SequenceMatcher(b=folded)
+    scored: list[tuple[float, str]] = []
+    for choice in dict.fromkeys(choices):
+        matcher.set_seq1(choice.casefold())
+        scored.append((matcher.ratio(), choice))
+    scored.sort(key=lambda item: -item[0])
+    return [choice for likeness, choice in scored if likeness >= cutoff][:limit]
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean 'shape'?` to end a clause with, or an empty text."""
+    close = nearest(word, choices, limit=1, cutoff=0.7)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def human_bytes(count: float) -> str:
+    """A size for people: 12 B, 3.4 kB, 5.6 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, `2 processes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+def listed(words: list[str], most: int = 4) -> str:
+    """`a, b and c`, shortened: `a, b, c and 13 more`."""
+    if len(words) > most:
+        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
+    return joined(words)
