@@ -119,7 +119,7 @@ def _as_known_here(
         ends=None,
         cost_usd=None,
         runs=tuple(run.id for run in runs),
-        unheard={run.id: run.unheard for run in runs if run.unheard},
+        unheard={run.id: run.silent for run in runs if run.silent},
         state="unknown",
         shape=inventory.shape if inventory else None,
         billed=None if provider is None else provider in RENTED,

@@ -12,7 +12,7 @@ from gpuctl.workflow.clusters.status import cost_so_far
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.machines.host_firewalls import restore_firewalls
 from gpuctl.workflow.runs.stop import stop_run
-from gpuctl.workflow.runs.unfinished_runs import OpenRun, how_it_stands, open_runs
+from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import CorruptFile, NewerFormat
@@ -168,12 +168,12 @@ def _end_daemons(folder: ClusterFolder, machines: Sequence[Machine]) -> list[Lef
 
 def _refuse_to_stop(runs: Sequence[OpenRun], folder: ClusterFolder, machines: Sequence[Machine]) -> None:
     """Raise Attention where one of these runs is active, or may be: nobody was asked whether to stop it."""
-    active = [run for run in runs if run.going_on or (run.unheard and not _has_ended(run))]
+    active = [run for run in runs if run.active or (run.silent and not _has_ended(run))]
     if not active:
         return
     names = ", ".join(machine.name for machine in machines) or f"those of {folder.name}"
     raise Attention(
-        f"{' '.join(map(how_it_stands, active))} It was not started here, so nothing was stopped, and the machines "
+        f"{' '.join(map(state_sentence, active))} It was not started here, so nothing was stopped, and the machines "
         f"stay, and may be billed: {names}. Once nobody needs it, gpuctl.cluster({folder.name!r}).down() stops it "
         "and removes them."
     )
@@ -188,7 +188,7 @@ def _has_ended(run: OpenRun) -> bool:
 def _ask(app: App, folder: ClusterFolder, runs: Sequence[OpenRun], *, machines: str) -> None:
     """Ask for confirmation if a run may be active, or if billed `machines` are removed."""
     if runs:
-        question = f"{how_it_stands(runs[-1])} Stop it and remove the cluster {folder.name}?"
+        question = f"{state_sentence(runs[-1])} Stop it and remove the cluster {folder.name}?"
     elif machines:
         question = f"Remove {machines} of the cluster {folder.name}?"
     else:

@@ -9,7 +9,7 @@ from gpuctl.errors import Declined, Failed, Usage
 from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.machines.daemons import end_daemons
 from gpuctl.workflow.runs.stop import stop_run
-from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
+from gpuctl.workflow.runs.unfinished_runs import open_runs, state_sentence
 from inventories.machine import Inventory
 
 LAUNCHER = "ray"
@@ -24,11 +24,11 @@ def stop(app: App) -> dict[str, Any]:
     inventory = load_inventory(folder)
     if kuberay.keeps_ray(inventory.machines):
         raise Usage(f"KubeRay keeps Ray in the pods of {folder.name}. `gpuctl down` ends both.")
-    going_on = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == LAUNCHER]
-    if going_on and not app.output.confirm(f"{how_it_stands(going_on[-1])} End Ray, and the run with it?"):
+    active = [run for run in open_runs(app, folder.name) if run.folder.load_run().mode == LAUNCHER]
+    if active and not app.output.confirm(f"{state_sentence(active[-1])} End Ray, and the run with it?"):
         raise Declined("Cancelled: Ray was not ended.")
     with folder.lock("ray stop", on_wait=app.output.say):
-        for run in going_on:
+        for run in active:
             for problem in stop_run(app, run.folder)[1]:
                 app.output.say(f"run {run.id}: {problem}")
         ended = end_daemons(folder, {machine.name: machine for machine in inventory.machines}, [LAUNCHER])

@@ -199,7 +199,7 @@ def describe(
         ends=guards,
         cost_usd=cost_of(inventory, expires_at, now),
         runs=tuple(run.id for run in runs),
-        unheard={run.id: run.unheard for run in runs if run.unheard},
+        unheard={run.id: run.silent for run in runs if run.silent},
     )
 
 

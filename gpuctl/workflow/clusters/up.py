@@ -27,7 +27,7 @@ from gpuctl.workflow.machines.reach import (
 )
 from gpuctl.workflow.machines.setup import Setup, plan_setup, set_up, setup_hint
 from gpuctl.workflow.machines.setup_state import READY, SETTLED, SETUP, setup_steps, unprepared_note
-from gpuctl.workflow.runs.unfinished_runs import how_it_stands, open_runs
+from gpuctl.workflow.runs.unfinished_runs import open_runs, state_sentence
 from inventories.clocks import passed_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import InvalidInput, InventoryError
@@ -201,8 +201,8 @@ def _refuse_to_end_runs(app: App, folder: ClusterFolder, plan: Plan, before: Inv
     if before is None or not {machine.id for machine in before.machines}.intersection(plan.end):
         return
     for run in open_runs(app, folder.name):
-        if run.going_on:
-            raise Usage(f"{how_it_stands(run)} No machine was ended. `gpuctl stop {run.id}` stops it.")
+        if run.active:
+            raise Usage(f"{state_sentence(run)} No machine was ended. `gpuctl stop {run.id}` stops it.")
 
 
 def _ask(app: App, plan: Plan, setup: Setup) -> Plan:

@@ -36,7 +36,7 @@ class Account:
 
     prices: Prices
     region: str | None
-    """As it was typed. None: each provider's default for prices."""
+    """As it was typed. `None`: each provider's default for prices."""
     large_folders: frozenset[str] = frozenset()
     """Folders of this computer that `push` copies only with --yes."""
 
@@ -79,7 +79,7 @@ def ttl_s(forecast_s: float) -> float:
 
 
 def _other_hourly_usd(provider: str, region: str | None, prices: Prices) -> float | None:
-    """Return what a machine's boot volume and address cost an hour. None: not known in that region."""
+    """Return what a machine's boot volume and address cost an hour. `None`: not known in that region."""
     disk_usd = disk_hourly_usd(
         provider,
         region,

@@ -59,7 +59,7 @@ class Bench:
     measured: tuple[Measured, ...]
     outlooks: tuple[Outlook, ...]
     allreduce: Sequence[Line] | None
-    """The measurement of the bandwidth; None: there was none."""
+    """The measurement of the bandwidth; `None`: there was none."""
     forecasts: int
     """That were asked for."""
     hourly_usd: float | None
@@ -121,7 +121,7 @@ class BenchResult:
     model: str | None
     dataset: str | None
     batch_size: int | None
-    """Of a rank. None: not the same on all layouts."""
+    """Of a rank. `None`: not the same on all layouts."""
     gradient_bytes: int | None
     layouts: tuple[BenchLayout, ...]
     forecast: tuple[BenchForecast, ...]
@@ -130,7 +130,7 @@ class BenchResult:
     doubts: tuple[str, ...]
     """Why the figures may say little."""
     allreduce: Sequence[Line] | None
-    """The measurement of the bandwidth. None: there was none."""
+    """The measurement of the bandwidth. `None`: there was none."""
     seconds: BenchSeconds
     cost_usd: float | None
 
@@ -239,7 +239,7 @@ def _leave_tidy(ready: Ready) -> None:
 def _bandwidth(
     view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
 ) -> Sequence[Line] | None:
-    """What the ranks of all nodes measure; None, and a note, where they could not."""
+    """What the ranks of all nodes measure; `None`, and a note, where they could not."""
     lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
     if lines is None:
         view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")

@@ -46,13 +46,13 @@ def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int]) -> None:
 
 
 def bucket_mb(words: Sequence[str]) -> float | None:
-    """The job's --bucket-mb, MiB, of words that it has accepted; None: its default."""
+    """The job's --bucket-mb, MiB, of words that it has accepted; `None`: its default."""
     given = value_of(words, "--bucket-mb")
     return None if given is None else float(given)
 
 
 def nodes_of(layouts: Sequence[Layout], inventory: Inventory) -> int | None:
-    """How many nodes the layouts take; None: all. Raises Usage where there are not as many."""
+    """How many nodes the layouts take; `None`: all. Raises Usage where there are not as many."""
     if not layouts:
         return None
     largest = max(layouts, key=lambda layout: layout.nodes)

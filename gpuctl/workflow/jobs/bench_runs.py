@@ -66,7 +66,7 @@ class Timed:
     run: Run
     job: Job
     repetition: Repetition | None
-    """None: it told of nothing that counts."""
+    """`None`: it told of nothing that counts."""
     told: int
     """How much, in lines of rank 0's metrics or losses in its log."""
     interrupted: bool

@@ -372,7 +372,7 @@ class NewCheckpoint:
     """Tells from one look at a run's checkpoints to the next whether there is a new one, as a whole."""
 
     def __init__(self, newest: "tuple[str, int] | None", *, settle_s: float) -> None:
-        """`newest`: its name and time of writing; None for none. `settle_s`: it may go on changing for so long."""
+        """`newest`: its name and time of writing; `None` for none. `settle_s`: it may go on changing for so long."""
         self._first = self._last = newest
         self._settle_s = settle_s
         self._since: float | None = None

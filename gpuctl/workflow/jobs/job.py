@@ -48,7 +48,7 @@ class Attempt:
     hung: bool = False
     """It was stopped as it hung, and another is to follow."""
     left: ResumePoint | None = None
-    """What it left to resume from. None: the machines were not asked."""
+    """What it left to resume from. `None`: the machines were not asked."""
 
     @property
     def failure(self) -> str:
@@ -111,7 +111,7 @@ class Job:
         return replace(self, attempts=(*self.attempts[:-1], replace(self.last, left=left)))
 
     def with_attempt(self, attempt: Attempt, step: "Restart | Resize | None" = None) -> "Job":
-        """Return the record with one more run. `step`: what it was started for; None: the job's first."""
+        """Return the record with one more run. `step`: what it was started for; `None`: the job's first."""
         return replace(
             self,
             attempts=(*self.attempts, attempt),
@@ -163,7 +163,7 @@ class Restart:
     why: str
     """The beginning of the line that tells of it."""
     number: int | None
-    """Which of `--max-restarts` it is. None: an elastic job lost a machine, which is not counted."""
+    """Which of `--max-restarts` it is. `None`: an elastic job lost a machine, which is not counted."""
     machines: frozenset[str] = frozenset()
     """Names of those that can take part, once they were asked."""
 
@@ -278,7 +278,7 @@ def attempt_of(
 ) -> Attempt:
     """Return how a run ended, as far as what follows depends on it: nothing else here asks its result for that.
 
-    `records`: what its nodes said of the end. `machines`: how many it had; None: the nodes of its record.
+    `records`: what its nodes said of the end. `machines`: how many it had; `None`: the nodes of its record.
     `joining`: machines for which it was stopped. `hung`: it was stopped because it hung, and another is to follow.
     """
     lost = {record.node for record in records.values() if record.lost}
@@ -307,7 +307,7 @@ def blames_a_machine(result: Result) -> bool:
 def in_vain(before: Result, left_before: ResumePoint, now: Result, left: ResumePoint) -> bool:
     """Return whether a run failed as the one before it did, and is known to have left no newer checkpoint."""
     known = left.unknown is None or left.unknown.run != now.run
-    return known and left.found == left_before.found and _failed_alike(before, now)
+    return known and left.checkpoints == left_before.checkpoints and _failed_alike(before, now)
 
 
 def _failed_alike(before: Result, now: Result) -> bool:

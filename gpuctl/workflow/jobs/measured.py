@@ -17,7 +17,7 @@ def measured_runs(store: Store) -> list[dict[str, Any]]:
 
 
 def _measured(folder: RunFolder) -> dict[str, Any] | None:
-    """Return a run as the job's arithmetic takes it. None: it had no steady step, or its record can't be read."""
+    """Return a run as the job's arithmetic takes it. `None`: it had no steady step, or its record can't be read."""
     with suppress(InventoryError):
         run, result = folder.load_run(), folder.load_result()
         ranks = {node.nproc for node in run.nodes}

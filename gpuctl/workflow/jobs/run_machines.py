@@ -21,7 +21,7 @@ from gpuctl.workflow.clusters.up import HostKeys, up
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.setup_state import SETTLED
 from gpuctl.workflow.runs.outputs.checkpoints import survey_checkpoints
-from gpuctl.workflow.runs.unfinished_runs import OpenRun, how_it_stands, open_runs
+from gpuctl.workflow.runs.unfinished_runs import OpenRun, open_runs, state_sentence
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, Locked
 from inventories.machine import Inventory
@@ -47,7 +47,7 @@ def run_machines(
 ) -> Iterator[Callable[[object], None]]:
     """Have the machines of a run, beside busy ones, while the body runs; the cluster's least stay after it.
 
-    `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; None:
+    `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; `None`:
     the cluster's most. `min_nodes`: as many will do where the cloud has no more. `check` raises what would stand in
     the body's way, before a machine is started. Where the body launches no run, as many stay as there were. In a
     cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where another command has the machines,
@@ -72,7 +72,7 @@ def run_machines(
         busy = {
             part.name
             for run in open_runs(app, folder.name)
-            if run.going_on
+            if run.active
             for part in run.folder.load_run().nodes
         }
         count = min(count + sum(machine.name in busy for machine in inventory.machines), limits.max)
@@ -176,7 +176,7 @@ def _why_they_stay(app: App, folder: ClusterFolder) -> str:
     """Sentences; empty where nothing speaks against their end."""
     for one in open_runs(app, folder.name):
         if _may_be_at_work(app, folder, one):
-            return f"{how_it_stands(one)} Once it is over, `gpuctl logs -f {one.id}` or"
+            return f"{state_sentence(one)} Once it is over, `gpuctl logs -f {one.id}` or"
     entries = folder.journal.read()
     ended = max(
         (entry["at"] for entry in entries if entry["event"] == SETTLED and entry["ended"]), default=""
@@ -195,11 +195,11 @@ def _may_be_at_work(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
 
     One that lost nodes does not where these are gone, or a later run was on them.
     """
-    if run.going_on or not run.unheard:
+    if run.active or not run.silent:
         return True
     later = [other.load_run().nodes for other in app.store.runs(folder.name) if other.id > run.id]
     free = {part.name for nodes in later for part in nodes}
-    return any(name not in free and not _is_gone(folder, name) for name in run.unheard)
+    return any(name not in free and not _is_gone(folder, name) for name in run.silent)
 
 
 def _is_gone(folder: ClusterFolder, name: str) -> bool:
@@ -232,13 +232,13 @@ def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]
     """Of which run the machines alone have checkpoints, with how to bring them here."""
     survey = survey_checkpoints(app.store, folder, runs)
     for at, run in enumerate(runs):
-        nodes, here = {part.name for part in run.nodes}, survey.here[at]
+        nodes, here = {part.name for part in run.nodes}, survey.local[at]
         for key, error in survey.errors.items():
             node = survey.locations[key].machine.name
             if node in nodes and not _is_gone(folder, node):
                 whether = f"whether {node} alone has checkpoints of run {run.run} is not known"
                 return f"{whether} ({error}). Once that is sure,"
-        for key, said in survey.found.items():
+        for key, said in survey.by_machine.items():
             found = said[at]
             if found is not None and (here is None or here.lacks or here.newest != found.newest):
                 node = survey.locations[key].machine.name

@@ -137,7 +137,7 @@ class _Runs:
     def run(self, job: Job, point: ResumePoint | None, step: Restart | Resize | None = None) -> Attempt:
         """One run of the job, from its first connection to its result.
 
-        `point`: what it resumes from. `step`: what it follows the job's last run for; None: it is the first.
+        `point`: what it resumes from. `step`: what it follows the job's last run for; `None`: it is the first.
         """
         began, started_at = passed_s(), datetime.now(UTC)
         inventory = load_inventory(self._folder, empty=True)
@@ -229,7 +229,7 @@ class _Runs:
                         raise
 
     def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:
-        """Names of the machines that can take part in a run that follows another. None: in the first all must."""
+        """Names of the machines that can take part in a run that follows another. `None`: in the first all must."""
         if step is None:
             return None
         lacking = without_setup(self._folder, inventory.machines)

@@ -44,10 +44,10 @@ class PlannedLaunch:
     daemons: Mapping[str, Sequence[str]]
     """Node → what has to run there before the ranks."""
     nodes: Sequence[Mapping[str, Any]]
-    """What is started on each: node, argv, env, cwd. A variable that may be a secret is None."""
+    """What is started on each: node, argv, env, cwd. A variable that may be a secret is `None`."""
     findings: "Sequence[Finding]"
     division: Division | None
-    """How the built-in job's network is divided. None: it is whole on every rank, or a script's own."""
+    """How the built-in job's network is divided. `None`: it is whole on every rank, or a script's own."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `train --dry-run --json`."""

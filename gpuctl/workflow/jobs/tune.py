@@ -30,7 +30,7 @@ class TuneRequest(TuneSettings):
     """The settings of a search. A `TrainRequest` has the others."""
 
     def document(self, metric: str, words: Sequence[str] | None) -> dict[str, Any]:
-        """As the nodes are told. `words`: options that all trials of the built-in job have; None: for a function."""
+        """Return the search for the nodes. `words`: options of all trials of the built-in job; `None`: a function."""
         trials = trials_of(self.params, self.trials)
         return {
             "params": {param.name: param.document() for param in self.params},
@@ -53,7 +53,7 @@ class Tuned:
 
     result: Result
     words: tuple[str, ...] | None
-    """Options that all trials of the built-in job had. None: it was a function."""
+    """Options that all trials of the built-in job had. `None`: it was a function."""
     search: Search
     interrupted: bool
 

@@ -1,1 +1,1 @@
-"""One run: its request, preparation, launch, logs, end and results."""
+"""A run: its request, preparation, launch, logs, end and results."""

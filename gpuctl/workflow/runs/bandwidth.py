@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Line = Mapping[str, Any]
 
 SHOWN = ("scope", "rank", "world_size", "backend", "device", "bytes", "seconds", "bus_gb_s")
-"""What is needed of a line; one that a node has cut short tells nothing."""
+"""Keys that a line needs. A line without them was cut short by its node."""
 LIMIT_S = 90.0
 """The job ends itself 30 s after torch was loaded, which alone can take that long on a fresh disk."""
 
@@ -46,9 +46,9 @@ def measure(
     nodes: "Mapping[str, Node]",
     facts: "Mapping[str, Facts]",
 ) -> tuple[list[Line] | None, list[dict[str, Any]]]:
-    """The job's lines (`None`: it failed), and what to tell of them; by rank, the nodes that passed the preflight.
+    """Measure on the nodes, by rank, that passed the preflight; return the job's lines and rows about them.
 
-    Raises KeyboardInterrupt where a person ended it.
+    The lines are `None` if the job failed. Raises KeyboardInterrupt if the user ended it.
     """
     from remote.errors import RemoteError
     from remote.fanout import fan_out, values
@@ -91,10 +91,7 @@ def _run(
     cluster: ClusterFolder,
     launches: Mapping[str, dict[str, Any]],
 ) -> Result:
-    """See the job through, or stop it after the limit, and return its result.
-
-    Raises KeyboardInterrupt where a person ended it.
-    """
+    """Wait for the job, or stop it after the limit; return its result. Raises KeyboardInterrupt on Ctrl-C."""
     from remote.runs.monitor import RunMonitor
 
     machines = {name: node.machine for name, node in nodes.items()}
@@ -122,7 +119,7 @@ def _run(
 
 
 def rows_of(lines: Sequence[Line], run: Run) -> list[dict[str, Any]]:
-    """What to tell of a measurement: the largest size of each scope; a node below the floor of its GPUs."""
+    """Return the rows of a measurement: the largest size of each scope, and nodes below the floor of their GPUs."""
     rows = []
     for line in _largest(lines):
         node = next(
@@ -149,7 +146,7 @@ def rows_of(lines: Sequence[Line], run: Run) -> list[dict[str, Any]]:
 
 
 def _largest(lines: Sequence[Line]) -> list[Line]:
-    """Of each scope and each rank that measured it, the line of the most bytes."""
+    """Return the line of the most bytes for each scope and each rank that measured it."""
     largest: dict[tuple[str, int], Line] = {}
     for line in sorted(lines, key=lambda line: line["bytes"]):
         largest[line["scope"], line["rank"]] = line
@@ -157,7 +154,7 @@ def _largest(lines: Sequence[Line]) -> list[Line]:
 
 
 def floor_of(line: Line, *, alone: bool) -> float | None:
-    """GB/s that a healthy node has at least; `None` where none is known for it. `alone`: measured within one node."""
+    """Return the GB/s that a healthy node reaches. `None`: no known floor. `alone`: measured within a node."""
     device = str(line["device"])
     if not alone or line["world_size"] != FLOOR_RANKS or line["bytes"] < FLOOR_BYTES:
         return None

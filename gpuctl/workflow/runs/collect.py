@@ -1,4 +1,4 @@
-"""What came of a run: concluded by the command that watched it, or by any later one that asks."""
+"""The result of a run: made by the command that watched it, or by any later one that asks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from gpuctl.run_results.outputs import files_of, outputs_of, with_local_paths_on
 from gpuctl.run_results.result import summarise
 from gpuctl.run_results.search import with_search
 from gpuctl.run_results.utilisation import use_of_run
-from gpuctl.workflow.runs.hangs.watch import HangWatch, ask, kept
+from gpuctl.workflow.runs.hangs.watch import HangWatch, ask, last_hang
 from inventories.clocks import passed_s
 from inventories.disk.store import RunFolder, Store
 from inventories.machine import Machine
@@ -35,11 +35,11 @@ def conclude(
     launched: float | None = None,
     began: float | None = None,
 ) -> Result:
-    """The result from what has arrived, kept as `result.json`.
+    """Build the result from the files that have arrived, and save it as `result.json`.
 
-    `launched` and `began` are the times of the launch and of the command's begin, as `passed_s`; for a
-    run that another command launched they are `None`, and the nodes' own times are used. A node that was lost
-    counts as a failure for the command that launched the run; for a later one it is just not known yet.
+    `launched` and `began` are the times of the launch and of the command's start, as `passed_s`; for a run that
+    another command launched they are `None`, and the nodes' own times are used. A lost node counts as a failure for
+    the command that launched the run; for a later one its end is just not known yet.
     """
     from remote.runs.run_files import merge_artifacts, read_node_records
 
@@ -66,7 +66,7 @@ def conclude(
     if launched is None:
         result = failed_as_before(folder.load_result(), result)
     elif watch.interrupts > 1 and not over:
-        # It was told to stop, and nobody waited: how its ranks end now is no failure of theirs.
+        # The run got a stop signal, and the command did not wait: its ranks' ends are no failure.
         result = replace(result, status="running", exit_code=None, first_error=None, reason=None)
     if over or launched is not None:
         folder.save_result(result)
@@ -74,35 +74,37 @@ def conclude(
 
 
 def failed_as_before(before: Result | None, now: Result) -> Result:
-    """The result now, but a run that failed stays failed, for the cause that was told.
+    """Return the new result; but a run that failed stays failed, with its first cause.
 
-    Another one counts only where the node that was lost is back, and tells it; that it was removed since does not.
+    Another cause counts only if the lost node is back and reports it, not if the machine was removed since.
     """
     if before is None or before.status != "failed" or now.status == "succeeded":
         return now
-    told, error = before.first_error, now.first_error
-    if now.status == "failed" and (told is None or (error is not None and _tells(error, told.node))):
+    first, error = before.first_error, now.first_error
+    if now.status == "failed" and (
+        first is None or (error is not None and _reports_itself(error, first.node))
+    ):
         return now
     return replace(
         now,
         status="failed",
         exit_code=before.exit_code,
-        first_error=told,
+        first_error=first,
         reason=before.reason,
         ended_at=before.ended_at,
         seconds=before.seconds,
     )
 
 
-def _tells(error: FirstError, node: str | None) -> bool:
-    """Whether a node itself tells an error."""
+def _reports_itself(error: FirstError, node: str | None) -> bool:
+    """Return whether the node itself reported the error."""
     return error.node == node and error.reason is not Reason.MACHINE_REMOVED
 
 
 def _result(
     run: Run, folder: RunFolder, seconds: Seconds, ended_at: datetime | None, records: Sequence[NodeRecord]
 ) -> Result:
-    """The result of what is in the run's folder."""
+    """Return the result of the files in the run's folder."""
     from remote.runs.outputs import gather_parts, read_outputs
     from remote.runs.run_files import read_metrics, read_rank_records, read_usage, tail
 
@@ -121,7 +123,7 @@ def _result(
         folder.path,
         use_of_run(run, read_usage(folder, run)),
     )
-    hang = None if result.status == "succeeded" else kept(folder, running=result.status == "running")
+    hang = None if result.status == "succeeded" else last_hang(folder, running=result.status == "running")
     hung = hang if hang is not None and hang.verdict == "hung" else None
     return replace(
         with_search(_of_hang(result, hung)),
@@ -138,7 +140,7 @@ def _result(
 
 
 def _of_hang(result: Result, hang: Hang | None) -> Result:
-    """The result of a run that was stopped because a rank had raised an exception and did not end: it failed."""
+    """Return a stopped run's result as failed if a rank had raised an exception without ending."""
     raised = next((rank for rank in hang.culprits if rank.raised), None) if hang is not None else None
     if raised is None or result.status != "stopped" or result.first_error is not None:
         return result
@@ -163,12 +165,12 @@ def checkpoints_left(run: Run, folder: RunFolder) -> dict[str, Checkpoints]:
 
     if mirrored_path(folder).exists():
         return {}
-    found = in_folder(folder.checkpoints_path, run)
-    return {} if found is None or found.lacks else {run.nodes[0].name: found}
+    checkpoints = in_folder(folder.checkpoints_path, run)
+    return {} if checkpoints is None or checkpoints.lacks else {run.nodes[0].name: checkpoints}
 
 
 def _ended_at(run: Run, records: Iterable[NodeRecord]) -> datetime:
-    """When the last node ended, in this computer's time; now, where no node could say."""
+    """Return when the last node ended, in this computer's time; now, if no node reports its end."""
     offsets = {part.name: part.clock_offset_s for part in run.nodes}
     ends = [record.ended_at - offsets[record.node] for record in records if record.ended_at is not None]
     return datetime.fromtimestamp(max(ends), UTC) if ends else datetime.now(UTC)
@@ -179,7 +181,7 @@ def _round(seconds: float | None) -> float | None:
 
 
 def final_result(folder: RunFolder) -> Result | None:
-    """The result once every node has said how the run ended, and all of it is here; else `None`."""
+    """Return the result once every node has reported the end, and all files are here; else `None`."""
     result = folder.load_result()
     if result is None or not _is_over(folder):
         return None
@@ -196,10 +198,9 @@ def _is_over(folder: RunFolder) -> bool:
 def attach(
     store: Store, folder: RunFolder, observer: "Observer", *, wait: bool, left: "Event | None" = None
 ) -> Result:
-    """The result of a run, however far it is: from disk where it is over, else brought from its nodes.
+    """Return the result of a run in any state: from disk if it is over, else from its nodes.
 
-    With `wait`, follows it to its end, or until `left` is set. Nothing is ever stopped, and an interrupt leaves
-    the run alone.
+    With `wait`, follows the run to its end, or until `left` is set. Never stops a run, not even on an interrupt.
     """
     from remote.runs.monitor import RunMonitor
     from remote.runs.run_files import read_node_records, save_node_record
@@ -209,17 +210,17 @@ def attach(
         return known
     run = folder.load_run()
     machines = machines_of(store, run)
-    said = {record.node for record in read_node_records(folder, run.nodes)}
-    unknown = tuple(part for part in run.nodes if part.name not in said)
+    ended = {record.node for record in read_node_records(folder, run.nodes)}
+    unknown = tuple(part for part in run.nodes if part.name not in ended)
     for part in unknown:
         if part.name not in machines:
-            gone = Ended(reason=Reason.MACHINE_REMOVED)
-            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=gone))
-    there = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
+            removed = Ended(reason=Reason.MACHINE_REMOVED)
+            save_node_record(folder, NodeRecord(node=part.name, launcher=run.mode, ended=removed))
+    remaining = replace(run, nodes=tuple(part for part in unknown if part.name in machines))
     cluster = store.cluster(run.cluster)
     hangs = HangWatch(folder, observer, partial(ask, run, machines, cluster))
     on_hang = hangs.reported if wait else lambda *_: None
-    watch = RunMonitor(there, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
+    watch = RunMonitor(remaining, folder, machines, cluster, observer, gang=False, on_hang=on_hang)
     try:
         watch.go(wait=wait, left=left)
     finally:
@@ -228,7 +229,7 @@ def attach(
 
 
 def machines_of(store: Store, run: Run) -> Mapping[str, Machine]:
-    """The run's machines that the cluster still has, by name. Another host key or pod means another machine."""
+    """Return the run's machines that the cluster still has, by name. Another host key or pod is another machine."""
     cluster = store.cluster(run.cluster)
     if not cluster.exists():
         return {}

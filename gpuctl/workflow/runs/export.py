@@ -23,11 +23,11 @@ FORMATS = (".safetensors", ".pt")
 
 
 def export(app: App, named: str | None, target: Path) -> ExportedModel:
-    """Write the weights of a run of the built-in job to a file, and return what was written.
+    """Write the weights of a run of the built-in job to a file; return the file's facts.
 
-    The checkpoint is looked for on the run's nodes, unless it came back with the run's end. Raises Usage for another
-    kind of file or run, NotFound where there is no checkpoint, Failed where newer ones may be on a node that does not
-    answer, or the file can't be written.
+    The checkpoint comes from the run's nodes, unless the run's end brought it here. Raises Usage for another kind of
+    file or run, NotFound without a checkpoint, Failed if newer ones may be on a node that does not answer, or the
+    file can't be written.
     """
     if target.suffix not in FORMATS:
         raise Usage(
@@ -51,33 +51,33 @@ def _checkpoints(app: App, folder: RunFolder, run: Run) -> Iterator[Path]:
     from remote.files.checkpoints import in_folder, lacks_parts
     from remote.runs.run_files import mirrored_path
 
-    here = in_folder(folder.checkpoints_path, run)
-    if here is not None and not here.lacks and not mirrored_path(folder).exists():
+    local = in_folder(folder.checkpoints_path, run)
+    if local is not None and not local.lacks and not mirrored_path(folder).exists():
         yield folder.checkpoints_path
         return
     cluster = app.store.cluster(run.cluster)
-    point = ResumePoint(run=run, source=run, found=here)
+    point = ResumePoint(run=run, source=run, checkpoints=local)
     if cluster.exists():
         with open_view(app.output, logs=False) as view:
             view.phase("collect", f"asking the nodes of run {run.run} for its checkpoints")
-            asked = survey_checkpoints(app.store, cluster, [run])
-        if (missed := asked.unknown()) is not None:
+            survey = survey_checkpoints(app.store, cluster, [run])
+        if (missed := survey.unknown()) is not None:
             _, node, error = missed
             raise Failed(
                 f"Run {run.run} may have left its newest checkpoint on {node}, which does not answer: {error} Try "
                 "again when it does."
             )
-        for _, missing in asked.torn():
+        for _, missing in survey.torn():
             raise Failed(lacks_parts(run, missing))
-        if (picked := asked.pick()) is not None:
-            point = ResumePoint(run=run, source=run, found=picked[1], locations=picked[2])
-    if point.found is None or (point.found.lacks and not point.locations):
+        if (picked := survey.pick()) is not None:
+            point = ResumePoint(run=run, source=run, checkpoints=picked[1], locations=picked[2])
+    if point.checkpoints is None or (point.checkpoints.lacks and not point.locations):
         raise NotFound(
             f"No checkpoint of run {run.run} is in reach: none came back with it, and no machine of the cluster "
             f"{run.cluster} has any. The model that a finished run wrote is in {folder.artifacts_path}."
         )
-    with brought_here(folder, point, bring=bool(point.locations)) as found:
-        yield found
+    with brought_here(folder, point, bring=bool(point.locations)) as checkpoints:
+        yield checkpoints
 
 
 def _written(run: Run, checkpoints: Path, target: Path) -> ExportedModel:
@@ -92,9 +92,9 @@ def _written(run: Run, checkpoints: Path, target: Path) -> ExportedModel:
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise Failed(
-            said[-1] if said else f"The weights could not be written: exit status {done.returncode}."
+            lines[-1] if lines else f"The weights could not be written: exit status {done.returncode}."
         )
     try:
         document = answer_in(done.stdout, dict)

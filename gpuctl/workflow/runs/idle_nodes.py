@@ -42,9 +42,9 @@ def connected_idle(
         )
         nodes, states = first, _occupancies(first) if min_count < len(candidates) else {}
         if any(state.runs or state.depends_on_others for state in states.values()):
-            others = connections.enter_context(connected(folder, candidates[count:], at_least=0, say=say))
-            nodes = {**first, **others}
-            busy = _busy(store, {**states, **_occupancies(others)})
+            reserve = connections.enter_context(connected(folder, candidates[count:], at_least=0, say=say))
+            nodes = {**first, **reserve}
+            busy = _busy(store, {**states, **_occupancies(reserve)})
             idle = [
                 machine.name for machine in candidates if machine.name in nodes and machine.name not in busy
             ]

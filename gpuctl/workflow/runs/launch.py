@@ -124,9 +124,9 @@ def plan_run(
     uneven_files: str = "",
     commit: Commit | None = None,
 ) -> Run:
-    """Return the run's record: which ranks on which node, and where they meet. `root`: the folder that is sent.
+    """Return the run's record: the ranks on each node, and their meeting point. `root`: the folder to send.
 
-    A script that drives Ray is one process on the first node; what it starts on the others is its own affair.
+    A script that drives Ray is one process on the first node; it starts the others itself.
     """
     parts: list[RunNode] = []
     first_rank = 0
@@ -151,7 +151,7 @@ def plan_run(
             )
         )
         first_rank += nproc
-    port = facts[machines[0].name].free_port or 0  # the preflight refuses a node that has none
+    port = facts[machines[0].name].free_port or 0  # the preflight refuses a node without a free port
     return Run(
         run=run_id,
         cluster=inventory.cluster,
@@ -179,7 +179,7 @@ def _shape(inventory: Inventory, machines: Sequence[Machine]) -> str | None:
 
 
 def _price(inventory: Inventory, machines: int) -> float | None:
-    """USD an hour of the machines that take part: their share of the cluster's price."""
+    """Return the price of the machines of the run, USD an hour: their share of the cluster's price."""
     if inventory.hourly_usd is None:
         return None
     return inventory.hourly_usd * machines / len(inventory.machines)

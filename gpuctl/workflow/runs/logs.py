@@ -1,4 +1,4 @@
-"""`logs`: what the ranks wrote, brought up to date from the nodes."""
+"""`logs`: the output of the ranks, brought up to date from the nodes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ Emit: TypeAlias = Callable[[LogLine], None]
 
 
 def ranks_of(run: Run, rank: int | None) -> Collection[int]:
-    """This rank of a run; with `None` all. Raises Usage where there is no such rank."""
+    """Return the rank of a run as a sequence; for `None` all ranks. Raises Usage for an unknown rank."""
     if rank is None:
         return range(run.world_size)
     if not 0 <= rank < run.world_size:
@@ -30,7 +30,7 @@ def ranks_of(run: Run, rank: int | None) -> Collection[int]:
 
 
 def text_of(folder: RunFolder, rank: int) -> str:
-    """A rank's log as far as it is here."""
+    """Return a rank's log as far as it is here."""
     path = folder.path / RANK_LOG.format(rank)
     return path.read_text(errors="replace") if path.exists() else ""
 
@@ -44,7 +44,7 @@ def read_logs(
     ranks: Collection[int],
     left: Event | None = None,
 ) -> Result:
-    """Give the lines of these ranks, as far as there are any; the run's result.
+    """Pass the lines of these ranks to the observer, and return the run's result.
 
     `follow`: until the run is over, or `left` is set.
     """
@@ -62,13 +62,13 @@ class _Begun:
     """Of its first byte."""
 
     def now(self) -> bytes:
-        """The line as far as it is here, with its end if that has arrived."""
+        """Return the line as far as it is here, with its end if that has arrived."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.readline()
 
     def whole(self, rest: str) -> str:
-        """The line whose rest has just been told; from the file, as a character of it may have come in two parts."""
+        """Return the whole line from the file, because a character of it may have come in two parts."""
         text = self.now()
         redrawn = b"\r" in text and not text.endswith(b"\n")
         return rest if redrawn else text.decode(errors="replace")
@@ -116,7 +116,7 @@ class Reader:
             self.log(rank, "", begun.now().decode(errors="replace"))
 
     def log(self, rank: int | None, node: str, line: str) -> None:  # noqa: ARG002 - an observer's method
-        """One line of a rank's log; the launcher's own lines are left out."""
+        """Take a line of a rank's log; skip the launcher's own lines."""
         if rank is None or rank not in self._ranks:
             return
         if begun := self._begun.pop(rank, None):
@@ -125,12 +125,12 @@ class Reader:
             self._emit(LogLine(rank=rank, text=line.removesuffix("\n")))
 
     def node(self, name: str, text: str) -> None:
-        """What a node is doing."""
+        """Ignore a node's state."""
         self._output.detail(f"{name}: {text}")
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
-        """Metrics are not logs."""
+        """Ignore metrics."""
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Print a note."""
         self._output.say(text)

@@ -40,11 +40,13 @@ def place(
     computer, file by file. Where they are not placed as a whole on each it raises, and where the run is not launched,
     whatever the reason, `take_back` is to follow.
     """
-    if point.source is None or point.found is None:
+    if point.source is None or point.checkpoints is None:
         return None
     _place(view, store.run(point.source.run), nodes, point, run)
-    placed = replace(point.found, lacks=())
-    return BeganWith(run=point.source.run, nodes={part.name: placed for part in receivers(run, point.found)})
+    placed = replace(point.checkpoints, lacks=())
+    return BeganWith(
+        run=point.source.run, nodes={part.name: placed for part in receivers(run, point.checkpoints)}
+    )
 
 
 def take_back(
@@ -55,7 +57,7 @@ def take_back(
     from remote.files import checkpoints
     from remote.sessions.connect import connect
 
-    targets = {part.name: part for part in receivers(run, point.found)}
+    targets = {part.name: part for part in receivers(run, point.checkpoints)}
 
     def discard(part: RunNode) -> None:
         # The connection at hand may have been left in the middle of a packet.
@@ -82,7 +84,7 @@ def _place(
 
     source = point.source
     assert source is not None
-    targets = {part.name: part for part in receivers(run, point.found)}
+    targets = {part.name: part for part in receivers(run, point.checkpoints)}
     lacking = [name for name in targets if not has_them(point, run, name)]
     over = Event()
 
@@ -120,9 +122,11 @@ def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Itera
         return
     assert point.source is not None
     passing = new_incoming(folder)
-    machines = point.locations if point.found is not None and point.found.lacks else point.locations[:1]
+    machines = (
+        point.locations if point.checkpoints is not None and point.checkpoints.lacks else point.locations[:1]
+    )
     try:
-        told = point.found
+        told = point.checkpoints
         # Of what the node told just now; a file may have been replaced since.
         most = None if told is None else 2 * told.bytes + SLACK_BYTES
         with contextlib.ExitStack() as stack:
@@ -131,8 +135,8 @@ def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Itera
                 for there in machines
             ]
             checkpoints.bring_together(others, point.source, FileReceiver(passing, max_bytes=most))
-        if point.found is not None:
-            checkpoints.keep_times(passing, point.found)
+        if point.checkpoints is not None:
+            checkpoints.keep_times(passing, point.checkpoints)
         yield passing
     finally:
         shutil.rmtree(passing, ignore_errors=True)

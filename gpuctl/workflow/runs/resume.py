@@ -84,7 +84,7 @@ def _named(app: App, run: Run) -> ResumePoint:
         raise Failed(older(source, newer, node, error))
     _note_torn(app, survey)
     return ResumePoint(
-        run=run, source=source, found=found, locations=locations, unknown=newer, unknown_node=node
+        run=run, source=source, checkpoints=found, locations=locations, unknown=newer, unknown_node=node
     )
 
 
@@ -118,7 +118,7 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     for run in candidates.runs[: candidates.runs.index(source)]:
         if run not in survey.runs:
             app.output.say(f"run {run.run} is skipped: it wrote no checkpoint")
-    return ResumePoint(run=source, source=source, found=found, locations=locations)
+    return ResumePoint(run=source, source=source, checkpoints=found, locations=locations)
 
 
 def _note_torn(app: App, survey: CheckpointSurvey) -> None:
@@ -176,7 +176,7 @@ def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> R
     if picked is None:
         return left
     source, found, locations = picked
-    return replace(left, source=source, found=found, locations=locations)
+    return replace(left, source=source, checkpoints=found, locations=locations)
 
 
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:

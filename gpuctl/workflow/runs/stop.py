@@ -28,9 +28,7 @@ def _only_active(app: App) -> RunFolder:
     latest = newest(app)
     if not active_beside(app, latest):
         return latest
-    active = [
-        run.folder for run in open_runs(app, app.options.cluster) if run.going_on or run.id == latest.id
-    ]
+    active = [run.folder for run in open_runs(app, app.options.cluster) if run.active or run.id == latest.id]
     if len(active) > 1:
         raise Usage(
             f"Several runs may be active: {', '.join(folder.id for folder in active)}. No run was stopped. Name the "

@@ -1,4 +1,4 @@
-"""Runs that are not known to be over: asked of their nodes, and brought here where they have ended meanwhile."""
+"""Unfinished runs: their nodes are asked, and the results of ended ones downloaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,71 +18,71 @@ ASK_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRun:
-    """A run that may be at work."""
+    """A run that may be active."""
 
     folder: RunFolder
-    going_on: bool
-    """Whether a node says so."""
-    unheard: tuple[str, ...] = ()
-    """Its nodes that have not said how it ended there, where none says that it goes on."""
+    active: bool
+    """True: a node reports the run as active."""
+    silent: tuple[str, ...] = ()
+    """Its nodes that have not reported the end there, if no node reports it as active."""
 
     @property
     def id(self) -> str:
-        """The run's."""
+        """Return the run's id."""
         return self.folder.id
 
 
-def how_it_stands(run: OpenRun) -> str:
-    """A sentence."""
-    if run.going_on:
+def state_sentence(run: OpenRun) -> str:
+    """Return a sentence on the run's state."""
+    if run.active:
         return f"The run {run.id} is active."
-    return f"The run {run.id} may still be active{' on ' * bool(run.unheard)}{', '.join(run.unheard)}."
+    return f"The run {run.id} may still be active{' on ' * bool(run.silent)}{', '.join(run.silent)}."
 
 
 def open_runs(app: "App", cluster: str | None) -> list[OpenRun]:
-    """The runs of a cluster, or of all, that are not over, oldest first.
+    """Return the unfinished runs of a cluster, or of all, oldest first.
 
-    Where nothing is known of a run's end its nodes are asked, and if it has ended, its results are brought here.
-    A run whose record can't be read is told, and left out. One that lost a node is not asked about again.
+    The nodes of a run without a result are asked, and the results of an ended run are downloaded. A run with an
+    unreadable record is reported, and left out. A run that lost a node is not asked about again.
     """
-    found = []
+    runs = []
     for folder in app.store.runs(cluster):
         try:
-            one = None if final_result(folder) is not None else _look(app, folder)
+            run = None if final_result(folder) is not None else _state_of(app, folder)
         except InventoryError as error:
             app.output.say(f"note: whether run {folder.id} goes on is not known: {error}")
             continue
-        if one is not None:
-            found.append(one)
-    return found
+        if run is not None:
+            runs.append(run)
+    return runs
 
 
-def _look(app: "App", folder: RunFolder) -> OpenRun | None:
-    """How a run without a final result is getting on; `None` where it has ended, and all of it is here now."""
+def _state_of(app: "App", folder: RunFolder) -> OpenRun | None:
+    """Return the state of a run without a final result. `None`: it has ended, and its results are here now."""
     from remote.errors import RemoteError
     from remote.runs.run_files import read_node_records
 
     run, result = folder.load_run(), folder.load_result()
-    said = {record.node for record in read_node_records(folder, run.nodes)}
-    there = machines_of(app.store, run)
+    ended = {record.node for record in read_node_records(folder, run.nodes)}
+    machines = machines_of(app.store, run)
     # A pod that is gone, or has another in its place, runs nothing.
-    unheard = tuple(
+    silent = tuple(
         part.name
         for part in run.nodes
-        if part.name not in said and (part.machine_id is None or part.name in there)
+        if part.name not in ended and (part.machine_id is None or part.name in machines)
     )
     if result is not None and result.status != "running":
-        return OpenRun(folder=folder, going_on=False, unheard=unheard) if unheard else None
+        return OpenRun(folder=folder, active=False, silent=silent) if silent else None
     app.output.detail(f"asking the nodes of run {run.run}")
-    going_on, unheard = _ask(app, run, unheard)
-    if going_on or unheard:
-        return OpenRun(folder=folder, going_on=going_on, unheard=unheard)
+    active, silent = _ask(app, run, silent)
+    if active or silent:
+        return OpenRun(folder=folder, active=active, silent=silent)
     try:
         attach(app.store, folder, _Notes(app, run.run), wait=False)
     except (RemoteError, OSError) as error:
         app.output.say(f"run {run.run} has ended, and could not be brought here: {error}")
     if (final := final_result(folder)) is None:
-        return OpenRun(folder=folder, going_on=False, unheard=unheard)
+        return OpenRun(folder=folder, active=False, silent=silent)
     app.output.say(f"run {run.run} has ended: {final.status}")
     return None
 
@@ -109,9 +109,9 @@ class _Notes:
 
 
 def _ask(app: "App", run: "Run", names: Sequence[str]) -> tuple[bool, tuple[str, ...]]:
-    """Whether one of the nodes says that the run goes on; if none does, those that don't say that it has ended.
+    """Return whether a node reports the run as active; if no node does, the nodes that do not report its end.
 
-    These could not be asked, or know nothing of the run: it is just being launched.
+    Such a node did not answer, or does not know the run because its launch is in progress.
     """
     from remote.fanout import fan_out
     from remote.runs.node_state import is_running

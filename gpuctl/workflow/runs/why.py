@@ -1,4 +1,4 @@
-"""`why`: what the ranks of a run are doing, asked of its nodes and compared."""
+"""`why`: compare the activity of a run's ranks, asked of its nodes."""
 
 from dataclasses import replace
 
@@ -6,18 +6,18 @@ from gpuctl.app import App
 from gpuctl.tables.view import open_view
 from gpuctl.workflow.runs.collect import final_result, machines_of
 from gpuctl.workflow.runs.hangs.ray_requests import sentence_on, unserved_request
-from gpuctl.workflow.runs.hangs.watch import ask, keep, kept
+from gpuctl.workflow.runs.hangs.watch import ask, last_hang, save_hang
 from gpuctl.workflow.runs.runs import latest
 from inventories.runs.hang import Hang
 from inventories.runs.run import Result
 
 
 def why(app: App, named: str | None) -> Hang:
-    """Return why a run makes no progress; of one that is over, what was found out while it was going on."""
+    """Return why a run makes no progress; for a finished run, the hang found while it was active."""
     folder = latest(app, named)
     over = final_result(folder)
     if over is not None:
-        return kept(folder) or _of_the_past(over)
+        return last_hang(folder) or _of_the_past(over)
     from remote.launchers import drives_itself
     from remote.runs.run_files import tail
 
@@ -29,7 +29,7 @@ def why(app: App, named: str | None) -> Hang:
         driver = hang.ranks[0]
         if request := unserved_request(tail(folder, driver.rank)):
             hang = replace(hang, verdict="hung", sentence=f"{sentence_on(request, driver.node, driver.at)}.")
-    keep(folder, hang)
+    save_hang(folder, hang)
     return hang
 
 

@@ -28,7 +28,7 @@ from gpuctl.workflow.clusters.clean.what_to_clean import (
 )
 from gpuctl.workflow.machines.connect import load_inventory
 from gpuctl.workflow.machines.host_firewalls import owner_of
-from gpuctl.workflow.runs.unfinished_runs import ASK_TIMEOUT_S, how_it_stands, open_runs
+from gpuctl.workflow.runs.unfinished_runs import ASK_TIMEOUT_S, open_runs, state_sentence
 from inventories.disk.store import ClusterFolder, Store
 from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
@@ -150,10 +150,10 @@ def _clusters(app: App, name: str | None) -> list[ClusterFolder]:
 def refuse_active_runs(app: App, cluster: str | None) -> None:
     """Raise Usage if a run is active."""
     for run in open_runs(app, cluster):
-        if run.going_on:
+        if run.active:
             busy = run.folder.load_run().cluster
             raise Usage(
-                f"{how_it_stands(run).removesuffix('.')} on the cluster {busy}, of which nothing is removed: wait "
+                f"{state_sentence(run).removesuffix('.')} on the cluster {busy}, of which nothing is removed: wait "
                 f"for its end or end it with `gpuctl stop {run.id}`, or clean another cluster with --cluster NAME, "
                 "or this computer alone with --here."
             )

@@ -1,6 +1,6 @@
-"""Compares what the ranks of a run are doing: who has not entered which collective, and who waits in it. Pure.
+"""Compare the ranks of a run: find the ranks that a collective lacks, and the ranks that wait in it. Pure.
 
-The finding is data; `gpuctl.workflow.runs.hangs.sentences` says it.
+The finding is data; `gpuctl.workflow.runs.hangs.sentences` puts it into words.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from gpuctl.workflow.runs.hangs.lateness import Late, latest
 from gpuctl.workflow.runs.hangs.rank import TIMES_BUSY, Rank
 from remote.runs.rank_activity import Collective
 
-LEAST_HUNG_S = 10.0
+MIN_HUNG_S = 10.0
 """Who has waited for less may just have come earlier."""
-LEAST_SLOW_S = 1.0
+MIN_SLOW_S = 1.0
 TIMES_HUNG, TIMES_SLOW = 20, 4
 """As many times the usual interval between two collectives."""
 SHARE_WAITED = 0.5
@@ -28,10 +28,10 @@ SHARE_WAITED = 0.5
 
 
 class Kind(StrEnum):
-    """What is the matter."""
+    """The state of a run, by its ranks."""
 
     STOPPED = "stopped"
-    GONE = "gone"
+    EXITED = "exited"
     DEAD_WORKER = "dead worker"
     NEVER_ENTERED = "never entered"
     DIFFERENT = "different"
@@ -44,17 +44,17 @@ class Kind(StrEnum):
     IDLE = "idle"
     """No rank works, and none is known to wait: gloo's sends and receives are in no record."""
     DRIVER = "driver"
-    """It is a driver of Ray's: what the workers do that it has Ray start is not known."""
+    """A driver of Ray's, whose workers are not known because Ray starts them."""
     UNKNOWN = "unknown"
 
 
 PASSING = (Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
-"""What is so for a moment in every run that is well."""
+"""States that every healthy run passes through for a moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What the comparison has found."""
+    """The result of a comparison."""
 
     kind: Kind
     ranks: tuple[Rank, ...]
@@ -70,17 +70,17 @@ class Finding:
     usual_s: float | None = None
     """The usual time between two collectives. `None`: not known."""
     late: Late | None = None
-    """The rank that comes last to most collectives of a run that goes on."""
+    """The rank that comes last to most collectives of a running run."""
 
     @property
     def waits_long(self) -> bool:
-        """Whether that is longer than its past allows."""
-        return (self.since_s or 0.0) >= max(LEAST_HUNG_S, TIMES_HUNG * (self.usual_s or 0.0))
+        """Return whether the wait is longer than the run's past allows."""
+        return (self.since_s or 0.0) >= max(MIN_HUNG_S, TIMES_HUNG * (self.usual_s or 0.0))
 
     @property
     def waits_longer(self) -> bool:
-        """Whether it is longer than usual."""
-        return (self.since_s or 0.0) >= max(LEAST_SLOW_S, TIMES_SLOW * (self.usual_s or 0.0))
+        """Return whether the wait is longer than usual."""
+        return (self.since_s or 0.0) >= max(MIN_SLOW_S, TIMES_SLOW * (self.usual_s or 0.0))
 
 
 def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
@@ -95,24 +95,26 @@ def blocks(finding: Finding, silent_s: float, allowed_s: float) -> bool:
     waited_s = allowed_s if finding.since_s is None else finding.since_s
     if finding.kind is not Kind.STOPPED and waited_s < SHARE_WAITED * allowed_s:
         return False
-    written = [rank.told.wrote_s for rank in finding.ranks if rank.told and rank.told.wrote_s is not None]
+    written = [
+        rank.activity.wrote_s for rank in finding.ranks if rank.activity and rank.activity.wrote_s is not None
+    ]
     silent_s = min([silent_s, *written])
     alone = finding.kind in (Kind.NEVER_ENTERED, Kind.POINT_TO_POINT, Kind.BY_STACKS) and finding.culprits
     works = alone and all(rank.works for rank in finding.culprits)
     return silent_s >= allowed_s * (TIMES_BUSY if works or finding.kind is Kind.IDLE else 1)
 
 
-def in_vain(finding: Finding) -> bool:
-    """Return whether all ranks that are waited for are known to do nothing, or are gone: also a start hangs then.
+def culprits_idle(finding: Finding) -> bool:
+    """Return whether all ranks that are waited for do nothing or have ended: then even a start hangs.
 
     Before its first step a script may load data or compile in one rank for any time, while the others wait.
     """
-    others = finding.culprits or [rank for rank in finding.ranks if rank not in finding.waiting]
-    return all(rank.idle or rank.gone or rank.stopped for rank in others)
+    awaited = finding.culprits or [rank for rank in finding.ranks if rank not in finding.waiting]
+    return all(rank.idle or rank.exited or rank.stopped for rank in awaited)
 
 
 def compare(ranks: Sequence[Rank]) -> Finding:
-    """Find who waits for whom, and in a run that goes on who comes last as a rule."""
+    """Find the waiting ranks and the ranks they wait for; in a running run also the rank that usually comes last."""
     finding = _who_waits(ranks)
     if finding.kind is Kind.WORKS or (finding.kind in PASSING and not finding.waits_long):
         return replace(finding, late=latest(ranks))
@@ -128,12 +130,12 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
         shared |= {"since_s": stuck.since_s, "usual_s": stuck.usual_s}
     for kind, culprits in (
         (Kind.STOPPED, tuple(rank for rank in everyone if rank.stopped)),
-        (Kind.GONE, _gone(everyone) if waiting else ()),
+        (Kind.EXITED, _exited(everyone) if waiting else ()),
         (Kind.DEAD_WORKER, tuple(rank for rank in everyone if rank.dead_child is not None)),
     ):
         if culprits:
-            others = tuple(rank for rank in waiting if rank not in culprits)
-            return Finding(kind=kind, culprits=culprits, waiting=others, **shared)
+            remaining = tuple(rank for rank in waiting if rank not in culprits)
+            return Finding(kind=kind, culprits=culprits, waiting=remaining, **shared)
     if stuck is not None:
         return stuck
     if all(rank.begun is False for rank in everyone):
@@ -147,55 +149,57 @@ def _who_waits(ranks: Sequence[Rank]) -> Finding:
 
 
 def _works(ranks: tuple[Rank, ...]) -> Finding:
-    """No rank waits; how long ago the last one entered a collective tells whether the run goes on."""
+    """Return a finding without a waiting rank; the age of the last collective shows whether the run progresses."""
     entered = [(rank, last) for rank in ranks if (last := rank.last()) is not None]
     if not entered:
         return Finding(kind=Kind.WORKS, ranks=ranks)
-    rank, last = min(entered, key=lambda one: _age(*one))
+    rank, last = min(entered, key=lambda pair: _age(*pair))
     usual_s = usual_interval_s([rank], last.group)
     return Finding(kind=Kind.WORKS, ranks=ranks, since_s=_age(rank, last), usual_s=usual_s)
 
 
-def _gone(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-    """The ranks that have ended while others have not."""
-    gone = tuple(rank for rank in ranks if rank.gone)
-    return gone if len(gone) < len(ranks) else ()
+def _exited(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Return the ranks that have ended, if others have not."""
+    exited = tuple(rank for rank in ranks if rank.exited)
+    return exited if len(exited) < len(ranks) else ()
 
 
 def _in_collectives(ranks: tuple[Rank, ...]) -> Finding | None:
-    """Who waits in a collective, by torch's flight recorder; the group in which ranks have waited longest counts."""
+    """Return the finding on collectives, from torch's flight recorder; the group with the longest wait counts."""
     inside = {rank.rank: rank.inside() for rank in ranks}
     groups = {group for entered in inside.values() for group in entered}
     findings = [_in_group(group, ranks, inside) for group in sorted(groups)]
     # A group that somebody has not entered explains one that all are in.
     return max(
-        findings, key=lambda found: (found.kind is not Kind.ALL_INSIDE, found.since_s or 0.0), default=None
+        findings,
+        key=lambda finding: (finding.kind is not Kind.ALL_INSIDE, finding.since_s or 0.0),
+        default=None,
     )
 
 
 def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[str, Collective]]) -> Finding:
     first = min(entered[group].sequence for entered in inside.values() if group in entered)
-    known = [rank for rank in ranks if rank.told is not None]
+    known = [rank for rank in ranks if rank.activity is not None]
     waiting = [
         rank for rank in known if group in inside[rank.rank] and inside[rank.rank][group].sequence == first
     ]
     members = [rank for rank in known if _takes_part(rank, group, ranks)]
     missing = [rank for rank in members if (last := rank.last(group)) is None or last.sequence < first]
-    one = inside[waiting[0].rank][group]
+    entry = inside[waiting[0].rank][group]
     since_s = max(_age(rank, inside[rank.rank][group]) for rank in waiting)
     shared: dict[str, Any] = {
         "ranks": ranks,
         "waiting": tuple(waiting),
-        "collective": one,
+        "collective": entry,
         "since_s": since_s,
         "usual_s": usual_interval_s(waiting, group),
     }
-    silent = tuple(rank for rank in ranks if rank.told is None)
+    silent = tuple(rank for rank in ranks if rank.activity is None)
     kinds = {(inside[rank.rank][group].name, inside[rank.rank][group].sizes) for rank in waiting}
-    if len({name for name, _ in kinds}) > 1 or (len(kinds) > 1 and not missing and one.name in _SAME_SIZES):
+    if len({name for name, _ in kinds}) > 1 or (len(kinds) > 1 and not missing and entry.name in _SAME_SIZES):
         entered = {rank.rank: inside[rank.rank][group] for rank in waiting}
-        few = _few(waiting, lambda rank: (entered[rank.rank].name, entered[rank.rank].sizes))
-        return Finding(kind=Kind.DIFFERENT, culprits=few or tuple(waiting), inside=entered, **shared)
+        minority = _minority(waiting, lambda rank: (entered[rank.rank].name, entered[rank.rank].sizes))
+        return Finding(kind=Kind.DIFFERENT, culprits=minority or tuple(waiting), inside=entered, **shared)
     if missing:
         return Finding(kind=Kind.NEVER_ENTERED, culprits=tuple(missing), **shared)
     if silent and _is_default(group, ranks):
@@ -203,10 +207,10 @@ def _in_group(group: str, ranks: tuple[Rank, ...], inside: Mapping[int, Mapping[
     return Finding(kind=Kind.ALL_INSIDE, **shared)
 
 
-def _few(ranks: Sequence[Rank], does: Callable[[Rank], object]) -> tuple[Rank, ...]:
-    """The ranks that do not do the same as most of these; none where no more than half do the same."""
-    ((most, count),) = Counter(map(does, ranks)).most_common(1)
-    return tuple(rank for rank in ranks if does(rank) != most) if count * 2 > len(ranks) else ()
+def _minority(ranks: Sequence[Rank], does: Callable[[Rank], object]) -> tuple[Rank, ...]:
+    """Return the ranks that differ from the majority. Empty: no more than half do the same."""
+    ((usual, count),) = Counter(map(does, ranks)).most_common(1)
+    return tuple(rank for rank in ranks if does(rank) != usual) if count * 2 > len(ranks) else ()
 
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "_reduce_scatter_base"})
@@ -214,61 +218,61 @@ _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", 
 
 
 def _takes_part(rank: Rank, group: str, ranks: Sequence[Rank]) -> bool:
-    """Whether a rank is of a process group. The default group has all; of another those that were ever in it."""
+    """Return whether a rank belongs to a process group: to the default group, or to one that it was ever in."""
     return rank.last(group) is not None or _is_default(group, ranks)
 
 
 def _is_default(group: str, ranks: Sequence[Rank]) -> bool:
-    """Whether it is the process group of all ranks."""
-    known = (one for rank in ranks if rank.told is not None for one in rank.told.collectives)
-    return group == "0" or any(one.group == group and one.title == "default_pg" for one in known)
+    """Return whether the process group has all ranks."""
+    known = (entry for rank in ranks for entry in rank.collectives)
+    return group == "0" or any(entry.group == group and entry.title == "default_pg" for entry in known)
 
 
 def _age(rank: Rank, entered: Collective) -> float:
-    assert rank.told is not None
-    return max(0.0, rank.told.now - entered.entered_at)
+    assert rank.activity is not None
+    return max(0.0, rank.activity.now - entered.entered_at)
 
 
 def usual_interval_s(ranks: Sequence[Rank], group: str) -> float | None:
-    """Return the 95th percentile of the time between two collectives of a group; `None` where there were too few."""
+    """Return the 95th percentile of the time between two collectives of a group. `None`: too few collectives."""
     gaps: list[float] = []
     for rank in ranks:
-        at = [one.entered_at for one in (rank.told.collectives if rank.told else ()) if one.group == group]
+        at = [entry.entered_at for entry in rank.collectives if entry.group == group]
         gaps += [later - earlier for earlier, later in pairwise(at)]
     return quantiles(gaps, n=20)[-1] if len(gaps) >= 2 else None
 
 
 def _point_to_point(ranks: tuple[Rank, ...]) -> Finding | None:
-    """Who waits in a send or a receive, by torch's flight recorder: NCCL's are in it."""
-    inside = {rank.rank: one for rank in ranks if (one := rank.point_to_point()) is not None}
+    """Return the finding on sends and receives, from torch's flight recorder, which has NCCL's."""
+    inside = {rank.rank: entry for rank in ranks if (entry := rank.point_to_point()) is not None}
     waiting = [rank for rank in ranks if rank.rank in inside]
     if not waiting:
         return None
     first = max(waiting, key=lambda rank: _age(rank, inside[rank.rank]))
-    one = inside[first.rank]
+    entry = inside[first.rank]
     return Finding(
         kind=Kind.POINT_TO_POINT,
         ranks=ranks,
-        culprits=tuple(rank for rank in ranks if rank.told is not None and rank.rank not in inside),
+        culprits=tuple(rank for rank in ranks if rank.activity is not None and rank.rank not in inside),
         waiting=tuple(waiting),
-        collective=one,
+        collective=entry,
         inside=inside,
-        since_s=_age(first, one),
-        usual_s=usual_interval_s(waiting, one.group),
+        since_s=_age(first, entry),
+        usual_s=usual_interval_s(waiting, entry.group),
     )
 
 
 def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:
-    """Who waits in a collective, by the stacks alone: its number is not known, and of its time only the most.
+    """Return the finding on collectives from the stacks alone: without a number, and with an upper limit of the wait.
 
-    That is the time since one of them entered another collective.
+    The limit is the time since a waiting rank entered another collective.
     """
     inside = tuple(rank for rank in ranks if collective(rank.frames))
-    outside = tuple(rank for rank in ranks if rank.told is not None and rank not in inside)
+    outside = tuple(rank for rank in ranks if rank.activity is not None and rank not in inside)
     if not inside:
         return None
-    if not outside and (few := _few(inside, lambda rank: collective(rank.frames))):
-        inside, outside = tuple(rank for rank in inside if rank not in few), few
+    if not outside and (minority := _minority(inside, lambda rank: collective(rank.frames))):
+        inside, outside = tuple(rank for rank in inside if rank not in minority), minority
     entered = [(rank, last) for rank in inside if (last := rank.last()) is not None]
     last_s = min((_age(rank, last) for rank, last in entered), default=None)
     usual = [usual_interval_s([rank], last.group) for rank, last in entered]
@@ -278,5 +282,5 @@ def _by_stacks(ranks: tuple[Rank, ...]) -> Finding | None:
         culprits=outside,
         waiting=inside,
         since_s=last_s,
-        usual_s=max((one for one in usual if one is not None), default=None),
+        usual_s=max((interval_s for interval_s in usual if interval_s is not None), default=None),
     )

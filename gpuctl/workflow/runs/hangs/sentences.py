@@ -1,4 +1,4 @@
-"""What a comparison of the ranks has found, in a sentence, and as the document of `why --json`. Pure."""
+"""Put a comparison of the ranks into a sentence, and into the document of `why --json`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from gpuctl.workflow.runs.hangs.lateness import Late
 from gpuctl.workflow.runs.hangs.rank import BUSY_BYTES_PER_S, Rank
 from inventories.runs.hang import Culprit, Hang, HangVerdict, RankStacks, WaitingRank, alike
 
-SURE = (Kind.STOPPED, Kind.GONE, Kind.DEAD_WORKER, Kind.DIFFERENT)
-"""What does not end by itself, however long it has lasted."""
+SURE = (Kind.STOPPED, Kind.EXITED, Kind.DEAD_WORKER, Kind.DIFFERENT)
+"""States that do not end without help, however long they have lasted."""
 WAITS = (Kind.NOT_ASKED, Kind.NEVER_ENTERED, Kind.ALL_INSIDE, Kind.POINT_TO_POINT)
 _NOW: dict[HangVerdict, str] = {
     "hung": "The run hangs: ",
@@ -82,12 +82,12 @@ def _culprits(finding: Finding) -> tuple[Culprit, ...]:
 
 
 def _whole(finding: Finding, verdict: HangVerdict) -> str:
-    said = clean(sentence_of(finding), 10_000)
-    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{said}."
+    text = clean(sentence_of(finding), 10_000)
+    return f"{'The run starts: ' if finding.kind is Kind.NOT_BEGUN else _NOW[verdict]}{text}."
 
 
-def in_the_past(hang: Hang) -> Hang:
-    """Return what was found of a run that may no longer be so, with when it was; what says so already as it is."""
+def past_tense(hang: Hang) -> Hang:
+    """Return a hang in the past tense, with its time; a hang already in the past tense as it is."""
     now = _NOW[hang.verdict]
     if not hang.sentence.startswith(now):
         return hang
@@ -128,20 +128,20 @@ def _waiting(rank: Rank, finding: Finding) -> WaitingRank:
 
 
 def _stacks(rank: Rank) -> RankStacks:
-    told, last = rank.told, rank.last()
+    activity, last = rank.activity, rank.last()
     return RankStacks(
         rank=rank.rank,
         node=rank.node,
-        state=told.state if told else None,
+        state=activity.state if activity else None,
         begun=rank.begun,
-        cpu=told.cpu if told else None,
+        cpu=activity.cpu if activity else None,
         last_collective=f"{last.name} #{last.sequence}" if last else None,
         at=_at(rank.at) if rank.at else None,
-        stacks=told.stacks if told else "",
+        stacks=activity.stacks if activity else "",
     )
 
 
-def _others(waiting: Sequence[Rank], finding: Finding) -> str:
+def _waiters(waiting: Sequence[Rank], finding: Finding) -> str:
     """`the other 3`, `rank 0`, `ranks 2 and 3`."""
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits"
@@ -163,10 +163,10 @@ def _line(ranks: Sequence[Rank]) -> str:
 
 def _number(finding: Finding) -> str:
     """`all_reduce #2 (train.py:88)`: the collective in which ranks wait."""
-    one = finding.collective
-    if one is not None:
-        group = "" if one.title in ("", "default_pg") else f" of {one.title}"
-        return f"{one.name} #{one.sequence}{group}{_line(finding.waiting)}"
+    entry = finding.collective
+    if entry is not None:
+        group = "" if entry.title in ("", "default_pg") else f" of {entry.title}"
+        return f"{entry.name} #{entry.sequence}{group}{_line(finding.waiting)}"
     name = next((name for rank in finding.waiting if (name := collective(rank.frames))), "a collective")
     return f"{name}{_line(finding.waiting)}"
 
@@ -176,15 +176,15 @@ def _for(finding: Finding) -> str:
 
 
 def _doing(rank: Rank, *, load: bool = True) -> str:
-    """What a rank does that others wait for: `it is in load_batch, data.py:41`.
+    """Return the state of a rank that others wait for: `it is in load_batch, data.py:41`.
 
-    `load`: with the share of a CPU that it uses.
+    `load`: with its share of a CPU.
     """
-    if rank.told is None:
+    if rank.activity is None:
         return "its node could not be asked"
     if not rank.begun:
         return "it has not started yet"
-    if rank.gone:
+    if rank.exited:
         return "its process is gone"
     if rank.raised:
         thread = f"; a thread is in {_at(rank.at)}" if rank.at else ""
@@ -196,44 +196,44 @@ def _doing(rank: Rank, *, load: bool = True) -> str:
         return f"it waits in {inside.name} #{inside.sequence}{_line([rank])}"
     if rank.waits_for_data:
         return f"it waits for its DataLoader's workers in {_at(rank.at)}{_busy_worker(rank)}"
-    if not rank.frames and rank.told.state is None:
+    if not rank.frames and rank.activity.state is None:
         return "where it was is not known"
     if not rank.frames:
-        channel = f" ({rank.told.wait_channel})" if rank.told.wait_channel else ""
-        return f"where it is can't be told: its process is in state {rank.told.state}{channel}"
+        channel = f" ({rank.activity.wait_channel})" if rank.activity.wait_channel else ""
+        return f"where it is can't be told: its process is in state {rank.activity.state}{channel}"
     return f"it is in {_at(rank.at)}{_work(rank) if load else ''}"
 
 
 def _work(rank: Rank) -> str:
     """`, at work (98 % of a CPU)`; empty of one that only waits."""
-    told = rank.told
-    if told is None or not rank.works:
+    activity = rank.activity
+    if activity is None or not rank.works:
         return ""
-    does = [f"{told.cpu:.0%} of a CPU".replace("%", " %")] if (told.cpu or 0) >= 0.1 else []
-    moved = told.io_bytes_per_s or 0
+    does = [f"{activity.cpu:.0%} of a CPU".replace("%", " %")] if (activity.cpu or 0) >= 0.1 else []
+    moved = activity.io_bytes_per_s or 0
     does += [f"{moved / 1e6:.0f} MB/s"] if moved >= BUSY_BYTES_PER_S else []
     return f", at work ({', '.join(does)})" if does else ", at work"
 
 
 def _busy_worker(rank: Rank) -> str:
-    """Where the first worker is that fetches something; empty where none tells."""
-    told = rank.told
-    assert told is not None
-    stacks = (main_thread(child.stacks) for child in told.children)
-    at = next((in_project(frames, told.code) for frames in stacks if fetches_data(frames)), None)
+    """Return the place of the first worker that fetches data. Empty: no worker reports."""
+    activity = rank.activity
+    assert activity is not None
+    stacks = (main_thread(child.stacks) for child in activity.children)
+    at = next((in_project(frames, activity.code) for frames in stacks if fetches_data(frames)), None)
     return "" if at is None else f"; a worker is in {_at(at)}"
 
 
 def _all_doing(ranks: Sequence[Rank]) -> str:
-    """What these ranks do; where they are several, each group of ranks that do the same."""
+    """Return the states of these ranks, grouped by state."""
     if len(ranks) == 1:
         return _doing(ranks[0])
-    few = len(ranks) <= MAX_NAMED
-    groups = alike(ranks, lambda rank: _doing(rank, load=few))
+    short = len(ranks) <= MAX_NAMED
+    groups = alike(ranks, lambda rank: _doing(rank, load=short))
     return listed([f"{numbered(group)}: {_of_each(does, group)}" for does, group in groups], "; ")
 
 
-_OF_ONE = {
+_PLURALS = {
     "it is ": "they are ",
     "it waits ": "they wait ",
     "it has ": "they have ",
@@ -245,9 +245,9 @@ def _of_each(does: str, group: Sequence[Rank]) -> str:
     """`they are in load, data.py:4` of several ranks."""
     if len(group) == 1:
         return does
-    for one, many in _OF_ONE.items():
-        if does.startswith(one):
-            return f"{many}{does.removeprefix(one)}".replace(
+    for singular, plural in _PLURALS.items():
+        if does.startswith(singular):
+            return f"{plural}{does.removeprefix(singular)}".replace(
                 "and holds Python's", "and hold Python's"
             ).replace("its process has", "their processes have")
     return does
@@ -256,7 +256,7 @@ def _of_each(does: str, group: Sequence[Rank]) -> str:
 def _wait_for_them(finding: Finding) -> str:
     if not finding.waiting:
         return ""
-    return f"; {_others(finding.waiting, finding)} in {_number(finding)}{_for(finding)}"
+    return f"; {_waiters(finding.waiting, finding)} in {_number(finding)}{_for(finding)}"
 
 
 def _never_entered(finding: Finding) -> str:
@@ -264,12 +264,11 @@ def _never_entered(finding: Finding) -> str:
     entered = "never entered" if finding.waits_longer else "has not yet entered"
     if len(never) > max(len(waiting), MAX_NAMED):
         waits = "waits" if len(waiting) == 1 else "wait"
-        others = "the others" if len(never) + len(waiting) == len(finding.ranks) else f"{len(never)} ranks"
-        who = (
-            f"{named(waiting)} {waits} in {_number(finding)}, which {others} {entered.replace('has', 'have')}"
-        )
-        return f"{who}; {_all_doing(never)}{_for(finding)}"
-    waits = _others(waiting, finding)
+        remaining = "the others" if len(never) + len(waiting) == len(finding.ranks) else f"{len(never)} ranks"
+        have = f"{remaining} {entered.replace('has', 'have')}"
+        where = f"{named(waiting)} {waits} in {_number(finding)}"
+        return f"{where}, which {have}; {_all_doing(never)}{_for(finding)}"
+    waits = _waiters(waiting, finding)
     return (
         f"{named(never)} {entered} {_number(finding)}, which {waits} in; {_all_doing(never)}{_for(finding)}"
     )
@@ -281,13 +280,13 @@ def _different(finding: Finding) -> str:
     names = {inside[rank.rank].name for rank in ranks}
 
     def entered(rank: Rank) -> str:
-        one = inside[rank.rank]
-        return one.name + (f" of {one.sizes}" if len(names) == 1 else "") + _line([rank])
+        entry = inside[rank.rank]
+        return entry.name + (f" of {entry.sizes}" if len(names) == 1 else "") + _line([rank])
 
     groups = [f"{named(group)} {_are(group)} in {operation}" for operation, group in alike(ranks, entered)]
     number = finding.collective.sequence if finding.collective else "?"
-    what = "collectives" if len(names) > 1 else "sizes"
-    return f"ranks are in different {what} at number {number}: {listed(groups, ', ')}{_for(finding)}"
+    subject = "collectives" if len(names) > 1 else "sizes"
+    return f"ranks are in different {subject} at number {number}: {listed(groups, ', ')}{_for(finding)}"
 
 
 def _are(ranks: Sequence[Rank]) -> str:
@@ -297,16 +296,16 @@ def _are(ranks: Sequence[Rank]) -> str:
 def _all_inside(finding: Finding) -> str:
     lost = "what they send does not arrive (a link that was dropped, a firewall), or the data is large"
     if len(finding.waiting) < len(finding.ranks) and any(_is_past(rank, finding) for rank in finding.ranks):
-        who = f"{named(finding.waiting)} {_are(finding.waiting)} in {_number(finding)}"
-        return f"{who}, which the others have left{_for(finding)}; none is missing, so {lost}"
+        subject = f"{named(finding.waiting)} {_are(finding.waiting)} in {_number(finding)}"
+        return f"{subject}, which the others have left{_for(finding)}; none is missing, so {lost}"
     return f"all {len(finding.waiting)} ranks are in {_number(finding)}{_for(finding)}; none is missing, so {lost}"
 
 
 def _is_past(rank: Rank, finding: Finding) -> bool:
-    """Whether a rank has left the collective in which others wait."""
-    one = finding.collective
-    last = None if one is None else rank.last(one.group)
-    return one is not None and last is not None and (last.sequence, last.over) > (one.sequence, False)
+    """Return whether a rank has left the collective in which others wait."""
+    entry = finding.collective
+    last = None if entry is None else rank.last(entry.group)
+    return entry is not None and last is not None and (last.sequence, last.over) > (entry.sequence, False)
 
 
 def _not_asked(finding: Finding) -> str:
@@ -314,14 +313,14 @@ def _not_asked(finding: Finding) -> str:
 
 
 def _stopped(finding: Finding) -> str:
-    who = finding.culprits
+    ranks = finding.culprits
     return (
-        f"{named(who)} {_are(who)} stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
+        f"{named(ranks)} {_are(ranks)} stopped (state T: SIGSTOP or a debugger; kill -CONT lets the process go on)"
         f"{_wait_for_them(finding)}"
     )
 
 
-def _gone(finding: Finding) -> str:
+def _exited(finding: Finding) -> str:
     return f"the process of {named(finding.culprits)} has ended{_wait_for_them(finding)}"
 
 
@@ -329,9 +328,9 @@ def _dead_worker(finding: Finding) -> str:
     (rank, *_) = finding.culprits
     child = rank.dead_child
     assert child is not None
-    how = "has died" if child.state == "Z" else "is stopped"
+    state = "has died" if child.state == "Z" else "is stopped"
     return (
-        f"a DataLoader worker of {named([rank])} {how} (process {child.pid}); the rank waits for it in "
+        f"a DataLoader worker of {named([rank])} {state} (process {child.pid}); the rank waits for it in "
         f"{_at(rank.at)}{_wait_for_them(finding)}"
     )
 
@@ -364,7 +363,7 @@ def _by_stacks(finding: Finding) -> str:
         return f"ranks are in different collectives: {listed(parts, ', ')}{_for(finding)}"
     return (
         f"{named(finding.culprits)} {_are(finding.culprits)} not in {_number(finding)}, in "
-        f"which {_others(finding.waiting, finding)}; {_all_doing(finding.culprits)}"
+        f"which {_waiters(finding.waiting, finding)}; {_all_doing(finding.culprits)}"
     )
 
 
@@ -390,7 +389,7 @@ def _unknown(_: Finding) -> str:
 
 _SENTENCES = {
     Kind.STOPPED: _stopped,
-    Kind.GONE: _gone,
+    Kind.EXITED: _exited,
     Kind.DEAD_WORKER: _dead_worker,
     Kind.NEVER_ENTERED: _never_entered,
     Kind.DIFFERENT: _different,

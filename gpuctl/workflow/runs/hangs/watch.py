@@ -1,4 +1,4 @@
-"""What is done when a run that is followed hangs: its nodes are asked, the cause is told and kept, the run ended."""
+"""React to a hang of a followed run: ask its nodes, print and save the cause, end the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,9 +7,9 @@ from math import inf
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, in_vain
+from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, culprits_idle
 from gpuctl.workflow.runs.hangs.rank import Rank
-from gpuctl.workflow.runs.hangs.sentences import hang_of, in_the_past
+from gpuctl.workflow.runs.hangs.sentences import hang_of, past_tense
 from inventories.codec import dump, load
 from inventories.disk.files import private_dir, write_atomic
 from inventories.disk.store import ClusterFolder, RunFolder
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 STACKS = "stacks/rank-{}.txt"
 PROBLEMS = (OSError, ValueError, InventoryError, RemoteError)
-"""What can go wrong with what is asked, or kept; it may not end the watch."""
+"""Errors of the nodes' answers and of files, which must not end the watch."""
 SAME_MOMENT_S = 2.0
-"""What two machines' clocks may differ by beside the offset that is known."""
+"""Maximum difference of two machines' clocks beyond the known offset, seconds."""
 
 
 class Answer(NamedTuple):
-    """What the nodes tell when they are asked."""
+    """The nodes' answer about a hang."""
 
     hang: Hang
     blocked: bool
-    """Whether by it and the report of a watch the run hangs."""
-    in_vain: bool
-    """Whether nobody works that is waited for, so that it hangs also where it has made no step yet."""
+    """True: with the watch's report it shows that the run hangs."""
+    culprits_idle: bool
+    """True: no awaited rank works, so that the run hangs even before its first step."""
 
 
 class HangWatch:
@@ -52,23 +52,23 @@ class HangWatch:
         *,
         give_up: Callable[[], None] | None = None,
     ) -> None:
-        """`ask` asks the nodes. `give_up` ends a run that hangs; `None`: it is told of."""
+        """`ask` asks the nodes. `give_up` ends a run that hangs; `None`: the hang is only printed."""
         self._folder, self._observer = folder, observer
         self._ask_nodes = ask
         self.give_up = give_up
         self._changing = Lock()
-        """Of all that follows, and of what is kept of the run's hang."""
+        """Guards all attributes below, and the saved hang."""
         self._reports: dict[str, HangReport] = {}
-        """Those that stand, by node."""
+        """Current reports, by node."""
         self._withdrawn = 0
-        """How many were withdrawn: an answer to what was asked before the last of them counts for nothing."""
+        """Number of withdrawn reports: an answer to a question from before the last withdrawal is ignored."""
         self._asking = self._gave_up = False
         self._told = ""
 
     def reported(self, node: str, report: "HangReport | None") -> None:
-        """Take a node's report; returns at once. The nodes report at about the same time, and are asked once.
+        """Take a node's report and return at once. Several nodes report at about the same time, and are asked once.
 
-        `None`: its ranks make progress, so that what was told is over.
+        `None`: its ranks make progress, so the hang is over.
         """
         with self._changing:
             if (
@@ -93,9 +93,9 @@ class HangWatch:
             self._observer.note("the run goes on")
 
     def _ask(self) -> None:
-        """Ask until there is an answer that counts, or no report that stands."""
-        while (asked := self._question()) is not None:
-            report, withdrawn = asked
+        """Ask until an answer is valid, or no report is left."""
+        while (question := self._question()) is not None:
+            report, withdrawn = question
             try:
                 answer = self._ask_nodes(report)
             except PROBLEMS as error:
@@ -111,7 +111,7 @@ class HangWatch:
                     return
 
     def _question(self) -> "tuple[HangReport, int] | None":
-        """The report to ask after, and how many were withdrawn by now."""
+        """Return the report to ask about, and the number of withdrawals so far."""
         with self._changing:
             report = next(reversed(self._reports.values()), None)
             self._asking = report is not None
@@ -120,7 +120,7 @@ class HangWatch:
     def _tell(self, answer: Answer) -> None:
         hang, first = answer.hang, not self._told
         try:
-            keep(self._folder, hang)
+            save_hang(self._folder, hang)
         except PROBLEMS as error:
             self._observer.note(f"what is known of the hang could not be kept: {error}")
         if first:
@@ -128,7 +128,7 @@ class HangWatch:
             self._told = hang.sentence
         if self.give_up is None:
             return
-        if answer.in_vain or any(report.stepped for report in self._reports.values()):
+        if answer.culprits_idle or any(report.stepped for report in self._reports.values()):
             self._gave_up = True
             self._observer.note("stopping the run, as --on-hang says")
             self.give_up()
@@ -144,29 +144,29 @@ def ask(
     cluster: ClusterFolder,
     report: "HangReport | None" = None,
 ) -> Answer:
-    """Ask the nodes what their ranks do. `report`: of a watch, which says that there is no progress."""
+    """Ask the nodes for their ranks' activity. `report`: of a watch, about missing progress."""
     from remote.runs.rank_activity import ask_nodes
 
-    told = ask_nodes(run, machines, cluster)
-    finding = compare(ranks_of(run, {one.rank: one for node in told for one in node.ranks}))
+    answers = ask_nodes(run, machines, cluster)
+    finding = compare(ranks_of(run, {activity.rank: activity for node in answers for activity in node.ranks}))
     if drives_itself(run.mode, built_in=run.built_in):
         finding = replace(finding, kind=Kind.DRIVER)
     blocked = report is not None and blocks(finding, report.silent_s, report.allowed_s)
-    errors = tuple(f"{node.node}: {node.error}" for node in told if node.error)
+    errors = tuple(f"{node.node}: {node.error}" for node in answers if node.error)
     hang = hang_of(run.run, finding, at=datetime.now(UTC), hung=blocked, errors=errors)
-    return Answer(hang, blocked, in_vain(finding))
+    return Answer(hang, blocked, culprits_idle(finding))
 
 
-def ranks_of(run: Run, told: "Mapping[int, RankActivity]") -> list[Rank]:
-    """Return all ranks of a run, each with what its node tells of it."""
+def ranks_of(run: Run, activities: "Mapping[int, RankActivity]") -> list[Rank]:
+    """Return all ranks of a run, each with its node's report."""
     return [
-        Rank(rank=rank, node=part.name, told=told.get(rank), clock_offset_s=part.clock_offset_s)
+        Rank(rank=rank, node=part.name, activity=activities.get(rank), clock_offset_s=part.clock_offset_s)
         for part in run.nodes
         for rank in range(part.first_rank, part.first_rank + part.nproc)
     ]
 
 
-def keep(folder: RunFolder, hang: Hang) -> None:
+def save_hang(folder: RunFolder, hang: Hang) -> None:
     """Keep it as `hang.json`, and each rank's stacks as a text of its own."""
     _keep_stacks(folder, hang)
     write_atomic(folder.hang_path, dump(hang))
@@ -178,29 +178,29 @@ def _keep_stacks(folder: RunFolder, hang: Hang) -> None:
         write_atomic(folder.path / STACKS.format(rank.rank), rank.stacks.encode())
 
 
-def kept(folder: RunFolder, *, running: bool = False) -> Hang | None:
-    """Return what was found out last, by a command here, by the nodes' watches or by NCCL's; `None`: nothing was.
+def last_hang(folder: RunFolder, *, running: bool = False) -> Hang | None:
+    """Return the last hang found by a command here, by the nodes' watches or by NCCL's. `None`: no hang.
 
-    It is told as of the past, unless the run is running and a node's watch still reports it.
+    The hang is in the past tense, unless the run is running and a node's watch still reports it.
     """
     from remote.runs.run_files import read_hang_reports
 
-    hang = _last_found(folder)
+    hang = _last_recorded(folder)
     if hang is None or (running and read_hang_reports(folder, folder.load_run().nodes)):
         return hang
-    hang = in_the_past(hang)
+    hang = past_tense(hang)
     return replace(hang, sentence=f"{hang.sentence} `gpuctl why` asks its ranks again.") if running else hang
 
 
-def _last_found(folder: RunFolder) -> Hang | None:
+def _last_recorded(folder: RunFolder) -> Hang | None:
     path = folder.hang_path
     again = "Remove the file; `gpuctl why` makes it again while the run goes on."
     known = load(Hang, path.read_bytes(), str(path), rebuild=again) if path.exists() else None
     run = folder.load_run()
     if known is not None and known.ranks and all(rank.begun is False for rank in known.ranks):
-        known = None  # that a run had not begun tells nothing of it later
+        known = None  # a run that had not begun says nothing about its later state
     if known is not None and known.verdict == "hung":
-        if not _went_on(run, folder, known):
+        if not _progressed_since(run, folder, known):
             return known
         known = None
     hang = _of_reports(run, folder) or _of_dumps(run, folder)
@@ -209,8 +209,8 @@ def _last_found(folder: RunFolder) -> Hang | None:
     return hang or known
 
 
-def _went_on(run: Run, folder: RunFolder, hang: Hang) -> bool:
-    """Whether a rank that has ended wrote metrics after the run was found to hang, and not as it was stopped."""
+def _progressed_since(run: Run, folder: RunFolder, hang: Hang) -> bool:
+    """Return whether a rank that has ended wrote metrics after the hang was found, and before the run was stopped."""
     from remote.runs.run_files import read_node_records, read_rank_records
 
     if hang.at is None:
@@ -219,30 +219,32 @@ def _went_on(run: Run, folder: RunFolder, hang: Hang) -> bool:
     stopped_at = {node.node: node.stopped_at for node in read_node_records(folder, run.nodes)}
     records = read_rank_records(folder, run.nodes)
     for part in run.nodes:
-        told = stopped_at.get(part.name) or inf
+        limit = stopped_at.get(part.name) or inf
         wrote = (record.metrics_ended_at or 0.0 for record in records[part.name])
-        if any(found_at < at - part.clock_offset_s and at < told for at in wrote):
+        if any(found_at < at - part.clock_offset_s and at < limit for at in wrote):
             return True
     return False
 
 
 def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
-    """What the nodes' watches have written. `None` while one of them has nothing to report: there the run goes on."""
+    """Return the hang from the reports of the nodes' watches. `None` also while a node without one still runs."""
     from remote.runs.rank_activity import ended_activity
     from remote.runs.run_files import read_hang_reports, read_rank_records
 
     reports = read_hang_reports(folder, run.nodes)
-    told = {one.rank: one for report in reports.values() for one in report.ranks}
-    if not told:
+    activities = {activity.rank: activity for report in reports.values() for activity in report.ranks}
+    if not activities:
         return None
-    last = max(one.now for one in told.values())
+    last = max(activity.now for activity in activities.values())
     records = read_rank_records(folder, run.nodes)
-    for record in (record for name, found in records.items() if name not in reports for record in found):
+    for record in (
+        record for name, node_records in records.items() if name not in reports for record in node_records
+    ):
         if record.ended_at is None or record.ended_at > last:
             return None
-        told[record.rank] = ended_activity(record)
-    finding = compare(ranks_of(run, told))
-    if len(told) < run.world_size or not any(
+        activities[record.rank] = ended_activity(record)
+    finding = compare(ranks_of(run, activities))
+    if len(activities) < run.world_size or not any(
         blocks(finding, report.silent_s, report.allowed_s) for report in reports.values()
     ):
         return None
@@ -250,12 +252,12 @@ def _of_reports(run: Run, folder: RunFolder) -> Hang | None:
 
 
 def _of_dumps(run: Run, folder: RunFolder) -> Hang | None:
-    """What torch wrote when a collective of NCCL's took longer than its timeout."""
+    """Return the hang from the dumps that torch writes when a collective of NCCL's exceeds its timeout."""
     from remote.runs.run_files import read_dumps
 
     dumps = read_dumps(folder, run.nodes)
     finding = compare(ranks_of(run, dumps))
     if not finding.waiting:
         return None
-    at = max(one.now for one in dumps.values())
+    at = max(activity.now for activity in dumps.values())
     return hang_of(run.run, finding, at=datetime.fromtimestamp(at, UTC), hung=True)

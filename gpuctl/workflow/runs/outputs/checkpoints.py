@@ -1,4 +1,4 @@
-"""Where the checkpoints of earlier runs lie, and which of them a run resumes from."""
+"""Locate the checkpoints of earlier runs, and pick the checkpoints that a run resumes from."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,15 +24,14 @@ class Location:
 
     @property
     def key(self) -> str:
-        """Of no other location: clusters may name machines alike."""
+        """Return a unique key: machines of two clusters may have the same name."""
         return f"{self.cluster.name}/{self.machine.name}"
 
 
 Picked: TypeAlias = tuple[Run, Checkpoints, tuple[Location, ...]]
-"""A run, what there is of its checkpoints, and the machines that have them; none: only this computer has.
+"""A run, its checkpoints, and the machines that have them. Empty: only this computer has them.
 
-Where the checkpoints lack something, each of the machines has a part of them, and the first tells what is lacking.
-"""
+If the checkpoints lack files, each of the machines has a part of them, and the first one lists the lacking files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +40,9 @@ class ResumePoint:
 
     run: Run
     source: Run | None
-    """Whose checkpoints are taken: the run's, or those that it resumed itself. `None`: there are none."""
-    found: Checkpoints | None = None
-    """What there is of them."""
+    """The run whose checkpoints are used: `run`, or one that it resumed. `None`: no checkpoints."""
+    checkpoints: Checkpoints | None = None
+    """The checkpoints of `source`."""
     locations: tuple[Location, ...] = ()
     """Machines that have them; where `found` lacks something, a part each. `None`: they were brought here."""
     answering: frozenset[str] = frozenset()
@@ -61,43 +60,43 @@ class ResumePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSurvey:
-    """What the machines say of some runs' checkpoints."""
+    """The machines' answers on the checkpoints of some runs."""
 
     runs: Sequence[Run]
     locations: Mapping[str, Location]
     """Key → machine that was asked."""
-    found: Mapping[str, Sequence[Checkpoints | None]]
-    """Key → what the machine has of each run; those that could not be asked are missing."""
-    here: Sequence[Checkpoints | None]
+    by_machine: Mapping[str, Sequence[Checkpoints | None]]
+    """Key → the machine's checkpoints of each run, without machines that did not answer."""
+    local: Sequence[Checkpoints | None]
     """What this computer has of each run."""
     errors: Mapping[str, str]
     """Key → why the machine could not be asked."""
     parts: Mapping[str, Sequence[frozenset[str]]] = field(default_factory=dict)
     """Key → the files of each run's checkpoints that ranks wrote each for itself, as far as the machine has them."""
     mirrored: frozenset[str] = frozenset()
-    """Ids of runs of which what is here was brought while they went on: their first nodes may have newer ones."""
+    """Ids of runs whose local files were copied during the run: their first nodes may have newer ones."""
 
     def answering(self, cluster: ClusterFolder) -> frozenset[str]:
-        """Names of the cluster's machines that were asked and told."""
-        asked = (self.locations[key] for key in self.found)
-        return frozenset(there.machine.name for there in asked if there.cluster == cluster)
+        """Return the names of the cluster's machines that answered."""
+        locations = (self.locations[key] for key in self.by_machine)
+        return frozenset(location.machine.name for location in locations if location.cluster == cluster)
 
-    def only(self, wanted: Collection[str]) -> "CheckpointSurvey":
-        """What they say of those of the runs whose ids are wanted."""
-        kept = [at for at, run in enumerate(self.runs) if run.run in wanted]
+    def only(self, ids: Collection[str]) -> "CheckpointSurvey":
+        """Return the survey of the runs with these ids."""
+        indexes = [at for at, run in enumerate(self.runs) if run.run in ids]
         return replace(
             self,
-            runs=[self.runs[at] for at in kept],
-            found={key: [said[at] for at in kept] for key, said in self.found.items()},
-            here=[self.here[at] for at in kept],
-            parts={key: [said[at] for at in kept] for key, said in self.parts.items()},
+            runs=[self.runs[at] for at in indexes],
+            by_machine={key: [of_runs[at] for at in indexes] for key, of_runs in self.by_machine.items()},
+            local=[self.local[at] for at in indexes],
+            parts={key: [of_runs[at] for at in indexes] for key, of_runs in self.parts.items()},
         )
 
     def wrote(self) -> frozenset[str]:
-        """Ids of the runs but for those that wrote none themselves: what is there of one is what was placed for it.
+        """Return the ids of the runs that wrote checkpoints themselves; others only have copies of the run they
+        resumed.
 
-        Where the run that one resumed is not among these, or a node that does not answer may have more of it,
-        it counts as one that wrote.
+        A run counts as writing if its earlier run is not in the survey, or a silent node may have more files.
         """
         runs = {run.run: at for at, run in enumerate(self.runs)}
         idle = set()
@@ -105,27 +104,28 @@ class CheckpointSurvey:
             before = runs.get(run.resumed_from or "")
             left = self._known(at)[:1] if self._on_nodes(at) or run.run not in self.mirrored else []
             if before is not None and any(
-                _is_copy(run, one, other) for one in left for other in self._known(before)
+                _is_copy(run, checkpoints, earlier) for checkpoints in left for earlier in self._known(before)
             ):
                 idle.add(run.run)
         return frozenset(runs).difference(idle)
 
     def _on_nodes(self, at: int) -> dict[str, Checkpoints]:
-        """Key → what the machine has of a run, alone or together with others; what is whole on one comes first.
+        """Return key → a run's checkpoints on the machine, if whole or completed by other machines; whole ones come
+        first.
 
-        What no machines have together is left out.
+        Checkpoints that all machines together can't complete are left out.
         """
-        keys = _first_node_first(self.found, self.runs[at])
-        told = {key: said for key in keys if (said := self.found[key][at]) is not None}
+        keys = _first_node_first(self.by_machine, self.runs[at])
+        answers = {key: checkpoints for key in keys if (checkpoints := self.by_machine[key][at]) is not None}
         alone = {
-            key: replace(said, lacks=())
-            for key, said in told.items()
-            if self._parts(key, at).issuperset(said.lacks)
+            key: replace(checkpoints, lacks=())
+            for key, checkpoints in answers.items()
+            if self._parts(key, at).issuperset(checkpoints.lacks)
         }
         return alone | {
-            key: said
-            for key, said in told.items()
-            if key not in alone and self._together(at).issuperset(said.lacks)
+            key: checkpoints
+            for key, checkpoints in answers.items()
+            if key not in alone and self._together(at).issuperset(checkpoints.lacks)
         }
 
     def _parts(self, key: str, at: int) -> frozenset[str]:
@@ -135,71 +135,73 @@ class CheckpointSurvey:
         return frozenset().union(*(runs[at] for runs in self.parts.values()))
 
     def _known(self, at: int) -> list[Checkpoints]:
-        """What there is of a run, what counts first."""
-        here = self.here[at]
-        return [*self._on_nodes(at).values(), *([] if here is None or here.lacks else [here])]
+        """Return the usable checkpoints of a run, the preferred ones first."""
+        local = self.local[at]
+        return [*self._on_nodes(at).values(), *([] if local is None or local.lacks else [local])]
 
     def pick(self) -> Picked | None:
-        """The first run of which there are any."""
+        """Return the first run with checkpoints."""
         for at, run in enumerate(self.runs):
             if known := self._known(at):
                 return run, known[0], tuple(self.locations[key] for key in self._holders(at, known[0]))
         return None
 
-    def _holders(self, at: int, found: Checkpoints) -> list[str]:
-        """Keys of the machines that have all of it; where none has, of those that have it together."""
-        told = self._on_nodes(at)
-        if not found.lacks:
-            return [key for key, one in told.items() if not one.lacks]
-        parts = [key for key in self.parts if self._parts(key, at).intersection(found.lacks)]
-        return [*told, *(key for key in parts if key not in told)]
+    def _holders(self, at: int, picked: Checkpoints) -> list[str]:
+        """Return the keys of machines with all of the checkpoints, or else of machines that have them together."""
+        answers = self._on_nodes(at)
+        if not picked.lacks:
+            return [key for key, checkpoints in answers.items() if not checkpoints.lacks]
+        parts = [key for key in self.parts if self._parts(key, at).intersection(picked.lacks)]
+        return [*answers, *(key for key in parts if key not in answers)]
 
     def torn(self) -> list[tuple[Run, Sequence[str]]]:
-        """Runs of whose newest checkpoint files are lacking on all machines that answer, and these files."""
-        found: list[tuple[Run, Sequence[str]]] = []
+        """Return the runs whose newest checkpoint lacks files on all machines that answer, and these files."""
+        torn: list[tuple[Run, Sequence[str]]] = []
         for at, run in enumerate(self.runs):
-            told = [said for runs in self.found.values() if (said := runs[at]) is not None]
-            if told and not self._on_nodes(at):
-                found.append((run, sorted(set(told[0].lacks) - self._together(at))))
-        return found
+            answers = [
+                checkpoints for runs in self.by_machine.values() if (checkpoints := runs[at]) is not None
+            ]
+            if answers and not self._on_nodes(at):
+                torn.append((run, sorted(set(answers[0].lacks) - self._together(at))))
+        return torn
 
     def unknown(self) -> tuple[Run, str, str] | None:
-        """The first run that may have newer ones than those to pick on a node that did not answer, that, and why."""
-        asked, torn = list(self.runs), {run.run: missing for run, missing in self.torn()}
+        """Return the first run that may have newer checkpoints on a silent node, this node, and its error."""
+        runs, torn = list(self.runs), {run.run: missing for run, missing in self.torn()}
         if (picked := self.pick()) is not None:
-            source, found, locations = picked
-            del asked[asked.index(source) :]
-            newer = any(not name.startswith(f"{found.newest}/") for name in torn.get(source.run, ()))
+            source, checkpoints, locations = picked
+            del runs[runs.index(source) :]
+            newer = any(not name.startswith(f"{checkpoints.newest}/") for name in torn.get(source.run, ()))
             if not locations and (newer or source.run in self.mirrored):
-                asked.append(source)
-        for run in asked:
+                runs.append(source)
+        for run in runs:
             for part in run.nodes if run.run in torn else run.nodes[:1]:
                 if error := self.errors.get(f"{run.cluster}/{part.name}"):
                     return run, part.name, error
         return None
 
 
-def _is_copy(run: Run, one: Checkpoints, before: Checkpoints) -> bool:
-    """Whether the newest of a run is that of the one it resumed.
+def _is_copy(run: Run, checkpoints: Checkpoints, before: Checkpoints) -> bool:
+    """Return whether a run's newest checkpoint is a copy from the run that it resumed.
 
-    Copies keep their times, but for those that were brought here. The built-in job names each by its step, and never
-    writes one anew. Where other nodes wrote parts, it is no copy.
+    Copies keep their times, unless they were brought to this computer. The built-in job names each by its step, and
+    never rewrites one. A checkpoint with parts on other nodes is no copy.
     """
-    same_time = one.written_ns == before.written_ns and not one.lacks
-    return one.newest == before.newest and (run.built_in or same_time)
+    same_time = checkpoints.written_ns == before.written_ns and not checkpoints.lacks
+    return checkpoints.newest == before.newest and (run.built_in or same_time)
 
 
 def survey_checkpoints(
     store: Store,
-    own: ClusterFolder,
+    cluster: ClusterFolder,
     runs: Sequence[Run],
     *,
     unfinished: Mapping[str, Sequence[RunNode]] | None = None,
 ) -> CheckpointSurvey:
     """Ask every machine of the cluster at once, and the nodes of runs of other clusters that may have any.
 
-    `unfinished`: name of a machine of the cluster `own` → its parts of runs of which it did not tell how they ended;
-    it ends them first.
+    `unfinished`: name of a machine of `cluster` → its parts of runs without a reported
+    end, which it ends first.
     """
     from remote.fanout import fan_out
     from remote.files import checkpoints
@@ -208,26 +210,26 @@ def survey_checkpoints(
     from remote.sessions.connect import connect
 
     locations = [
-        Location(cluster=own, machine=machine) for machine in load_inventory(own, empty=True).machines
+        Location(cluster=cluster, machine=machine) for machine in load_inventory(cluster, empty=True).machines
     ]
-    locations += _of_other_clusters(store, own, runs)
+    locations += _of_other_clusters(store, cluster, runs)
 
-    def one(there: Location) -> "list[Held]":
-        with connect(there.machine, there.cluster) as node:
-            for part in (unfinished or {}).get(node.name, ()) if there.cluster == own else ():
+    def ask(location: Location) -> "list[Held]":
+        with connect(location.machine, location.cluster) as node:
+            for part in (unfinished or {}).get(node.name, ()) if location.cluster == cluster else ():
                 stop_on_node(node, part, reason=Reason.PEER_FAILED)  # nobody ordered it
             return checkpoints.on_node(node, runs)
 
-    outcomes = fan_out(one, {there.key: there for there in locations})
-    told = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
+    outcomes = fan_out(ask, {location.key: location for location in locations})
+    answers = {outcome.node: outcome.value for outcome in outcomes if outcome.value is not None}
     held = [
         checkpoints.as_one_set(
             run,
-            {key: told[key][at] for key in _first_node_first(told, run)},
+            {key: answers[key][at] for key in _first_node_first(answers, run)},
             [
                 name
                 for node, names in written_parts(store.run(run.run)).items()
-                if f"{run.cluster}/{node}" not in told
+                if f"{run.cluster}/{node}" not in answers
                 for name in names
             ],
         )
@@ -235,10 +237,10 @@ def survey_checkpoints(
     ]
     return CheckpointSurvey(
         runs=runs,
-        locations={there.key: there for there in locations},
-        found={key: [of_run[key].found for of_run in held] for key in told},
-        parts={key: [frozenset(of_run[key].parts) for of_run in held] for key in told},
-        here=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
+        locations={location.key: location for location in locations},
+        by_machine={key: [of_run[key].found for of_run in held] for key in answers},
+        parts={key: [frozenset(of_run[key].parts) for of_run in held] for key in answers},
+        local=[checkpoints.in_folder(store.run(run.run).checkpoints_path, run) for run in runs],
         errors={outcome.node: str(outcome.error) for outcome in outcomes if outcome.error is not None},
         mirrored=frozenset(run.run for run in runs if mirrored_path(store.run(run.run)).exists()),
     )
@@ -250,50 +252,50 @@ def _first_node_first(keys: Iterable[str], run: Run) -> list[str]:
     return sorted(keys, key=lambda key: ranks.get(key, len(ranks)))
 
 
-def _of_other_clusters(store: Store, own: ClusterFolder, runs: Sequence[Run]) -> list[Location]:
-    """The nodes that may have checkpoints of runs that took place elsewhere, in clusters that are still there."""
+def _of_other_clusters(store: Store, own_cluster: ClusterFolder, runs: Sequence[Run]) -> list[Location]:
+    """Return the nodes of existing other clusters that may have checkpoints of these runs."""
     locations: dict[str, Location] = {}
     for run in runs:
         cluster = store.cluster(run.cluster)
-        if cluster.name == own.name or not cluster.exists():
+        if cluster.name == own_cluster.name or not cluster.exists():
             continue
         for machine in cluster.load().machines:
             if machine.name in {part.name for part in run.nodes}:
-                there = Location(cluster=cluster, machine=machine)
-                locations[there.key] = there
+                location = Location(cluster=cluster, machine=machine)
+                locations[location.key] = location
     return list(locations.values())
 
 
 def has_them(point: ResumePoint, run: Run, node: str) -> bool:
     """Return whether a node of the run has all of the checkpoints itself."""
-    if point.found is not None and point.found.lacks:
+    if point.checkpoints is not None and point.checkpoints.lacks:
         return False
-    return f"{run.cluster}/{node}" in {there.key for there in point.locations}
+    return f"{run.cluster}/{node}" in {location.key for location in point.locations}
 
 
 def resume_line(point: ResumePoint, run: Run) -> str:
     """Return `run B (my.py) resumes from step-000040.pt of run A on 1 node`, and what may surprise about it."""
-    what = f"run {run.run} ({run.script})"
+    subject = f"run {run.run} ({run.script})"
     where = plural(len(run.nodes), "node") + _other_ranks(point.source or point.run, run)
-    if point.source is None or point.found is None:
+    if point.source is None or point.checkpoints is None:
         nothing = f"no checkpoint of run {point.run.run} is in reach"
-        return f"{what} starts from the beginning on {where}: {nothing}{_unknown(point, 'some')}"
-    newest = "checkpoints" if point.found.newest == "." else point.found.newest
-    line = f"{what} resumes from {newest} of run {point.source.run} on {where}"
+        return f"{subject} starts from the beginning on {where}: {nothing}{_unknown(point, 'some')}"
+    newest = "checkpoints" if point.checkpoints.newest == "." else point.checkpoints.newest
+    line = f"{subject} resumes from {newest} of run {point.source.run} on {where}"
     if not point.locations:
         line += ", with what was brought here"
-    elif point.found.lacks:
-        line += f", brought from {', '.join(there.machine.name for there in point.locations)}"
+    elif point.checkpoints.lacks:
+        line += f", brought from {', '.join(location.machine.name for location in point.locations)}"
     elif not has_them(point, run, run.nodes[0].name):
         line += f", brought from {point.locations[0].machine.name}"
-    if torn := point.found.torn:
+    if torn := point.checkpoints.torn:
         names = ", ".join(torn[:3])
         line += f"; {names} {'is' if len(torn) == 1 else 'are'} only half written, and left out"
     return line + _unknown(point, "newer ones")
 
 
 def _other_ranks(before: Run, run: Run) -> str:
-    """`, 1 rank instead of 2`, and what that does to the built-in job; empty where there are as many."""
+    """Return `, 1 rank instead of 2`, and its effect on the built-in job. Empty: the number is the same."""
     if run.world_size == before.world_size:
         return ""
     ranks = f", {plural(run.world_size, 'rank')} instead of {before.world_size}"
@@ -302,11 +304,11 @@ def _other_ranks(before: Run, run: Run) -> str:
     return f"{ranks} (the global batch changes with them unless --global-batch-size is given)"
 
 
-def _unknown(point: ResumePoint, what: str) -> str:
+def _unknown(point: ResumePoint, checkpoints: str) -> str:
     run = point.unknown
     if run is None:
         return ""
     lost = point.unknown_node or run.nodes[0].name
     if run == point.source:
-        return f"; {lost}, which does not answer, may have {what}"
-    return f"; run {run.run} may have left {what} on {lost}, which does not answer"
+        return f"; {lost}, which does not answer, may have {checkpoints}"
+    return f"; run {run.run} may have left {checkpoints} on {lost}, which does not answer"

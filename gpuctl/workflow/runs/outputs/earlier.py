@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ONLY_READ = (
     ".log", ".out", ".err", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".html", ".mp4", ".prof", ".trace",
 )  # fmt: skip
-"""Ends of names of files that people look at, and no script goes on from."""
+"""Suffixes of files for people, which no script loads."""
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".h5")
 NAMES_SHOWN = 3
 MAX_SHARED_BYTES = 100 * 1000**3
@@ -221,9 +221,9 @@ def _place(checkpoint: PartedCheckpoint) -> str:
 def rewritten_sentence(
     outputs: Sequence[OutputFile], nodes: Sequence[str], earlier: Mapping[str, EarlierFiles]
 ) -> str:
-    """Return the sentence on weights that were shared before a run, and that it wrote anew on some nodes alone.
+    """Return the sentence on shared weights that a run rewrote on some nodes only.
 
-    `nodes`: those of the run. `earlier`: what earlier runs had left. Empty: it wrote none.
+    `nodes`: the run's nodes. `earlier`: the files of earlier runs. Empty: the run rewrote none.
     """
     shared = {path for left in earlier.values() for path in left.files if path.endswith(WEIGHTS)}
     shared = shared.difference(*sets_in(shared).values())

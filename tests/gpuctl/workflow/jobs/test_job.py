@@ -127,11 +127,11 @@ ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ra
     ],
 )
 def test_in_vain_detects_same_failure_without_new_checkpoint(before: Result, now: Result, vain: bool) -> None:
-    left = ResumePoint(run=NEXT, source=RUN, found=SOME)
+    left = ResumePoint(run=NEXT, source=RUN, checkpoints=SOME)
     assert in_vain(before, left, now, left) is vain
-    assert in_vain(before, replace(left, found=None), now, replace(left, found=None)) is vain
+    assert in_vain(before, replace(left, checkpoints=None), now, replace(left, checkpoints=None)) is vain
     for newer in (replace(SOME, newest="step-000050.pt"), replace(SOME, written_ns=2)):
-        assert not in_vain(before, left, now, replace(left, found=newer))
+        assert not in_vain(before, left, now, replace(left, checkpoints=newer))
     assert not in_vain(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
     assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
 
@@ -144,7 +144,7 @@ ONCE, TWICE = TrainRequest(max_restarts=1), TrainRequest(max_restarts=2)
 def left(*answering: str, newest: str = SOME.newest) -> ResumePoint:
     """What a run left, where these machines answer; all of them where none is named."""
     found = replace(SOME, newest=newest)
-    return ResumePoint(run=RUN, source=RUN, found=found, answering=frozenset(answering) or ALL)
+    return ResumePoint(run=RUN, source=RUN, checkpoints=found, answering=frozenset(answering) or ALL)
 
 
 GONE = {

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpuctl.workflow.runs.hangs.compare import compare
-from gpuctl.workflow.runs.hangs.sentences import hang_of, in_the_past
-from gpuctl.workflow.runs.hangs.watch import Answer, HangWatch, keep, kept, ranks_of
+from gpuctl.workflow.runs.hangs.sentences import hang_of, past_tense
+from gpuctl.workflow.runs.hangs.watch import Answer, HangWatch, last_hang, ranks_of, save_hang
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.hang import Hang, RankStacks
@@ -65,7 +65,7 @@ def bring(folder: RunFolder, *bodies: bytes) -> None:
 
 def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder) -> None:
     bring(folder, report(0, over=False), report(1, over=True))
-    hang = kept(folder)
+    hang = last_hang(folder)
     assert hang is not None
     assert hang.verdict == "hung"
     assert hang.sentence.startswith(
@@ -76,7 +76,7 @@ def test_reports_of_the_nodes_are_compared_when_nobody_watched(folder: RunFolder
 
 def test_report_of_one_node_alone_is_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=False))
-    assert kept(folder) is None, "the other node's watch has nothing to report: there the run goes on"
+    assert last_hang(folder) is None, "the other node's watch has nothing to report: there the run goes on"
 
 
 def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
@@ -84,7 +84,7 @@ def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
     record = {"rank": 1, "local_rank": 0, "pid": 1, "started_at": 1.0, "ended_at": 900.0, "exit_code": 0}
     files = RunFiles(folder, folder.load_run().nodes[1], folder.path / "incoming")
     files.record("ranks/rank-1.json", json.dumps(record).encode())
-    hang = kept(folder)
+    hang = last_hang(folder)
     assert hang is not None
     assert hang.sentence.startswith(
         "The run hung (1970-01-01 00:16:40 UTC): the process of rank 1 on b has ended; "
@@ -93,47 +93,47 @@ def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
 
 def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(folder: RunFolder) -> None:
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at="2026-01-01T00:05:00+00:00")
-    keep(folder, found)
+    save_hang(folder, found)
     then = "The run hung (2026-01-01 00:05:00 UTC): so."
-    assert (over := kept(folder)) is not None
+    assert (over := last_hang(folder)) is not None
     assert over.sentence == then
-    assert in_the_past(over) == over
-    assert (unreported := kept(folder, running=True)) is not None
+    assert past_tense(over) == over
+    assert (unreported := last_hang(folder, running=True)) is not None
     assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
     bring(folder, report(0, over=False))
-    assert kept(folder, running=True) == found
+    assert last_hang(folder, running=True) == found
 
 
 def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: RunFolder) -> None:
     told = {0: RankActivity(rank=0, now=1000.0), 1: RankActivity(rank=1, now=1000.0)}
     early = hang_of(folder.id, compare(ranks_of(folder.load_run(), told)), at=datetime.now(UTC))
     assert early.sentence == "The run starts: none of its ranks has begun yet."
-    keep(folder, early)
-    assert kept(folder) is None
-    assert kept(folder, running=True) is None
+    save_hang(folder, early)
+    assert last_hang(folder) is None
+    assert last_hang(folder, running=True) is None
     bring(folder, report(0, over=False), report(1, over=True))
-    assert (later := kept(folder)) is not None
+    assert (later := last_hang(folder)) is not None
     assert later.verdict == "hung"
 
 
 def test_report_that_is_withdrawn_counts_no_more(folder: RunFolder) -> None:
     bring(folder, report(0, over=False), report(1, over=True))
-    assert kept(folder) is not None
+    assert last_hang(folder) is not None
     bring(folder, b"")
-    assert kept(folder) is None
+    assert last_hang(folder) is None
 
 
 def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
     bring(folder, report(0, over=True), report(1, over=True))
-    assert kept(folder) is None
+    assert last_hang(folder) is None
 
 
 def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     stacks = RankStacks(rank=0, node="a", state="S", cpu=None, last_collective=None, at=None, stacks="x")
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
-    keep(folder, found)
+    save_hang(folder, found)
     bring(folder, report(0, over=False), report(1, over=True))
-    assert kept(folder) == in_the_past(found)
+    assert last_hang(folder) == past_tense(found)
 
 
 def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
@@ -150,24 +150,24 @@ def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
 def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> None:
     at = datetime.fromtimestamp(1000, UTC).isoformat()
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
-    keep(folder, found)
+    save_hang(folder, found)
     ended(folder, 0, 900.0)
-    assert kept(folder) == in_the_past(found)
+    assert last_hang(folder) == past_tense(found)
     ended(folder, 1, 1500.0)
-    assert kept(folder) is None, "rank 1 made steps after that"
+    assert last_hang(folder) is None, "rank 1 made steps after that"
     stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
     save_node_record(folder, stopped)
-    assert kept(folder) == in_the_past(found), "what a rank writes as it is stopped is no step"
+    assert last_hang(folder) == past_tense(found), "what a rank writes as it is stopped is no step"
 
 
 def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
     found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
-    keep(folder, found)
+    save_hang(folder, found)
     bring(folder, b"")
-    assert kept(folder) == in_the_past(found), "nothing was reported: `gpuctl why` found it"
+    assert last_hang(folder) == past_tense(found), "nothing was reported: `gpuctl why` found it"
     bring(folder, report(0, over=False))
     bring(folder, b"")
-    assert kept(folder) is None
+    assert last_hang(folder) is None
 
 
 def dump(folder: RunFolder, rank: int, sequence: int) -> None:
@@ -192,20 +192,20 @@ def dump(folder: RunFolder, rank: int, sequence: int) -> None:
 def test_dumps_of_nccls_timeout_tell_who_never_came(folder: RunFolder) -> None:
     dump(folder, 0, 5)
     dump(folder, 1, 4)
-    hang = kept(folder)
+    hang = last_hang(folder)
     assert hang is not None
     assert hang.verdict == "hung"
     assert hang.sentence == (
         "The run hung (1970-01-01 00:10:05 UTC): rank 1 on b never entered all_reduce #5, which rank 0 waits in; "
         "where it was is not known, for 10 min 0 s."
     )
-    assert kept(folder) == hang
+    assert last_hang(folder) == hang
 
 
 def test_dumps_that_say_nothing_are_passed_over(folder: RunFolder) -> None:
     dump(folder, 0, 4)
     (folder.path / "hangs" / "nccl-1").write_bytes(b"no dump")
-    assert kept(folder) is None
+    assert last_hang(folder) is None
 
 
 def test_report_that_can_not_be_read_is_refused(folder: RunFolder) -> None:
@@ -280,7 +280,7 @@ def test_node_that_never_reported_does_not_say_that_the_run_goes_on(folder: RunF
     following.watch.reported("b", None)
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
-    assert kept(folder) == in_the_past(hung(folder, "so")[0])
+    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) -> None:
@@ -289,7 +289,7 @@ def test_what_ranks_write_when_they_are_ended_is_no_progress(folder: RunFolder) 
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("a", None)
-    assert kept(folder) == in_the_past(hung(folder, "so")[0])
+    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_ranks_that_are_being_ended_are_not_asked_again(folder: RunFolder) -> None:
@@ -300,7 +300,7 @@ def test_ranks_that_are_being_ended_are_not_asked_again(folder: RunFolder) -> No
     following.given_up.get(timeout=WAIT_S)
     following.watch.reported("b", replace(SILENT, silent_s=400.0))
     assert following.asked.empty()
-    assert kept(folder) == in_the_past(hung(folder, "so")[0])
+    assert last_hang(folder) == past_tense(hung(folder, "so")[0])
 
 
 def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFolder) -> None:

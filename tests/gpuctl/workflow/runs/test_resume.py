@@ -222,14 +222,14 @@ def test_survey_picks_first_run_with_checkpoints_anywhere() -> None:
     asked = CheckpointSurvey(
         runs=runs,
         locations={place.key: place for place in (FIRST, SECOND, AWAY)},
-        found={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
-        here=[None, None, SOME],
+        by_machine={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
+        local=[None, None, SOME],
         errors={SECOND.key: "gpu-1 does not answer"},
     )
     assert asked.pick() == (RUN, SOME, (AWAY,))
     assert asked.answering(OWN) == {"gpu-0"}
-    assert replace(asked, found={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
-    assert replace(asked, found={}, here=[None] * 3).pick() is None
+    assert replace(asked, by_machine={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
+    assert replace(asked, by_machine={}, local=[None] * 3).pick() is None
 
 
 def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
@@ -241,8 +241,8 @@ def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
         asked = CheckpointSurvey(
             runs=(last, after, RUN),
             locations={FIRST.key: FIRST},
-            found={FIRST.key: found},
-            here=here,
+            by_machine={FIRST.key: found},
+            local=here,
             errors={},
         )
         return {run.run for run in asked.only(asked.wrote()).runs}
@@ -260,11 +260,15 @@ def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
     after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
     arrived = replace(SOME, written_ns=9)
     asked = CheckpointSurvey(
-        runs=(after, BUILT_IN), locations={}, found={}, here=[arrived, SOME], errors={FIRST.key: "timed out."}
+        runs=(after, BUILT_IN),
+        locations={},
+        by_machine={},
+        local=[arrived, SOME],
+        errors={FIRST.key: "timed out."},
     )
     assert asked.wrote() == {BUILT_IN.run}
     assert replace(asked, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
-    assert replace(asked, here=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
+    assert replace(asked, local=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
         after.run,
         BUILT_IN.run,
     }
@@ -275,13 +279,13 @@ def test_survey_only_selects_given_runs() -> None:
     asked = CheckpointSurvey(
         runs=(NEXT, RUN, built_in),
         locations={FIRST.key: FIRST},
-        found={FIRST.key: [SOME, None, THEIRS]},
-        here=[None, THEIRS, SOME],
+        by_machine={FIRST.key: [SOME, None, THEIRS]},
+        local=[None, THEIRS, SOME],
         errors={SECOND.key: "timed out."},
     )
     assert asked.only({built_in.run, RUN.run, NEXT.run}) == replace(asked, runs=[NEXT, RUN, built_in])
     assert asked.only({built_in.run, "other"}) == replace(
-        asked, runs=[built_in], found={FIRST.key: [THEIRS]}, here=[SOME]
+        asked, runs=[built_in], by_machine={FIRST.key: [THEIRS]}, local=[SOME]
     )
 
 
@@ -303,8 +307,8 @@ def test_survey_picks_parts_that_machines_have_together() -> None:
     asked = CheckpointSurvey(
         runs=(run,),
         locations={place.key: place for place in (FIRST, SECOND)},
-        found={FIRST.key: [PARTS], SECOND.key: [None]},
-        here=[None],
+        by_machine={FIRST.key: [PARTS], SECOND.key: [None]},
+        local=[None],
         errors={},
         parts={FIRST.key: HERS, SECOND.key: HIS},
     )
@@ -317,11 +321,13 @@ def test_survey_picks_parts_that_machines_have_together() -> None:
     assert lost.pick() is None, "a part is never used"
     assert lost.torn() == [(run, list(PARTS.lacks))]
     assert lost.unknown() == (run, "gpu-1", "gpu-1: timed out.")
-    assert replace(lost, here=[PARTS]).pick() is None
-    assert replace(lost, here=[arrived]).pick() == (run, arrived, ())
-    assert replace(lost, here=[arrived]).unknown() is None
-    assert replace(lost, here=[SOME]).unknown() == (run, "gpu-1", "gpu-1: timed out."), "an older one is here"
-    point = ResumePoint(run=run, source=run, found=PARTS, locations=(FIRST, SECOND))
+    assert replace(lost, local=[PARTS]).pick() is None
+    assert replace(lost, local=[arrived]).pick() == (run, arrived, ())
+    assert replace(lost, local=[arrived]).unknown() is None
+    assert replace(lost, local=[SOME]).unknown() == (run, "gpu-1", "gpu-1: timed out."), (
+        "an older one is here"
+    )
+    point = ResumePoint(run=run, source=run, checkpoints=PARTS, locations=(FIRST, SECOND))
     assert resume_line(point, run).endswith("on 2 nodes, brought from gpu-0, gpu-1")
 
 
@@ -340,28 +346,30 @@ def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     asked = CheckpointSurvey(
         runs=(later, RUN),
         locations={place.key: place for place in (FIRST, SECOND)},
-        found={FIRST.key: [None, SOME]},
-        here=[None, None],
+        by_machine={FIRST.key: [None, SOME]},
+        local=[None, None],
         errors={SECOND.key: "gpu-1: timed out."},
     )
     assert asked.unknown() == (later, "gpu-1", "gpu-1: timed out.")
-    assert replace(asked, runs=(RUN, later), found={FIRST.key: [SOME, None]}).unknown() is None
-    assert replace(asked, found={FIRST.key: [SOME, SOME]}).unknown() is None, "its home is the other's, too"
-    assert replace(asked, here=[SOME, None]).unknown() is None, "they were brought here at its end"
+    assert replace(asked, runs=(RUN, later), by_machine={FIRST.key: [SOME, None]}).unknown() is None
+    assert replace(asked, by_machine={FIRST.key: [SOME, SOME]}).unknown() is None, (
+        "its home is the other's, too"
+    )
+    assert replace(asked, local=[SOME, None]).unknown() is None, "they were brought here at its end"
     mirrored = frozenset({later.run})
-    assert replace(asked, here=[SOME, None], mirrored=mirrored).unknown() == (
+    assert replace(asked, local=[SOME, None], mirrored=mirrored).unknown() == (
         later,
         "gpu-1",
         "gpu-1: timed out.",
     )
-    assert replace(asked, here=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
-    assert replace(asked, found={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
-    assert replace(asked, here=[None, SOME], mirrored=mirrored).unknown() == (
+    assert replace(asked, local=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
+    assert replace(asked, by_machine={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
+    assert replace(asked, local=[None, SOME], mirrored=mirrored).unknown() == (
         later,
         "gpu-1",
         "gpu-1: timed out.",
     )
-    assert replace(asked, found={}).unknown() == (later, "gpu-1", "gpu-1: timed out.")
+    assert replace(asked, by_machine={}).unknown() == (later, "gpu-1", "gpu-1: timed out.")
     assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
     assert older(RUN, later, "gpu-1", "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
@@ -379,23 +387,23 @@ def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     ("point", "line"),
     [
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(SECOND, FIRST)),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS, locations=(SECOND, FIRST)),
             f"resumes from a.pt of run {RUN.run} on 1 node",
         ),
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(SECOND,)),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS, locations=(SECOND,)),
             f"resumes from a.pt of run {RUN.run} on 1 node, brought from gpu-1",
         ),
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(AWAY,)),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS, locations=(AWAY,)),
             f"resumes from a.pt of run {RUN.run} on 1 node, brought from gpu-0",
         ),
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS),
             f"resumes from a.pt of run {RUN.run} on 1 node, with what was brought here",
         ),
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS, unknown=RUN),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS, unknown=RUN),
             f"resumes from a.pt of run {RUN.run} on 1 node, with what was brought here; gpu-0, which "
             "does not answer, may have newer ones",
         ),
@@ -404,7 +412,7 @@ def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
             f"starts from the beginning on 1 node: no checkpoint of run {RUN.run} is in reach",
         ),
         (
-            ResumePoint(run=RUN, source=RUN, found=THEIRS, locations=(FIRST,), unknown=BUILT_IN),
+            ResumePoint(run=RUN, source=RUN, checkpoints=THEIRS, locations=(FIRST,), unknown=BUILT_IN),
             f"resumes from a.pt of run {RUN.run} on 1 node; run {BUILT_IN.run} may have left newer "
             "ones on gpu-0, which does not answer",
         ),
@@ -435,7 +443,7 @@ def test_resume_line_names_checkpoint_and_its_source(point: ResumePoint, line: s
 def test_resume_line_reports_fewer_ranks(run: Run, args: tuple[str, ...], where: str) -> None:
     before = replace(run, nodes=(replace(run.nodes[0], nproc=4),))
     now = replace(run, run=NEXT.run, args=args)
-    point = ResumePoint(run=now, source=before, found=THEIRS, locations=(FIRST,))
+    point = ResumePoint(run=now, source=before, checkpoints=THEIRS, locations=(FIRST,))
     assert (
         resume_line(point, now)
         == f"run {now.run} ({run.script}) resumes from a.pt of run {before.run} on {where}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, in_vain
+from gpuctl.workflow.runs.hangs.compare import Kind, blocks, compare, culprits_idle
 from gpuctl.workflow.runs.hangs.rank import Rank
 from gpuctl.workflow.runs.hangs.sentences import hang_of
 from inventories.runs.hang import Hang
@@ -36,7 +36,7 @@ def script(line: int, function: str = "<module>", file: str = "train.py") -> tup
 def rank(number: int, *collectives: Collective, stacks: str = "", **more: Any) -> Rank:
     told = {"state": "S", "stacks_by": "server", "server": True, "began_at": NOW - 300, **more}
     activity = RankActivity(rank=number, now=NOW, collectives=collectives, stacks=stacks, code=CODE, **told)
-    return Rank(rank=number, node=NODES[number], told=activity)
+    return Rank(rank=number, node=NODES[number], activity=activity)
 
 
 def waits(number: int, sequence: int = 2, *, ago_s: float = 240, **more: Any) -> Rank:
@@ -57,8 +57,8 @@ def said(*ranks: Rank) -> Hang:
 
 
 IN_C = loads(1, server=False, stacks_by="signal")
-STOPPED = replace(waits(1), told=RankActivity(rank=1, now=NOW, began_at=1.0, state="T", code=CODE))
-ENDED = replace(waits(1), told=RankActivity(rank=1, now=NOW, began_at=1.0, code=CODE))
+STOPPED = replace(waits(1), activity=RankActivity(rank=1, now=NOW, began_at=1.0, state="T", code=CODE))
+ENDED = replace(waits(1), activity=RankActivity(rank=1, now=NOW, began_at=1.0, code=CODE))
 NOT_ASKED = Rank(rank=1, node="alpha")
 FETCH = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
 IN_LOADER = stack((LOADER, 1255, "_try_get_data"), script(9))
@@ -213,7 +213,7 @@ def many(*few: int, number: int = 64) -> tuple[Rank, ...]:
             stacks=stack((C10D, 3252, name), script(line)),
             code=CODE,
         )
-        ranks.append(Rank(rank=at, node=f"node-{at // 8}", told=activity))
+        ranks.append(Rank(rank=at, node=f"node-{at // 8}", activity=activity))
     return tuple(ranks)
 
 
@@ -227,7 +227,11 @@ def test_few_ranks_in_another_collective_than_most_are_named_first() -> None:
 
 
 def test_few_ranks_in_another_collective_are_named_by_their_stacks_alone() -> None:
-    ranks = tuple(replace(rank, told=replace(rank.told, collectives=())) for rank in many(9, 62) if rank.told)
+    ranks = tuple(
+        replace(rank, activity=replace(rank.activity, collectives=()))
+        for rank in many(9, 62)
+        if rank.activity
+    )
     hang = said(*ranks)
     assert hang.sentence.endswith(
         "ranks are in different collectives: ranks 9 on node-1 and 62 on node-7 are in broadcast (train.py:30), "
@@ -237,7 +241,9 @@ def test_few_ranks_in_another_collective_are_named_by_their_stacks_alone() -> No
 
 
 def test_many_ranks_that_are_missing_are_told_in_one_clause() -> None:
-    ranks = [rank if rank.rank in (9, 62) else replace(rank, told=loads(0).told) for rank in many(9, 62)]
+    ranks = [
+        rank if rank.rank in (9, 62) else replace(rank, activity=loads(0).activity) for rank in many(9, 62)
+    ]
     assert said(*ranks).sentence == (
         "The run hangs: ranks 9 on node-1 and 62 on node-7 wait in broadcast #4 (train.py:30), which the others "
         "never entered; ranks 0-8,10-61,63: they are in load_batch, data.py:41, for 4 min 0 s."
@@ -286,7 +292,8 @@ def test_group_that_a_rank_is_not_in_does_not_miss_it() -> None:
     pair = [waits(number, **other) for number in (0, 1)]
     past = [entered(1, ago_s=241, **other)]
     pair = [
-        replace(one, told=replace(one.told, collectives=(*past, one.told.collectives[-1]))) for one in pair
+        replace(one, activity=replace(one.activity, collectives=(*past, one.activity.collectives[-1])))
+        for one in pair
     ]
     assert said(*pair, loads(2)).sentence.startswith(
         "The run hangs: all 2 ranks are in all_reduce #2 of tensor"
@@ -417,7 +424,7 @@ def test_thread_that_runs_the_script_counts() -> None:
 def test_rank_that_has_ended_makes_no_hang_while_nobody_waits() -> None:
     ended = RankActivity(rank=1, now=NOW, began_at=1.0, code=CODE)
     saves = rank(0, entered(3, ago_s=300), stacks=stack(script(6, "save")))
-    hang = said(saves, Rank(rank=1, node="alpha", told=ended))
+    hang = said(saves, Rank(rank=1, node="alpha", activity=ended))
     assert hang.verdict == "unknown"
     assert "its process is gone" in hang.sentence
 
@@ -438,14 +445,14 @@ def test_rank_that_works_alone_is_given_more_time(told: dict[str, float], times:
 
 def test_start_is_in_vain_only_when_all_that_are_waited_for_are_known_to_do_nothing() -> None:
     nothing = {"busy": 0.01, "io_bytes_per_s": 50.0}
-    assert in_vain(compare((waits(0), loads(1, **nothing))))
-    assert in_vain(compare((waits(0), waits(1)))), "nobody is waited for"
-    assert in_vain(compare((waits(0), STOPPED)))
-    assert in_vain(compare((waits(0), ENDED)))
+    assert culprits_idle(compare((waits(0), loads(1, **nothing))))
+    assert culprits_idle(compare((waits(0), waits(1)))), "nobody is waited for"
+    assert culprits_idle(compare((waits(0), STOPPED)))
+    assert culprits_idle(compare((waits(0), ENDED)))
     for more in ({"busy": 0.4}, {"io_bytes_per_s": 3e5}, {"busy": None}):
         finding = compare((waits(0), loads(1, **nothing), loads(2, **{**nothing, **more})))
-        assert not in_vain(finding)
-    assert not in_vain(compare((waits(0), NOT_ASKED)))
+        assert not culprits_idle(finding)
+    assert not culprits_idle(compare((waits(0), NOT_ASKED)))
 
 
 def test_moment_of_waiting_is_no_hang_however_long_another_node_is_silent() -> None:
