@@ -25,12 +25,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 import click
 
 from gpuctl.command_line import root_help
-from gpuctl.command_line.job_file.schema import schema, spec_types
+from gpuctl.command_line.job_file.schema import schema
+from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
 from inventories.option import Option, options_of
-from inventories.specs.setup_steps import SetupStep
 from inventories.specs.spec import Spec
 from inventories.specs.validate import spec_keys
 from train.command_line import option_groups
@@ -117,12 +117,11 @@ def commands_page() -> str:
 
 def spec_page() -> str:
     """The page about the keys of a spec file."""
-    kinds = spec_types()
     rows = [
         (
             f"`{key}`",
             f"`{option.flag}`" if option.flags else _GLOBAL.get(key, ""),
-            "duration" if option.name == "ttl_s" else _KINDS[kinds[option.name]],
+            _FORMS.get(option.name) or _KINDS[option.kind],
             _escaped(option.meaning),
         )
         for key, option in spec_keys().items()
@@ -194,6 +193,7 @@ def keywords_module() -> str:
     classes = {
         "train": ("TrainOptions", (TrainSettings,)),
         "up": ("UpOptions", (Spec, UpSettings)),
+        "advise": ("AdviseOptions", (AdviseSettings,)),
         "bench": ("BenchOptions", (BenchSettings, TrainSettings)),
     }
     parts = [KEYWORDS_HEAD]
@@ -280,15 +280,16 @@ def _help(text: str) -> Iterator[str]:
 
 _GLOBAL = {"cluster": "`--cluster`"}
 """Key of a spec file → the option of every command that sets it."""
-_KINDS = {
+_FORMS = {"ttl_s": "duration", "setup": "list of shell lines, and of `fab: TASK`"}
+"""Field of Spec → what a person writes."""
+_KINDS: dict[Any, str] = {
     str: "text",
     int: "whole number",
     float: "number",
     bool: "true or false",
     Path: "path, from the file's folder",
-    tuple[SetupStep, ...]: "list of shell lines, and of `fab: TASK`",
 }
-"""Type of a field → what a person writes."""
+"""Kind of any other option → what a person writes."""
 
 
 def _escaped(text: str) -> str:

@@ -1,16 +1,15 @@
 """`gpuctl advise`: which machines and which strategy, before anything is rented."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from gpuctl.app import App
-from gpuctl.command_line import completions
-from gpuctl.command_line.options import TAIL, ScriptCommand, no_cluster_options
-from provision.clouds import CLOUDS
+from gpuctl.command_line.options import TAIL, ScriptCommand, command_options, no_cluster_options
+from gpuctl.option_table.advise_options import AdviseSettings
+from inventories.option import Option
 
-if TYPE_CHECKING:
-    from gpuctl.library.advice import AdviseOptions
+EVERYTHING = Option(flags=("--all",), keyword="everything", kind=bool, default=False, help="Show every row.")
 
 
 @click.command(
@@ -19,51 +18,13 @@ if TYPE_CHECKING:
     tail_hint="Options of the built-in job go after --: gpuctl advise --batch-tokens 0.5M -- --model gpt-1b.",
 )
 @no_cluster_options
-@click.option(
-    "--batch-tokens",
-    metavar="N",
-    help="Tokens of a step of all ranks together, about: 500000, 0.5M (default: the job's own batch on each rank).",
-)
-@click.option(
-    "--tokens",
-    metavar="N",
-    help="Tokens to train on in all, such as 20B, in whole epochs (default: the --epochs after --, else 10).",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="S[,S…]",
-    help="Only these shapes, or those of a GPU such as A100 (default: all that have a price). Repeatable.",
-    shell_complete=completions.shapes,
-)
-@click.option(
-    "--count",
-    "counts",
-    multiple=True,
-    metavar="N[,N…]",
-    help="Numbers of machines (default: 1,2,4,8). Repeatable.",
-)
-@click.option("--provider", type=click.Choice(tuple(CLOUDS)), help="Only shapes of this provider.")
-@click.option("--region", metavar="R", help="AWS region of the prices (default: us-east-1).")
-@click.option(
-    "--check/--no-check",
-    default=True,
-    help="Have torch, where it is installed here, count the memory of the first row, too (default: --check).",
-)
-@click.option("--all", "everything", is_flag=True, help="Show every row.")
+@command_options("advise", AdviseSettings, more=(EVERYTHING,))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- --model NAME [OPTIONS]...")
 def command(
     app: App,
-    batch_tokens: str | None,
-    tokens: str | None,
-    shapes: tuple[str, ...],
-    counts: tuple[str, ...],
-    provider: str | None,
-    region: str | None,
-    check: bool,
     everything: bool,
     words: tuple[str, ...],
+    **options: Any,  # noqa: ANN401 - each option has its own type
 ) -> int:
     """Say which machines and which strategy a model fits on, how fast, and for how much. Nothing is rented.
 
@@ -95,22 +56,15 @@ def command(
     `gpuctl train -- --strategy auto` takes the advice
     for the machines that are there.
     """
-    from gpuctl.library.advice import advise_request
+    from gpuctl.library.options import advise_request
     from gpuctl.workflow.jobs.advise import advise
     from gpuctl.workflow.runs.request.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
-    asked: AdviseOptions = {
-        "shapes": _each(shapes),
-        "counts": _each(counts),
-        "provider": provider,
-        "region": region,
-        "batch_tokens": batch_tokens,
-        "tokens": tokens,
-        "check": check,
-    }
-    advice = advise(app, advise_request(words, asked))
+    lists = {name: _each(options[name]) for name in ("shapes", "counts")}
+    settings: Any = {**options, **lists, "check": options["check"] is not False}
+    advice = advise(app, advise_request(words, settings))
     if app.options.json:
         app.output.json(advice)
     else:
@@ -120,6 +74,6 @@ def command(
     return 0 if any(row.fits for row in advice.rows) else 1
 
 
-def _each(given: tuple[str, ...]) -> list[str]:
+def _each(typed: tuple[str, ...]) -> list[str]:
     """Return what a repeatable option names, each of which may be a list with commas."""
-    return [word.strip() for one in given for word in one.split(",") if word.strip()]
+    return [word.strip() for words in typed for word in words.split(",") if word.strip()]

@@ -7,10 +7,9 @@ from typing import Unpack
 from gpuctl.app import App
 from gpuctl.global_options import DEFAULT_CLUSTER
 from gpuctl.json_documents import AdviceRow, ClusterSummary, RunInfo, UpPlan, UpResult
-from gpuctl.library.advice import AdviseOptions, advise_request
 from gpuctl.library.cluster import Cluster
-from gpuctl.library.keywords import UpOptions
-from gpuctl.library.options import UpRequest, up_request
+from gpuctl.library.keywords import AdviseOptions, UpOptions
+from gpuctl.library.options import UpRequest, advise_request, up_request
 from gpuctl.library.silent_output import Confirm, Progress, silent_app
 from gpuctl.option_table.values import several
 from inventories.errors import InventoryError

@@ -70,6 +70,18 @@ class UpOptions(TypedDict, total=False):
     wait: bool
 
 
+class AdviseOptions(TypedDict, total=False):
+    """The options of `gpuctl advise`."""
+
+    batch_tokens: float | str | None
+    tokens: float | str | None
+    shapes: Sequence[str]
+    counts: Sequence[int | str]
+    provider: str | None
+    region: str | None
+    check: bool
+
+
 class BenchOptions(TypedDict, total=False):
     """The options of `gpuctl bench`."""
 

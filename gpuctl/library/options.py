@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuctl.errors import Usage
-from gpuctl.library.keywords import BenchOptions, TrainOptions, UpOptions
+from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
+from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import min_nodes, read_options, refuse_unknown
 from gpuctl.workflow.clusters.up import HostKeys
+from gpuctl.workflow.jobs.advise import AdviseRequest
 from gpuctl.workflow.jobs.bench_request import BenchRequest
 from gpuctl.workflow.runs.outputs.earlier import check_earlier
 from gpuctl.workflow.runs.request.engine_config import with_config
@@ -84,3 +86,9 @@ def bench_request(words: Sequence[str], options: BenchOptions) -> BenchRequest:
     known = TrainOptions.__annotations__
     job: Any = {name: value for name, value in options.items() if name in known}
     return BenchRequest(**read_options(options, BenchSettings), job=train_request(words, job))
+
+
+def advise_request(words: Sequence[str], options: AdviseOptions) -> AdviseRequest:
+    """Return the request of these options. `words`: the built-in job's options. Raises Usage for a wrong one."""
+    refuse_unknown("advise", options, AdviseOptions)
+    return AdviseRequest(**read_options(options, AdviseSettings), words=tuple(words))

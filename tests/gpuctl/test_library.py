@@ -24,9 +24,9 @@ from gpuctl.commands import bench as bench_command
 from gpuctl.commands import train as train_command
 from gpuctl.commands import up as up_command
 from gpuctl.global_options import Options
-from gpuctl.library.advice import AdviseOptions, advise_request
-from gpuctl.library.keywords import BenchOptions, TrainOptions, UpOptions
+from gpuctl.library.keywords import AdviseOptions, BenchOptions, TrainOptions, UpOptions
 from gpuctl.library.options import (
+    advise_request,
     bench_request,
     train_request,
     up_request,

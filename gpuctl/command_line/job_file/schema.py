@@ -1,14 +1,13 @@
 """The JSON schema of a job's file, for editors: made of what reads the file. Pure."""
 
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
 
 from gpuctl.command_line.job_file.keys import ARGUMENTS, ENVIRONMENT, RUN, SCRIPT, TOP, Key, option_keys
+from inventories.option import Option
 from inventories.specs.job_file import NAME
-from inventories.specs.spec import Spec
 from inventories.specs.validate import CLUSTER, spec_keys
 
 Schema = dict[str, Any]
@@ -24,8 +23,8 @@ ARGUMENTS_HELP = (
     "Arguments of the script, the module or the built-in job, each an item, as it is to be passed."
 )
 VARIABLES_HELP = "Variables of every rank. One without a value takes its value from where gpuctl is started."
-TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string"}
-"""Type of a field of Spec → what a person writes."""
+TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string"}
+"""Kind of an option → the type of its value in the file."""
 
 
 def schema() -> Schema:
@@ -48,17 +47,6 @@ def schema() -> Schema:
         "title": NAME,
         "description": "A job of gpuctl's: what it needs, what is run, what comes back.",
         **_mapping(described),
-    }
-
-
-def spec_types() -> dict[str, Any]:
-    """Field of Spec → its type, beside None."""
-    hints = get_type_hints(Spec).items()
-    return {
-        name: next(
-            (one for one in get_args(hint) if one is not NoneType and get_origin(hint) is UnionType), hint
-        )
-        for name, hint in hints
     }
 
 
@@ -107,22 +95,22 @@ def _value(key: Key) -> Schema:
 
 def _cluster() -> Schema:
     """The spec's own keys, those of `network` within it."""
-    types = spec_types()
     properties: Schema = {}
     for path, option in spec_keys().items():
         above, _, name = path.rpartition(".")
         within = properties.setdefault(above, _mapping({}, "object"))["properties"] if above else properties
-        within[name] = _field(option.name, types[option.name]) | {"description": option.meaning}
+        within[name] = _field(option) | {"description": option.meaning}
     return _mapping(properties, "object", "string", "null")
 
 
-def _field(field: str, kind: Any) -> Schema:  # noqa: ANN401 - a type
-    if field == "ttl_s":
+def _field(option: Option) -> Schema:
+    """Return the schema of a value of a spec's key."""
+    if option.name == "ttl_s":
         return {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?[smhd])+$"}
-    if field == "driver":
+    if option.name == "driver":
         return {"type": ["string", "integer"]}
-    if field == "setup":
+    if option.name == "setup":
         step = {"type": "object", "maxProperties": 1, "additionalProperties": False}
         named = step | {"properties": {"run": {"type": "string"}, "fab": {"type": "string"}}}
         return {"type": "array", "items": {"anyOf": [{"type": "string"}, named]}}
-    return {"type": TYPES[kind]}
+    return {"type": TYPES[option.kind]}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.json_documents import AdviceRow
+from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.shape_names import find
 from gpuctl.workflow.jobs.advice_command import Account, command_of, large_folders, with_absolute_paths
 from gpuctl.workflow.jobs.check import compared
@@ -22,24 +23,11 @@ MODEL = "--model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviseRequest:
-    """What a person asked `gpuctl advise` for."""
+class AdviseRequest(AdviseSettings):
+    """The settings of `gpuctl advise`."""
 
     words: tuple[str, ...]
     """The built-in job's options."""
-    shapes: tuple[str, ...] = ()
-    """Names of shapes or GPUs, or their beginnings. Empty: all that have a price."""
-    counts: tuple[int, ...] = ()
-    """Machines. Empty: COUNTS."""
-    provider: str | None = None
-    region: str | None = None
-    """Of the prices."""
-    batch_tokens: float | None = None
-    """Of a step of all ranks, about."""
-    tokens: float | None = None
-    """To train on in all."""
-    check: bool = True
-    """Compare the memory of the first row with torch's own count."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from gpuctl.command_line.job_file.keys import option_keys
 from gpuctl.command_line.options import command_options
 from gpuctl.errors import Usage
 from gpuctl.library import keywords
+from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
 from gpuctl.option_table.up_options import UpSettings
@@ -66,6 +67,7 @@ def test_values_are_checked_as_declared() -> None:
     [
         ("train", keywords.TrainOptions, (TrainSettings,)),
         ("bench", keywords.BenchOptions, (BenchSettings, TrainSettings)),
+        ("advise", keywords.AdviseOptions, (AdviseSettings,)),
         ("up", keywords.UpOptions, (Spec, UpSettings)),
     ],
 )
