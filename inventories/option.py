@@ -54,7 +54,7 @@ class Option:
     find installed, the project or the script. Empty: never, or as `workflow.runs.resume` says."""
     commands: tuple[str, ...] = ()
     """Commands that have it. Empty: each command that uses its dataclass."""
-    help_in: Mapping[str, str] = field(default_factory=dict)
+    help_in: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Command → its help there, where that is another one."""
     completes: str = ""
     """Function of `completions` that offers values to a shell."""
@@ -67,6 +67,11 @@ class Option:
     def flag(self) -> str:
         """The name that messages use: `--no-public-ip`."""
         return next((name for name in self.flags if name.startswith("--")), f"--{self.keyword}")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The parts of its key in a file."""
+        return tuple(self.key.split("."))
 
     @property
     def setting(self) -> str:

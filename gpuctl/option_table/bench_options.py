@@ -1,9 +1,10 @@
 """The options that only `gpuctl bench` has."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuctl.option_table.values import forecast, layouts
+from gpuctl.option_table.values import read_layouts
 from inventories.option import option
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ class BenchSettings:
     """The options of `gpuctl bench`, as its request has them. `TrainSettings` declares the others."""
 
     layouts: "tuple[Layout, ...]" = option(
-        "--layouts", default=(), metavar="NxP,…", kind=str, read=layouts, annotation="Sequence[str]",
+        "--layouts", default=(), metavar="NxP,…", kind=str, read=partial(read_layouts, flag="--layouts"),
+        annotation="Sequence[str]",
         distinctive=True,
         help="Nodes x processes on each node (default: one process, one whole node, all nodes).",
     )
@@ -28,7 +30,8 @@ class BenchSettings:
         help="Timed runs of each layout, after one warm-up run.",
     )
     forecast: "tuple[Layout, ...]" = option(
-        "--forecast", default=(), metavar="NxP,…", kind=str, read=forecast, annotation="Sequence[str]",
+        "--forecast", default=(), metavar="NxP,…", kind=str, read=partial(read_layouts, flag="--forecast"),
+        annotation="Sequence[str]",
         distinctive=True,
         help="Predict speed and cost of these layouts from runs that are measured here first.",
     )

@@ -129,17 +129,8 @@ def hang_after_s(value: str) -> float | Literal["off"]:
     return "off" if value == "off" else parse_duration_s(value, "--hang-after")
 
 
-def layouts(names: Sequence[str]) -> "tuple[Layout, ...]":
-    """Return the layouts to measure. Raises Usage."""
-    return _layouts(names, "--layouts")
-
-
-def forecast(names: Sequence[str]) -> "tuple[Layout, ...]":
-    """Return the layouts to predict. Raises Usage."""
-    return _layouts(names, "--forecast")
-
-
-def _layouts(names: Sequence[str], flag: str) -> "tuple[Layout, ...]":
+def read_layouts(names: Sequence[str], *, flag: str) -> "tuple[Layout, ...]":
+    """Return layouts of nodes and processes. Raises Usage, which names the flag."""
     from gpuctl.scaling.measurements import parse_layouts
 
     names = several(flag.removeprefix("--"), names)

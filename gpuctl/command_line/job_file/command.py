@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from gpuctl.app import App
-from gpuctl.command_line.job_file.keys import RUN
+from gpuctl.command_line.job_file.keys import RUN, section_of
+from inventories.option import Option
 
 if TYPE_CHECKING:
-    from gpuctl.command_line.job_file.keys import Key
     from gpuctl.command_line.job_file.read import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,14 +97,14 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
     found = {
         key: value
         for key, value in job.options.items()
-        if key.section in sections and key.field in given and key.field not in left_out
+        if section_of(key) in sections and key.keyword in given and key.keyword not in left_out
     }
     used = {key.path[0] for key in found}
     if says_what_runs:
         more = {"job": job}
         used |= {RUN} if job.script or job.arguments else set()
     in_vain = (
-        {"include", "root"} & {key.field for key in job.options} if built_in and says_what_runs else set()
+        {"include", "root"} & {key.keyword for key in job.options} if built_in and says_what_runs else set()
     )
     nothing = "nothing"
     if built_in and says_what_runs and not in_vain:
@@ -113,9 +113,7 @@ def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> di
         f"from {job.path}: {', '.join(sorted(used)) or nothing}{_taken_from_here(found)}{_in_vain(in_vain)}"
     )
     return (
-        given
-        | {key.field: _merged(key.option, given[key.field], value) for key, value in found.items()}
-        | more
+        given | {key.keyword: _merged(key, given[key.keyword], value) for key, value in found.items()} | more
     )
 
 
@@ -144,9 +142,11 @@ def _typed(given: Mapping[str, Any]) -> set[str]:
     return {name for name in given if source(name) not in (None, ParameterSource.DEFAULT)}
 
 
-def _taken_from_here(found: Mapping["Key", Any]) -> str:
+def _taken_from_here(found: Mapping[Option, Any]) -> str:
     """The end of the line on the file, where it asks for variables of this computer: some may be secrets."""
-    names = [word for key, value in found.items() if key.field == "env" for word in value if "=" not in word]
+    names = [
+        word for key, value in found.items() if key.keyword == "env" for word in value if "=" not in word
+    ]
     return f"; {', '.join(names)} with the value here" if names else ""
 
 
@@ -159,8 +159,8 @@ def _in_vain(names: Collection[str]) -> str:
     )
 
 
-def _merged(option: click.Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own
+def _merged(option: Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own
     """The value of an option: of those that are repeatable what the file says and what was typed, else what was."""
     if not option.multiple:
-        return typed if option.name in _typed({str(option.name): None}) else value
+        return typed if option.keyword in _typed({option.keyword: None}) else value
     return (*value, *typed) if typed and NONE not in (*value, *typed) else typed or value

@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
-from gpuctl.command_line.job_file.keys import ARGUMENTS, OTHER_WORDS, RUN, SCRIPT, Key, option_keys
+from gpuctl.command_line.job_file.keys import ARGUMENTS, OTHER_WORDS, RUN, SCRIPT, option_keys, words_for
+from gpuctl.command_line.options import click_option
 from gpuctl.environment_variables import variable
 from gpuctl.errors import GpuctlError
 from inventories.errors import InvalidInput
+from inventories.option import Option
 from inventories.shown import shown
 from inventories.specs.checks import check_cluster_name
 from inventories.specs.job_file import repository_above
@@ -32,7 +34,7 @@ class Job:
     path: Path
     spec: Spec | None
     """None: it says nothing of a cluster."""
-    options: Mapping[Key, Any]
+    options: Mapping[Option, Any]
     """Values as click gives them to a command. Paths are absolute."""
     script: Path | None
     """Absolute."""
@@ -47,7 +49,7 @@ class Job:
     @property
     def module(self) -> str | None:
         """The module that runs in place of a script."""
-        return next((value for key, value in self.options.items() if key.field == "module"), None)
+        return next((value for option, value in self.options.items() if option.keyword == "module"), None)
 
 
 def read_job(path: Path) -> Job:
@@ -70,10 +72,10 @@ class _Reader:
         self._problems = problems
         self._folder = _folder_of(source.path)
         self._repository = repository_above(self._folder)
-        self._keys = {key.path: key for key in option_keys()}
+        self._keys = {option.path: option for option in option_keys()}
 
     def job(self) -> Job:
-        options: dict[Key, Any] = {}
+        options: dict[Option, Any] = {}
         script: Path | None = None
         arguments: tuple[str, ...] = ()
         spec = None
@@ -89,7 +91,7 @@ class _Reader:
                     options[self._keys[path]] = self._value(self._keys[path])
             except InvalidInput as error:
                 self._problem(path, f"key '{'.'.join(path)}': {error}")
-        if script is not None and (RUN, "module") in [key.path for key in options]:
+        if script is not None and (RUN, "module") in [option.path for option in options]:
             self._problem((RUN, "module"), f"key 'run.{SCRIPT}' is there, too: leave out one of them.")
         return Job(path=self._source.path, spec=spec, options=options, script=script, arguments=arguments)
 
@@ -144,46 +146,47 @@ class _Reader:
             return spec_at(self._source, (CLUSTER,), self._problems)
         return Spec(cluster=check_cluster_name(value))
 
-    def _value(self, key: Key) -> object:
-        option, path = key.option, key.path
-        if option.name == "env":
-            return tuple(self._variables(path))
+    def _value(self, option: Option) -> object:
+        if option.keyword == "env":
+            return tuple(self._variables(option.path))
         if option.multiple:
-            return tuple(self._each(key))
-        return self._one(key, path)
+            return tuple(self._each(option))
+        return self._one(option, option.path)
 
-    def _each(self, key: Key) -> Iterator[object]:
-        """The values of a list; what is wrong with one is told with its own line."""
-        for at in self._items(key.path):
+    def _each(self, option: Option) -> Iterator[object]:
+        """Yield the values of a list. A mistake in one is a problem at its own line."""
+        for at in self._items(option.path):
             try:
-                value = self._one(key, at)
+                value = self._one(option, at)
             except InvalidInput as error:
-                self._problem(at, f"key '{'.'.join(key.path)}': {error}")
+                self._problem(at, f"key '{option.key}': {error}")
             else:
                 yield value.absolute() if isinstance(value, Path) else value
 
-    def _one(self, key: Key, at: Keys) -> object:
-        """A value that is no list, as click gives it to a command."""
-        kind, value = key.option.type, self._source.value(*at)
-        if key.option.is_flag:
+    def _one(self, option: Option, at: Keys) -> object:
+        """Return a value that is no list, as click gives it to a command."""
+        value = self._source.value(*at)
+        if option.kind is bool:
             if not isinstance(value, bool):
                 raise InvalidInput(f"{shown(value)} can't be used: it should be true or false.")
             return value
-        if isinstance(kind, click.Path):
-            path = Path(_converted(key, str(self._path(at))))
+        if option.kind is Path:
+            path = Path(_converted(option, str(self._path(at))))
             if not os.path.lexists(path):
                 raise InvalidInput(f"there is no file or folder {path}.")
-            if key.field != "wheels":
+            if option.keyword != "wheels":
                 self._check_inside(path)
             return path
-        if isinstance(kind, click.IntRange | click.types.IntParamType):
+        if option.kind is int:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InvalidInput(f"{shown(value)} can't be used: it should be a whole number.")
-            return _converted(key, value)
-        if key.values and isinstance(value, list | dict | None):
-            raise InvalidInput(f"{shown(value)} can't be used: it should be {key.values}.")
+            return _converted(option, value)
+        if isinstance(value, list | dict | None) and (words := words_for(option)):
+            raise InvalidInput(f"{shown(value)} can't be used: it should be {words}.")
         # As it is written: `off` is a truth value in YAML.
-        return _converted(key, self._source.text(*at) if isinstance(value, int | float) else self._text(at))
+        return _converted(
+            option, self._source.text(*at) if isinstance(value, int | float) else self._text(at)
+        )
 
     def _text(self, at: Keys) -> str:
         value = self._source.value(*at)
@@ -254,39 +257,34 @@ class _Reader:
 
     def check_together(self, job: Job) -> None:
         """Add what the options' own checks refuse, at the line of the option that it is about."""
-        from gpuctl.library.keywords import TrainOptions
         from gpuctl.library.options import train_request
 
         words = (*(() if job.script is None else ("script",)), *job.arguments)
-        known = TrainOptions.__annotations__
-        given = {
-            key: value for key, value in job.options.items() if key.field in known and key.field != "env"
-        }
+        options = {option: value for option, value in job.options.items() if option.keyword != "env"}
 
-        def refused(*keys: Key) -> str | None:
-            options: Any = {key.field: given[key] for key in keys}
+        def refusal(*some: Option) -> str | None:
+            keywords: Any = {option.keyword: options[option] for option in some}
             try:
-                train_request(words, options)
+                train_request(words, keywords)
             except GpuctlError as error:
                 return str(error)
             return None
 
-        if (why := refused(*given)) is None:
+        if (why := refusal(*options)) is None:
             return
-        alone = next((key for key in given if refused(key) == why), None)
-        named = next((key for key in given if any(name in why for name in key.option.opts)), None)
-        about = alone or named
-        name, sentence = ".".join(about.path) if about else "", _in_keys(why)
-        where = "" if name in sentence else f"key '{name}': "
+        alone = next((option for option in options if refusal(option) == why), None)
+        about = alone or next(
+            (option for option in options if any(flag in why for flag in option.flags)), None
+        )
+        key, sentence = about.key if about else "", _in_keys(why)
+        where = "" if key in sentence else f"key '{key}': "
         self._problem(about.path if about else (RUN,), where + sentence)
 
 
 def _in_keys(sentence: str) -> str:
-    """A sentence on options, with the keys in their place."""
-    keys = {
-        name: ".".join(key.path) for key in option_keys() for name in key.option.opts if name.startswith("--")
-    }
-    return re.sub(r"--[a-z][a-z-]*", lambda found: keys.get(found[0], found[0]), sentence)
+    """Return a sentence on options with the keys in their place."""
+    keys = {option.flag: option.key for option in option_keys()}
+    return re.sub(r"--[a-z][a-z-]*", lambda flag: keys.get(flag[0], flag[0]), sentence)
 
 
 def _folder_of(path: Path) -> Path:
@@ -294,9 +292,10 @@ def _folder_of(path: Path) -> Path:
     return Path(os.path.abspath(path)).parent  # noqa: PTH100 - links stay
 
 
-def _converted(key: Key, value: str | int | None) -> Any:  # noqa: ANN401 - a parameter's type is its own
-    """A value as click makes it of what was typed. Raises InvalidInput."""
+def _converted(option: Option, value: str | int | None) -> Any:  # noqa: ANN401 - an option's value is its own
+    """Return a value as click converts a typed one. Raises InvalidInput."""
+    parameter = click_option(option)
     try:
-        return key.option.type.convert(value, key.option, None)
+        return parameter.type.convert(value, parameter, None)
     except click.BadParameter as error:
         raise InvalidInput(error.message) from error

@@ -3,9 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import click
-
-from gpuctl.command_line.job_file.keys import ARGUMENTS, ENVIRONMENT, RUN, SCRIPT, TOP, Key, option_keys
+from gpuctl.command_line.job_file.keys import (
+    ARGUMENTS,
+    ENVIRONMENT,
+    RUN,
+    SCRIPT,
+    TOP,
+    option_keys,
+    section_of,
+    words_for,
+)
 from inventories.option import Option
 from inventories.specs.job_file import NAME
 from inventories.specs.validate import CLUSTER, spec_keys
@@ -64,33 +71,31 @@ def _scalar(*more: str) -> Schema:
     return {"type": ["string", "number", "boolean", *more]}
 
 
-def _of_options(keys: tuple[Key, ...], section: str) -> Schema:
-    return {key.name: _option(key) for key in keys if key.section == section}
+def _of_options(options: tuple[Option, ...], section: str) -> Schema:
+    """Return key → schema for the options of a section."""
+    return {option.path[-1]: _option(option) for option in options if section_of(option) == section}
 
 
-def _option(key: Key) -> Schema:
-    """What an option's key takes."""
-    if key.field == "env":
+def _option(option: Option) -> Schema:
+    """Return the schema of an option's key."""
+    if option.keyword == "env":
         return {
             "type": "object",
             "additionalProperties": _scalar("null"),
             "description": VARIABLES_HELP,
         }
-    text = (key.option.help or "").removesuffix(" Repeatable.")
-    if key.option.multiple:
+    text = option.help.removesuffix(" Repeatable.")
+    if option.multiple:
         return {"type": ["array", "string"], "items": {"type": "string"}, "description": text}
-    return _value(key) | {"description": text}
+    return _value(option) | {"description": text}
 
 
-def _value(key: Key) -> Schema:
-    kind = key.option.type
-    if key.option.is_flag:
-        return {"type": "boolean"}
-    if isinstance(kind, click.Choice):
-        return {"enum": list(kind.choices)}
-    if isinstance(kind, click.IntRange):
-        return {"type": "integer", "minimum": kind.min, "maximum": kind.max}
-    return {"type": ["string", "integer"] if key.takes_number else "string"}
+def _value(option: Option) -> Schema:
+    if isinstance(option.kind, tuple):
+        return {"enum": list(option.kind)}
+    if option.kind is int:
+        return {"type": "integer", "minimum": option.min, "maximum": option.max}
+    return {"type": ["string", "integer"] if words_for(option) else TYPES[option.kind]}
 
 
 def _cluster() -> Schema:

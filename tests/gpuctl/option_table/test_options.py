@@ -10,16 +10,11 @@ from click.testing import CliRunner
 from gpuctl.command_line.job_file.keys import option_keys
 from gpuctl.command_line.options import command_options
 from gpuctl.errors import Usage
-from gpuctl.library import keywords
-from gpuctl.option_table.advise_options import AdviseSettings
-from gpuctl.option_table.bench_options import BenchSettings
 from gpuctl.option_table.train_options import TrainSettings
-from gpuctl.option_table.up_options import UpSettings
 from gpuctl.option_table.values import read_options
 from gpuctl.workflow.runs.request.request import TrainRequest
 from inventories.option import Option, option, options_of
 from inventories.runs.run import RunOptions
-from inventories.specs.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +55,6 @@ def test_values_are_checked_as_declared() -> None:
         read_options({"depth": 10}, Sample)
     with pytest.raises(TypeError, match="data is a list"):
         read_options({"data": "a"}, Sample)
-
-
-@pytest.mark.parametrize(
-    ("command", "known", "classes"),
-    [
-        ("train", keywords.TrainOptions, (TrainSettings,)),
-        ("bench", keywords.BenchOptions, (BenchSettings, TrainSettings)),
-        ("advise", keywords.AdviseOptions, (AdviseSettings,)),
-        ("up", keywords.UpOptions, (Spec, UpSettings)),
-    ],
-)
-def test_library_takes_the_declared_options(command: str, known: type, classes: tuple[type, ...]) -> None:
-    declared = {each.keyword for each in options_of(*classes, command=command)}
-    assert set(known.__annotations__) == declared - {"cluster", "setup", "ssh_port"}
 
 
 def test_request_and_files_have_the_declared_options() -> None:

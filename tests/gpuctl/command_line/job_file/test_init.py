@@ -97,7 +97,7 @@ def test_init_takes_the_script_that_was_named_and_tells_of_others(project: Path)
 def test_init_runs_relative_imports_as_a_module_and_rays_drivers_with_ray(project: Path) -> None:
     put(project, pkg__train="from . import model\n" + TRAINS, drive="import ray\nray.init()\n")
     assert written(proposed(project)).module == "pkg.train"
-    assert {key.field: value for key, value in written(proposed(project, "drive.py")).options.items()} == {
+    assert {key.keyword: value for key, value in written(proposed(project, "drive.py")).options.items()} == {
         "mode": "ray"
     }
 
@@ -121,7 +121,7 @@ def test_init_includes_what_git_ignores_and_the_script_names(project: Path) -> N
         Data(path="huge.bin", bytes=None),
         Data(path="my/beside", bytes=4),
     )
-    includes = [value for key, value in written(found).options.items() if key.field == "include"]
+    includes = [value for key, value in written(found).options.items() if key.keyword == "include"]
     assert includes == [(project / "data", project / "my/beside")], "what is too large is told alone"
     assert "gpuctl push --into-project huge.bin" in "\n".join(found.told())
 
@@ -141,7 +141,7 @@ def test_init_names_requirements_that_a_run_does_not_find(
     (project / name).write_text("einops\n")
     found = proposed(project)
     assert (found.requirements, found.found_by_itself) == (source, by_itself)
-    options = {key.field: value for key, value in written(found).options.items()}
+    options = {key.keyword: value for key, value in written(found).options.items()}
     assert options.get("requirements") == (project / written_as if written_as else None)
 
 

@@ -45,7 +45,7 @@ outputs: ["*.pt", runs]
 
 
 def options_of(job: Job) -> dict[str, Any]:
-    return {key.field: value for key, value in job.options.items()}
+    return {key.keyword: value for key, value in job.options.items()}
 
 
 @pytest.fixture

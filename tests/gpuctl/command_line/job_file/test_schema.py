@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import inventories
-from gpuctl.command_line.job_file.keys import option_keys
+from gpuctl.command_line.job_file.keys import option_keys, section_of
 from gpuctl.command_line.job_file.schema import schema
 
 SAMPLES = sorted(
@@ -74,8 +74,8 @@ def test_schema_refuses_what_the_reader_refuses(checker: Any, text: str) -> None
 def test_every_key_is_described(checker: Any) -> None:
     for key in option_keys():
         within = checker.schema["properties"]
-        within = within[key.section]["properties"] if key.section else within
-        assert within[key.name]["description"], key.path
+        within = within[section_of(key)]["properties"] if section_of(key) else within
+        assert within[key.path[-1]]["description"], key.path
     assert {("run", "nproc_per_node"), ("environment", "pip"), ("include",), ("outputs",)} <= {
         key.path for key in option_keys()
     }
