@@ -66,7 +66,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str] | None:
-    """The first GPU's clocks, power and temperature in nvidia-smi's words. None: it does not say."""
+    """The first GPU's clocks, power and temperature in nvidia-smi's words. `None`: it does not say."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -38,7 +38,7 @@ class Cost:
 def step_floor(
     cost: Cost, batch_size: int, precision: str, *, tflops: float | None, gb_s: float | None
 ) -> dict[str, float | None]:
-    """Milliseconds of a step for the arithmetic, for the memory, and the larger of the two; None: not known."""
+    """Milliseconds of a step for the arithmetic, for the memory, and the larger of the two; `None`: not known."""
     compute = cost.flop_per_image * batch_size / (tflops * 1e12) * 1e3 if tflops else None
     memory = cost.bytes_of(batch_size, precision) / (gb_s * 1e9) * 1e3 if gb_s else None
     floor = max(compute, memory) if compute is not None and memory is not None else None

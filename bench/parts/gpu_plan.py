@@ -13,7 +13,7 @@ class Case:
     words: str
     """The job's options."""
     images: tuple[int, int, int, int] | None = None
-    """Channels, height, width and classes of synthetic images. None: the job trains on random tokens."""
+    """Channels, height, width and classes of synthetic images. `None`: the job trains on random tokens."""
     vocabulary: int = 50_257
     """Number of different tokens."""
 

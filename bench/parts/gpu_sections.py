@@ -316,7 +316,7 @@ def _averaged(
     graphs: bool = False,
     compiled: bool = False,
 ) -> list[float]:
-    """Return the losses of some steps on the same images, with DistributedDataParallel or (None) without."""
+    """Return the losses of some steps on the same images, with DistributedDataParallel or (`None`) without."""
     options = _job(
         work,
         work.sizes.loss_batch,

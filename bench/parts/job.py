@@ -163,7 +163,7 @@ def measure(
     """Return milliseconds a steady step, memory and losses of a job. Raises NoTime for too few steps.
 
     Between the two clocks are whole steps alone, and the device is waited for at both. `waits`: where later steps
-    wait for the GPU; None: not checked.
+    wait for the GPU; `None`: not checked.
     """
     with trainer_of(options, device, folder) as trainer:
         pace = Pace(trainer.timer, until)

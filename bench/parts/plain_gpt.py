@@ -50,7 +50,7 @@ class Speed:
     loss: float
     """Of the last step."""
     memory_gb: float | None
-    """The most that was allocated. None: on a CPU."""
+    """The most that was allocated. `None`: on a CPU."""
 
 
 class PlainGPT(nn.Module):

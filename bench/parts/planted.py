@@ -65,7 +65,7 @@ class Planted:
 
 
 def lacking() -> str | None:
-    """Return what planted machines need and this one lacks. None: nothing."""
+    """Return what planted machines need and this one lacks. `None`: nothing."""
     absent = [program for program in ("ip", "tc", "nsenter", "unshare") if shutil.which(program) is None]
     return ", ".join(absent) or ("root" if os.geteuid() else None)
 

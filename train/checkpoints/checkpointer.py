@@ -1,11 +1,11 @@
-"""When checkpoints are written, how the ranks share them, and how a job resumes from one.
+"""Write checkpoints when they are due, share the work among the ranks, and resume from the newest.
 
-Where every rank has the whole model, rank 0 writes one file. A sharded strategy's ranks write their parts of a folder
-each. Either way the other ranks send rank 0 what is theirs alone and small. What is written is copied first: the
-training goes on meanwhile.
+If every rank has the whole model, rank 0 writes one file. With a sharded strategy each rank writes its parts into a
+folder. In both cases rank 0 collects the small state of the other ranks. The state is copied first, so training
+continues during the write.
 
-A file is read by rank 0, which tells the others: only its node has to have it. Of a folder every rank reads what it
-needs: every node has to have all of it. The number of ranks may change, and the strategy.
+Rank 0 reads a file and broadcasts the state: only its node needs the file. Of a folder each rank reads its parts:
+every node needs the whole folder. The number of ranks and the strategy may change.
 """
 
 import math
@@ -30,14 +30,14 @@ from train.reporting.progress import TrainingProgress
 from train.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
-    from train.checkpoints.parts import PartsReader  # torch takes a second to import its part of it
+    from train.checkpoints.parts import PartsReader  # importing torch's part takes a second
 
 DISK_TIMEOUT_S = 1800.0
-"""For rank 0 to write or read a checkpoint, which the others wait for."""
+"""Timeout for the other ranks while rank 0 writes or reads a checkpoint."""
 
 
 class Resumable(Protocol):
-    """What can be written to a checkpoint, and resumed from one."""
+    """State that a checkpoint saves and restores."""
 
     options: Options
     env: DistributedEnvironment
@@ -47,19 +47,19 @@ class Resumable(Protocol):
     images: int
 
     def identity(self) -> State:
-        """Return what a checkpoint and the job that resumes from it have to agree on."""
+        """Return the settings on which a checkpoint and the resuming job have to agree."""
         ...
 
     def state_dict(self) -> State:
-        """Return everything that decides how the run continues, as this rank has it."""
+        """Return this rank's state that decides how the run continues."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what this rank has of a sharded model and its optimizer."""
+        """Return this rank's tensors of a sharded model and its optimizer."""
         ...
 
     def load_state_dict(self, state: State, reader: "PartsReader | None" = None) -> None:
-        """Continue from the states of all ranks together, which may have been more or fewer."""
+        """Restore the states of all ranks; their number may have changed."""
         ...
 
 
@@ -70,18 +70,18 @@ class Checkpointer:
         self._trainer = trainer
         self._folder = folder
         self._saved = (time.monotonic(), 0.0)
-        """When the last one was written, or the job began, and the epochs that had passed then."""
+        """Time of the last checkpoint (or of the job's start), and the epochs that had passed by then."""
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._written: Future[Any] | None = None
-        """Of what this rank is writing."""
+        """Result of this rank's write in progress."""
         self._writing: int | None = None
-        """The step of the checkpoint that the ranks are writing."""
+        """Step of the checkpoint that the ranks are writing."""
         self._group: dist.ProcessGroup | None = None
 
     def due(self) -> bool:
-        """Return whether it is time for one. Ranks may differ at the end of an epoch: there, rank 0 decides.
+        """Return whether a checkpoint is due. Ranks may differ at the end of an epoch: rank 0 decides then.
 
-        Raises NotWritten where the last one could not be written.
+        Raises NotWritten if the last checkpoint could not be written.
         """
         self._raise_if_failed(wait=False)
         progress, options = self._trainer.progress, self._trainer.options
@@ -97,9 +97,9 @@ class Checkpointer:
         return math.floor(self._passed() / every + 1e-9) > math.floor(epochs / every + 1e-9)
 
     def save(self) -> None:
-        """Copy what a checkpoint is made of, and write it while the training goes on. Every rank calls it.
+        """Copy the state, and write it in the background. Every rank calls this.
 
-        Waits for the one before. Raises NotWritten where that could not be written.
+        Waits for the previous checkpoint. Raises NotWritten if that could not be written.
         """
         self.wait()
         trainer, env = self._trainer, self._trainer.env
@@ -122,7 +122,7 @@ class Checkpointer:
             self._written = self._writer.submit(files.save, self._folder, whole, keep=keep, **about)
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is whole. Every rank calls it. Raises NotWritten."""
+        """Wait until the last checkpoint is complete. Every rank calls this. Raises NotWritten."""
         if self._writing is None:
             return
         step = self._writing
@@ -149,7 +149,7 @@ class Checkpointer:
         self._written = parts.save(path, trainer.tensors(), rest, about, self._of_hosts())
 
     def _raise_if_failed(self, *, wait: bool) -> None:
-        """Raise what the writer failed with. `wait`: until it is done."""
+        """Raise the writer's error, if any. `wait`: first wait for the writer."""
         if self._written is None or not (wait or self._written.done()):
             return
         written, self._written = self._written, None
@@ -164,11 +164,11 @@ class Checkpointer:
         raise error
 
     def _prune(self, step: int) -> None:
-        """Remove older checkpoints on all nodes: rank 0 knows which are whole."""
+        """Remove older checkpoints on all nodes; rank 0 decides which are complete."""
         env, names = self._trainer.env, [set[str]()]
         try:
             if env.rank == 0:
-                names = [files.kept(self._folder, self._trainer.options.keep_checkpoints, step)]
+                names = [files.newest_names(self._folder, self._trainer.options.keep_checkpoints, step)]
                 files.prune(self._folder, names[0])
             if env.world_size > 1:
                 dist.broadcast_object_list(names, 0)
@@ -178,7 +178,10 @@ class Checkpointer:
             raise files.not_written(files.path_of(self._folder, step), str(error.strerror)) from error
 
     def resume(self) -> str | None:
-        """Resume from the newest checkpoint, if there is one. Returns what to tell of it. Raises BadCheckpoint."""
+        """Resume from the newest usable checkpoint. Returns the message to log, or `None` without checkpoints.
+
+        Raises BadCheckpoint.
+        """
         damaged: list[str] = []
         for name, document in self._documents():
             wrong = self._problems(name, document) if document else [f"{name} is damaged"]
@@ -187,39 +190,39 @@ class Checkpointer:
                 continue
             before = self._load(name, document)
             self._saved = (time.monotonic(), self._passed())
-            told = self._resumed_from(name, before)
-            return told + (f" ({'; '.join(damaged)})" if damaged else "")
+            message = self._resumed_from(name, before)
+            return message + (f" ({'; '.join(damaged)})" if damaged else "")
         if not damaged:
             return None
         return f"{'; '.join(damaged)}, and there is no other checkpoint: starting from the beginning"
 
     def _documents(self) -> list[tuple[str, State]]:
-        """Return names and documents of the checkpoints that rank 0 finds, the newest first, on every rank."""
+        """Return names and documents of rank 0's checkpoints, the newest first, on every rank."""
         env = self._trainer.env
-        found: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
+        broadcast: list[Any] = [files.documents(self._folder) if env.rank == 0 else None]
         if env.world_size > 1:
-            dist.broadcast_object_list(found, 0)
-        documents: list[tuple[str, State]] = found[0]
+            dist.broadcast_object_list(broadcast, 0)
+        documents: list[tuple[str, State]] = broadcast[0]
         return documents
 
     def _problems(self, name: str, document: State) -> list[str]:
-        """Return what is wrong with a checkpoint's files, on any node; the ranks of a node share the work."""
+        """Return the problems of a checkpoint's files on any node. The ranks of a node share the work."""
         env = self._trainer.env
         names = sorted(files.files_of(document))
         if "folder" not in document:
-            own = names if env.rank == 0 else []
+            assigned = names if env.rank == 0 else []
         else:
-            own = names[env.local_rank :: env.local_world_size]
-        found = files.problems(self._folder, document, own)
+            assigned = names[env.local_rank :: env.local_world_size]
+        problems = files.problems(self._folder, document, assigned)
         barrier(f"look at {name}", env, timeout_s=DISK_TIMEOUT_S)
         if env.world_size == 1:
-            return found
+            return problems
         of_all: list[list[str]] = [[]] * env.world_size
-        dist.all_gather_object(of_all, found)
+        dist.all_gather_object(of_all, problems)
         return sorted({problem for of_rank in of_all for problem in of_rank})
 
     def _load(self, name: str, document: State) -> int:
-        """Take over a checkpoint that was looked at. Returns how many ranks wrote it. Raises BadCheckpoint."""
+        """Load a verified checkpoint. Returns how many ranks wrote it. Raises BadCheckpoint."""
         trainer, path = self._trainer, self._folder / name
         try:
             if "folder" in document:
@@ -237,7 +240,7 @@ class Checkpointer:
             before: int = state["world_size"]
         except BadCheckpoint:
             raise
-        except Exception as error:  # it may hold anything; what is wrong with it is in the sentence
+        except Exception as error:  # the file may hold anything; the message quotes the error
             reason = (str(error) or type(error).__name__).split("\n")[0].rstrip(".")
             raise BadCheckpoint(
                 f"The checkpoint {path} is not one of this job ({reason}). {files.WHAT_TO_DO}"
@@ -245,17 +248,17 @@ class Checkpointer:
         return before
 
     def _of_rank_0(self, path: Path) -> State:
-        """Return what rank 0 reads from the file."""
+        """Return the state from the file, read by rank 0."""
         env = self._trainer.env
-        found: list[Any] = [files.load(path) if env.rank == 0 else None]
+        broadcast: list[Any] = [files.load(path) if env.rank == 0 else None]
         barrier("newest checkpoint", env, timeout_s=DISK_TIMEOUT_S)
         if env.world_size > 1:
-            dist.broadcast_object_list(found, 0, group=self._of_hosts())
-        state: State = found[0]
+            dist.broadcast_object_list(broadcast, 0, group=self._of_hosts())
+        state: State = broadcast[0]
         return state
 
     def _of_hosts(self) -> dist.ProcessGroup:
-        """Return the group in which the ranks send each other what is in their hosts' memory."""
+        """Return the group for objects in host memory."""
         if self._group is None:
             # Of its own, as the other ranks' calls may come in another order; and disks may be slow.
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=DISK_TIMEOUT_S))
@@ -279,11 +282,11 @@ class Checkpointer:
 
 
 def _gather(state: State, world_size: int) -> None:
-    """Complete rank 0's state by what the other ranks alone know."""
+    """Add the other ranks' state to rank 0's."""
     sums = torch.stack([state["loss_sum"], torch.full_like(state["loss_sum"], state["taken"])])
     dist.all_reduce(sums)
     state["loss_sum"], state["taken"] = sums[0], int(sums[1])
-    own: list[Any] = [None] * world_size
-    dist.all_gather_object(own, (state["rng"], state["seen"]))
-    state["rng"] = [rng for rngs, _ in own for rng in rngs]
-    state["seen"] = [part for _, seen in own for part in seen]
+    gathered: list[Any] = [None] * world_size
+    dist.all_gather_object(gathered, (state["rng"], state["seen"]))
+    state["rng"] = [rng for rngs, _ in gathered for rng in rngs]
+    state["seen"] = [part for _, parts in gathered for part in parts]

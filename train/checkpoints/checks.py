@@ -1,4 +1,4 @@
-"""What a checkpoint is checked for before a job resumes from it: it may come from anywhere."""
+"""Check a checkpoint, which may come from anywhere, before a job resumes from it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ State = dict[str, Any]
 
 
 def check_identity(theirs: State, ours: State, path: Path) -> None:
-    """Raise BadCheckpoint where the checkpoint is of another model, dataset, optimizer or seed."""
+    """Raise BadCheckpoint if the checkpoint is of another model, dataset, optimizer or seed."""
     different = [name for name, value in ours.items() if theirs.get(name) != value]
     if different:
         was = ", ".join(f"{name} {theirs.get(name)}" for name in different)
@@ -24,9 +24,9 @@ def check_identity(theirs: State, ours: State, path: Path) -> None:
 
 
 def check_position(state: State, *, samples: int) -> None:
-    """Raise ValueError where the numbers of a checkpoint are impossible."""
-    least = {"epoch": 1, "consumed": 0, "steps": 0, "samples": 0, "taken": 0, "world_size": 1}
-    for name, smallest in least.items():
+    """Raise ValueError if a checkpoint's position in the run is impossible."""
+    minima = {"epoch": 1, "consumed": 0, "steps": 0, "samples": 0, "taken": 0, "world_size": 1}
+    for name, smallest in minima.items():
         if type(state[name]) is not int or state[name] < smallest:
             raise ValueError(f"its {name} is {state[name]!r}")
     if state["consumed"] >= samples:
@@ -43,7 +43,7 @@ def check_position(state: State, *, samples: int) -> None:
 
 
 def check_optimizer(state: State, shapes: Sequence[tuple[int, ...]], *, steps: int) -> None:
-    """Raise ValueError where an optimizer's state is not of such weights: its kernels would not look."""
+    """Raise ValueError if an optimizer's state does not fit the weights: its kernels would not check."""
     of_each = state["state"]
     if (steps and not of_each) or set(of_each) - set(range(len(shapes))):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The bare weights of a checkpoint as a file: `python -m train.checkpoints.export CHECKPOINTS FILE`.
+"""Write a checkpoint's bare weights to a file: `python -m train.checkpoints.export CHECKPOINTS FILE`.
 
 Takes the newest whole checkpoint of the folder. FILE ends in .pt, for `torch.load(FILE, weights_only=True)`, or in
 .safetensors. Prints a JSON document. Exit status: 0 done, 1 failed, with a sentence on stderr.
@@ -16,7 +16,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def export(folder: Path, target: Path) -> dict[str, Any]:
-    """Write the weights of the newest whole checkpoint. Returns what was written, and of what."""
+    """Write the weights of the newest whole checkpoint. Returns the JSON document that describes them."""
     from train.checkpoints.files import summary
     from train.models.gpt import TIED
 
@@ -40,13 +40,13 @@ def export(folder: Path, target: Path) -> dict[str, Any]:
 
 
 def parameters(weights: dict[str, Any]) -> int:
-    """Return the number of weights, tied ones counted once, without statistics that the network keeps."""
+    """Return the number of weights, without running statistics. A tied weight counts once."""
     trained = [tensor for name, tensor in weights.items() if name.rpartition(".")[2] not in STATISTICS]
     return sum({id(tensor): tensor.numel() for tensor in trained}.values())
 
 
 def newest_weights(folder: Path) -> tuple[str, dict[str, Any], list[str]]:
-    """Return name and weights of the newest whole checkpoint, and why newer ones were left out."""
+    """Return name and weights of the newest whole checkpoint, and why newer ones were skipped."""
     from train.checkpoints import files, parts
 
     left_out: list[str] = []

@@ -26,7 +26,7 @@ import torch
 from train.errors import BadCheckpoint, NotWritten
 
 DEFAULT_INTERVAL_S = 30.0
-"""Between two checkpoints, at least, where the options say nothing."""
+"""Default minimum time between two checkpoints."""
 
 WHAT_TO_DO = (
     "Remove it to resume from an earlier one or to start over; under gpuctl, --resume-from names another run."
@@ -46,7 +46,7 @@ def serialized(state: Mapping[str, Any]) -> memoryview:
 
 
 def save(folder: Path, data: memoryview, *, step: int, keep: int, **about: float) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`. Raises NotWritten; the older ones are there then."""
+    """Write a checkpoint and remove all but the newest `keep`. Raises NotWritten, and keeps the older ones then."""
     path = path_of(folder, step).with_suffix(".pt")
     manifest = {
         "file": path.name,
@@ -61,7 +61,7 @@ def save(folder: Path, data: memoryview, *, step: int, keep: int, **about: float
         path.with_suffix(".json").unlink(missing_ok=True)  # it would be of an earlier file of that name
         write_atomically(path, data)
         write_atomically(path.with_suffix(".json"), json.dumps(manifest).encode())
-        prune(folder, kept(folder, keep, step))
+        prune(folder, newest_names(folder, keep, step))
     except OSError as error:
         raise not_written(path, str(error.strerror)) from error
     return path
@@ -77,38 +77,38 @@ def not_written(path: Path, reason: str) -> NotWritten:
 
 def documents(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return name and document of each checkpoint, the newest first; the document of a damaged one is empty."""
-    found = []
+    documents_by_name = []
     for path in sorted(folder.glob("step-*.json"), key=_step, reverse=True):
         try:
             document = json.loads(path.read_bytes())
         except (OSError, ValueError):
             document = None
         document = document if _is_listing(path, document) else {}
-        found.append((path.stem if "folder" in document else f"{path.stem}.pt", document))
-    return found
+        documents_by_name.append((path.stem if "folder" in document else f"{path.stem}.pt", document))
+    return documents_by_name
 
 
 def files_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return path, within the checkpoints' folder, size and digest of each file of a checkpoint."""
+    """Return size and digest of each file of a checkpoint, by its path within the checkpoints' folder."""
     if "folder" not in document:
         return {document["file"]: {"bytes": document.get("bytes"), "sha256": document["sha256"]}}
     return {f"{document['folder']}/{name}": about for name, about in document["files"].items()}
 
 
 def problems(folder: Path, document: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Return what is wrong with these files of a checkpoint: `step-000123/__1_0.distcp is missing`."""
-    files, found = files_of(document), []
+    """Return the problems of these files of a checkpoint: `step-000123/__1_0.distcp is missing`."""
+    files, messages = files_of(document), []
     for name in names:
         try:
             size, digest = summary(folder / name)
         except OSError:
-            found.append(f"{name} is missing")
+            messages.append(f"{name} is missing")
             continue
         if files[name]["bytes"] is not None and size != files[name]["bytes"]:
-            found.append(f"{name} is torn, with {size} of {files[name]['bytes']} bytes")
+            messages.append(f"{name} is torn, with {size} of {files[name]['bytes']} bytes")
         elif digest != files[name]["sha256"]:
-            found.append(f"{name} is damaged")
-    return found
+            messages.append(f"{name} is damaged")
+    return messages
 
 
 def summary(path: Path) -> tuple[int, str]:
@@ -121,7 +121,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read a file of `serialized` onto the CPU. Raises BadCheckpoint."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a file that is made to do harm raises in an unpickler can be anything
+    except Exception as error:  # unpickling a malicious file may raise anything
         reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
         raise BadCheckpoint(
             f"The checkpoint {path} can't be read ({reason}). Nothing in it was run. {WHAT_TO_DO}"
@@ -148,7 +148,7 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder last through a power cut."""
+    """Flush a folder's entries to disk, so that a rename survives a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -156,19 +156,19 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def kept(folder: Path, keep: int, step: int) -> set[str]:
+def newest_names(folder: Path, keep: int, step: int) -> set[str]:
     """Return the names, without a suffix, of the newest `keep` checkpoints up to that step.
 
-    Later ones are not whole, or of a run that was not resumed.
+    Later checkpoints are incomplete, or of a run that was not resumed.
     """
-    found = sorted(folder.glob("step-*.json"), key=_step, reverse=True)
-    return {path.stem for path in [one for one in found if _step(one) <= step][:keep]}
+    newest_first = sorted(folder.glob("step-*.json"), key=_step, reverse=True)
+    return {path.stem for path in [path for path in newest_first if _step(path) <= step][:keep]}
 
 
 def prune(folder: Path, keep: Iterable[str]) -> None:
-    """Remove all checkpoints but those named, and what a killed process has left of one. Raises OSError.
+    """Remove all checkpoints but the named ones, and the incomplete files of a killed process. Raises OSError.
 
-    Their documents are removed first: a checkpoint that is only half removed does not count.
+    Documents are removed first: a half-removed checkpoint does not count.
     """
     names = set(keep)
     for document in folder.glob("step-*.json"):
@@ -190,7 +190,7 @@ def _step(path: Path) -> int:
 
 
 def _is_listing(path: Path, document: object) -> bool:
-    """Return whether a document names files of its own checkpoint, with their digests."""
+    """Return whether a document lists files of its own checkpoint, with their digests."""
     if not isinstance(document, dict):
         return False
     if "folder" not in document:

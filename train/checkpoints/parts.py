@@ -1,7 +1,7 @@
-"""A checkpoint in parts, by torch.distributed.checkpoint: each rank writes what it has, and reads what it needs.
+"""Checkpoints in parts, by torch.distributed.checkpoint: each rank writes and reads its own parts.
 
-Tensors have the bare model's names: `model.WEIGHT`, and `optimizer.WEIGHT.NAME` for what an optimizer keeps of one.
-So they do not show how the model was distributed. What is no tensor of these is in `rest.pt`, which rank 0 writes.
+Tensors have the bare model's names: `model.WEIGHT`, and `optimizer.WEIGHT.NAME` for optimizer state. So the names do
+not depend on how the model was distributed. Other state is in `rest.pt`, written by rank 0.
 """
 
 import json
@@ -45,21 +45,21 @@ SAFE_NAMES = {
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
 }  # fmt: skip
-"""What torch's description of a checkpoint is pickled with; types of numbers come beside."""
+"""Classes allowed in torch's pickled metadata, in addition to dtypes."""
 
 
 def tensors(strategy: Strategy, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return what this rank has of the weights and of the optimizer's state, by name."""
-    found = {f"{MODEL}{name}": value for name, value in strategy.own_state(network).items()}
+    """Return this rank's weights and optimizer state, by name."""
+    named = {f"{MODEL}{name}": value for name, value in strategy.own_state(network).items()}
     for name, values in strategy.own_optimizer_state(network, optimizer).items():
-        found |= {
+        named |= {
             f"{OPTIMIZER}{name}.{key}": value for key, value in values.items() if isinstance(value, Tensor)
         }
-    return found
+    return named
 
 
 def explained(error: BaseException, path: Path) -> BaseException:
-    """Return NotWritten with `rank 1: No space left on device` where ranks could not write, else the error itself."""
+    """Return NotWritten with each rank's reason (`rank 1: No space left on device`), or another error as it is."""
     if not isinstance(error, CheckpointException):
         return error
     reasons = [
@@ -76,9 +76,9 @@ def save(
     about: Mapping[str, float],
     group: dist.ProcessGroup | None,
 ) -> "Future[Metadata]":
-    """Copy this rank's parts, and write them while it works on; every rank calls it.
+    """Copy this rank's parts, and write them in the background. Every rank calls this.
 
-    The future is done when the checkpoint is whole on all ranks. `rest`: of rank 0, what goes beside the tensors.
+    `rest`: rank 0's other state. Returns a future that is done when the checkpoint is complete on all ranks.
     """
     writer = _Writer(folder, rest, about)
     # What several ranks have alike is written by the lowest: of hsdp, all is on as few nodes as possible.
@@ -89,19 +89,19 @@ def save(
 
 
 class PartsReader:
-    """Reads a checkpoint's parts, which are all in one folder and were checked."""
+    """Reads a checkpoint's parts from one folder, after its files were verified."""
 
     def __init__(self, folder: Path, names: set[str]) -> None:
-        """`names`: of its files, as its document lists them. Raises BadCheckpoint."""
+        """`names`: the files that the checkpoint's document lists. Raises BadCheckpoint."""
         self._folder = folder
         self._reader = _Reader(folder, names)
         self._known = self._reader.read_metadata().state_dict_metadata
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the whole weights and buffers by their names."""
-        found = {f"{MODEL}{name}": self._empty(f"{MODEL}{name}") for name in self._names_of(MODEL)}
-        self._load(found)
-        return {name.removeprefix(MODEL): value for name, value in found.items()}
+        """Return the whole weights and buffers by name."""
+        loaded = {f"{MODEL}{name}": self._empty(f"{MODEL}{name}") for name in self._names_of(MODEL)}
+        self._load(loaded)
+        return {name.removeprefix(MODEL): value for name, value in loaded.items()}
 
     def load(
         self,
@@ -110,9 +110,9 @@ class PartsReader:
         optimizer: torch.optim.Optimizer,
         settings: State,
     ) -> None:
-        """Take over this rank's part of the weights and of the optimizer's state.
+        """Load this rank's part of the weights and of the optimizer's state.
 
-        `settings`: of every group of the optimizer. Raises ValueError where the checkpoint is of other weights.
+        `settings`: of every parameter group. Raises ValueError if the checkpoint is of other weights.
         """
         if strategy.reads_whole:
             names = [name for name, _ in network.named_parameters()]
@@ -122,27 +122,27 @@ class PartsReader:
             group = {**settings, "params": list(numbers)}
             strategy.load_optimizer(optimizer, {"state": states, "param_groups": [group]})
             return
-        wanted: dict[str, Any] = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
-        own = strategy.own_weights(network, optimizer)
-        kept: dict[nn.Parameter, dict[str, str]] = {}
-        for name, weight in own.items():
-            kept[weight] = self._keys_of(name)
-            wanted |= {known: self._empty(known, weight) for known in kept[weight].values()}
-        self._check(wanted)
-        self._load(wanted)
+        requested: dict[str, Any] = {f"{MODEL}{name}": value for name, value in network.state_dict().items()}
+        own_weights = strategy.own_weights(network, optimizer)
+        optimizer_keys: dict[nn.Parameter, dict[str, str]] = {}
+        for name, weight in own_weights.items():
+            optimizer_keys[weight] = self._keys_of(name)
+            requested |= {known: self._empty(known, weight) for known in optimizer_keys[weight].values()}
+        self._check(requested)
+        self._load(requested)
         state = {
-            index: {key: wanted[known] for key, known in kept[weight].items()}
+            index: {key: requested[known] for key, known in optimizer_keys[weight].items()}
             for index, weight in enumerate(weights_of(optimizer))
-            if kept.get(weight)
+            if optimizer_keys.get(weight)
         }
         load_by_number(optimizer, state, settings)
 
     def _names_of(self, prefix: str) -> list[str]:
-        """Return the names of the tensors that begin so, without that."""
+        """Return the names of the tensors with this prefix, without the prefix."""
         return [name[len(prefix) :] for name in self._known if name.startswith(prefix)]
 
     def _keys_of(self, weight: str) -> dict[str, str]:
-        """Return the tensors that the optimizer keeps of a weight, by its own names of them."""
+        """Return the names of a weight's optimizer tensors, by their keys in the optimizer."""
         prefix = f"{OPTIMIZER}{weight}."
         return {key: f"{prefix}{key}" for key in self._names_of(prefix) if "." not in key}
 
@@ -153,12 +153,12 @@ class PartsReader:
         return self._whole(self._keys_of(weight))
 
     def _whole(self, names: Mapping[str, str]) -> dict[str, Tensor]:
-        found = {name: self._empty(name) for name in names.values()}
-        self._load(found)
-        return {key: found[name] for key, name in names.items()}
+        loaded = {name: self._empty(name) for name in names.values()}
+        self._load(loaded)
+        return {key: loaded[name] for key, name in names.items()}
 
     def _empty(self, name: str, weight: Tensor | None = None) -> Tensor:
-        """Return a tensor to read into, distributed as the weight is where it has the weight's shape."""
+        """Return a tensor to read into. If it has the weight's shape, it is distributed like the weight."""
         known = self._known[name]
         if not isinstance(known, TensorStorageMetadata):
             raise ValueError(f"its {name} is no tensor")
@@ -168,22 +168,22 @@ class PartsReader:
             raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(weight.shape)}")
         return torch.zeros(known.size, dtype=known.properties.dtype)
 
-    def _check(self, wanted: Mapping[str, Tensor]) -> None:
-        for name, value in wanted.items():
+    def _check(self, requested: Mapping[str, Tensor]) -> None:
+        for name, value in requested.items():
             known = self._known.get(name)
             if not isinstance(known, TensorStorageMetadata):
                 raise ValueError(f"it has no {name}")
             if known.size != value.shape:
                 raise ValueError(f"its {name} has shape {tuple(known.size)} for {tuple(value.shape)}")
 
-    def _load(self, wanted: dict[str, Any]) -> None:
+    def _load(self, requested: dict[str, Any]) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each rank reads for itself
-            load_parts(wanted, storage_reader=self._reader, no_dist=True)
+            load_parts(requested, storage_reader=self._reader, no_dist=True)
 
 
 class _Lazy(Mapping[Key, Value]):
-    """Values that are read when they are asked for, and not kept."""
+    """Values that are read on access and not cached."""
 
     def __init__(self, keys: Collection[Key], read: Callable[[Key], Value]) -> None:
         self._keys = keys
@@ -202,7 +202,7 @@ class _Lazy(Mapping[Key, Value]):
 
 
 class _Writer(FileSystemWriter):
-    """Writes the parts with their digests; on rank 0, the document that makes them count, once all are there."""
+    """Writes the parts with their digests, and on rank 0 the document, which makes the checkpoint valid, last."""
 
     def __init__(self, folder: Path, rest: memoryview | None, about: Mapping[str, float]) -> None:
         super().__init__(folder)
@@ -211,7 +211,7 @@ class _Writer(FileSystemWriter):
         self._about = about
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[list[WriteResult]]:
-        """Write this rank's part; its results have the digests of the files."""
+        """Write this rank's part, and add the files' digests to its results."""
         results = super().write_data(plan, planner).wait()
         names = {result.storage_data.relative_path for result in results}
         sums = {name: files.summary(self._folder / name) for name in names}
@@ -226,13 +226,16 @@ class _Writer(FileSystemWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write what is rank 0's, and the document last: every rank has written its part."""
+        """Write rank 0's files, then the document: by now every rank has written its part."""
         assert self._rest is not None, "this is rank 0"
         sums = {}
-        for result in (one for of_rank in results for one in of_rank):
-            info, found = result.storage_data
-            sums[info.relative_path] = found
-        plain = [[replace(one, storage_data=one.storage_data[0]) for one in of_rank] for of_rank in results]
+        for result in (result for of_rank in results for result in of_rank):
+            info, summary = result.storage_data
+            sums[info.relative_path] = summary
+        plain = [
+            [replace(result, storage_data=result.storage_data[0]) for result in of_rank]
+            for of_rank in results
+        ]
         super().finish(metadata, plain)
         files.write_atomically(self._folder / REST, self._rest)
         sums |= {name: files.summary(self._folder / name) for name in (METADATA, REST)}
@@ -249,11 +252,11 @@ class _Writer(FileSystemWriter):
         files.write_atomically(self._folder.with_suffix(".json"), json.dumps(document).encode())
 
     def storage_meta(self) -> None:
-        """Keep the paths of this machine out of the files."""
+        """Keep this machine's paths out of the files."""
 
 
 class _Reader(FileSystemReader):
-    """Reads the parts. The description of them is a pickle: it is read without running anything."""
+    """Reads the parts. Their metadata is a pickle, read without running any code from it."""
 
     def __init__(self, folder: Path, names: set[str]) -> None:
         super().__init__(folder)
@@ -261,24 +264,24 @@ class _Reader(FileSystemReader):
         self._names = names
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:  # noqa: ANN401 - as torch has it
-        """Return the description of the parts. Raises BadCheckpoint."""
+        """Return the metadata of the parts. Raises BadCheckpoint."""
         path = self._folder / METADATA
         try:
             with path.open("rb") as file:
-                found = _Unpickler(file).load()
-            paths = {info.relative_path for info in found.storage_data.values()}
-            if not isinstance(found, Metadata) or not paths <= self._names:
+                metadata = _Unpickler(file).load()
+            paths = {info.relative_path for info in metadata.storage_data.values()}
+            if not isinstance(metadata, Metadata) or not paths <= self._names:
                 raise ValueError("it is not of these files")
         except Exception as error:  # a file that is made to do harm may raise anything
             reason = str(error).split("\n")[0].rstrip(".")
             raise BadCheckpoint(
                 f"The checkpoint {path} can't be read ({reason}). Nothing in it was run. {files.WHAT_TO_DO}"
             ) from error
-        return found
+        return metadata
 
 
 class _Unpickler(pickle.Unpickler):
-    """Allows torch's own description of a checkpoint alone."""
+    """Allows only the classes of torch's metadata."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
         if (module, name) in SAFE_NAMES or (

@@ -1,4 +1,4 @@
-"""Cuts a row of layers into neighbours that cost about the same. Imports nothing heavy."""
+"""Cut a row of layers into groups of neighbours with similar cost. Imports nothing heavy."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from train.errors import BadOptions
 
 
 def best_cut(costs: Sequence[float], weights: Sequence[int], stages: int) -> list[range]:
-    """Return which neighbours are together, so that the dearest group costs least, and none is without weights.
+    """Return the groups with the lowest maximum cost, each with weights.
 
-    Raises BadOptions where there are more groups than there are parts with weights.
+    Raises BadOptions if the groups outnumber the layers with weights.
     """
     layers, whole = len(costs), sum(costs) or 1.0
-    # The least cost of the dearest of so many stages over the first layers, and where the last of them begins.
+    # For each number of stages: by end, the lowest cost of the most expensive stage, and where the last stage begins.
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for _ in range(stages):
         row: dict[int, tuple[float, int]] = {}
@@ -25,13 +25,13 @@ def best_cut(costs: Sequence[float], weights: Sequence[int], stages: int) -> lis
                 row[end] = min(options)
         best.append(row)
     if layers not in best[-1]:
-        able = sum(1 for one in weights if one)
+        usable = sum(1 for number in weights if number)
         raise BadOptions(
-            f"--pp {stages} is more stages than the network has layers with weights ({able}): give fewer."
+            f"--pp {stages} is more stages than the network has layers with weights ({usable}): give fewer."
         )
-    found, end = [], layers
+    cut, end = [], layers
     for row in reversed(best[1:]):
         begin = row[end][1]
-        found.append(range(begin, end))
+        cut.append(range(begin, end))
         end = begin
-    return found[::-1]
+    return cut[::-1]

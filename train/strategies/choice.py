@@ -12,9 +12,9 @@ from train.strategies.strategy import Strategy
 
 
 def build_strategy(options: Options, env: DistributedEnvironment, device: torch.device) -> Strategy:
-    """Build the strategy that the options name. Raises BadOptions where they can't divide the ranks so.
+    """Build the strategy that the options name. Raises BadOptions if its degrees can't divide the ranks.
 
-    On a single rank there is nothing to distribute.
+    A single rank has nothing to distribute.
     """
     local = [env.local_world_size] * env.world_size
     if env.world_size > 1:

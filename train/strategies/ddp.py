@@ -50,8 +50,8 @@ class DataParallel(Strategy):
                 raise BadOptions(
                     "--compression powersgd takes all gradients at once on CPUs: leave out --bucket-mb."
                 )
-            # The steps of several buckets' compression can be in another order on another rank, and gloo takes what
-            # comes next for what it waits for.
+            # Several buckets' compression can run in another order on another rank, and gloo takes any next message
+            # as the expected message.
             bucket_mb = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20 + 1
         wrapped = DistributedDataParallel(
             model,
@@ -70,7 +70,7 @@ class DataParallel(Strategy):
             _state: object,
             bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch does not declare it as its export
         ) -> torch.futures.Future[torch.Tensor]:
-            # DDP starts its buckets in order: when the last one starts, there is nothing left to compute.
+            # DDP starts its buckets in order: when the last bucket starts, nothing is left to compute.
             if bucket.is_last():
                 on_ready()
             return average(bucket)

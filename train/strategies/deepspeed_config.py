@@ -1,7 +1,7 @@
-"""What a DeepSpeed configuration says beside the job's own options. Imports nothing heavy.
+"""Merge a DeepSpeed configuration into the job's options. Imports nothing heavy.
 
-What both say has to agree. What the configuration leaves out, or calls `auto`, the options say. Keys that the job
-does not know are refused: they may change the training, or what a checkpoint is made of.
+Values in both have to agree. An option fills in a key that is missing or `auto`. Unknown keys are refused: they may
+change the training or the checkpoints.
 """
 
 import argparse
@@ -18,45 +18,45 @@ AUTO = "auto"
 Config = dict[str, Any]
 
 OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw", "SGD": "sgd"}
-"""DeepSpeed's names of those that the job has."""
+"""The job's optimizers, by DeepSpeed's names."""
 SETTINGS = {"adam": ("betas", "eps", "amsgrad"), "sgd": ("momentum", "dampening", "nesterov")}
-"""Settings of an optimizer, by how its name begins, that no option of the job is for."""
+"""Optimizer settings without an option of the job, by the beginning of the optimizer's name."""
 NO_SETTINGS = ("lr", "weight_decay", "torch_adam", "adam_w_mode")
-"""Settings that options say, or that choose between implementations of the same optimizer."""
+"""Settings that have an option, or that choose an implementation of the same optimizer."""
 HALVES = {"bf16": "bf16", "fp16": "fp16", "bfloat16": "bf16", "float16": "fp16"}
-"""Precision, as the job calls it, by the sections of a configuration and the types of torch_autocast."""
+"""The job's name of a precision, by section of the configuration and by dtype of torch_autocast."""
 
 
 def take_over(options: argparse.Namespace, typed: Collection[str]) -> str | None:
-    """Set the options that a configuration says, and return what is wrong with it; `None`: nothing.
+    """Set the options from a configuration, and return its first problem, or `None`.
 
-    `typed`: names of the options that a person gave.
+    `typed`: names of the options on the command line.
     """
     if options.engine != "deepspeed":
-        given, options.deepspeed_config = options.deepspeed_config, None  # another engine resumes
+        config_text, options.deepspeed_config = options.deepspeed_config, None  # another engine resumes
         return (
-            f"{OPTION} is for --engine deepspeed: give it, too." if given and "engine" not in typed else None
+            f"{OPTION} is for --engine deepspeed: give it, too."
+            if config_text and "engine" not in typed
+            else None
         )
     config = config_of(options)
     if unknown := unknown_key(config):
         return unknown
     try:
         half = options.precision if "precision" in typed else None
-        said = {**_sizes(config), **_optimizer(config, options), **_precision(config, half)}
+        values = {**_sizes(config), **_optimizer(config, options), **_precision(config, half)}
     except BadOptions as error:
         return str(error)
-    if "global_batch_size" in said and "batch_size" in typed:
+    if "global_batch_size" in values and "batch_size" in typed:
         return (
             f"{OPTION} says train_batch_size, which is of all ranks together, and --batch-size is of a rank: leave "
             "one of them out."
         )
-    for name, (where, value) in said.items():
-        given = getattr(options, name)
-        if name in typed and given != value:
+    for name, (where, value) in values.items():
+        requested = getattr(options, name)
+        if name in typed and requested != value:
             flag = f"--{name.replace('_', '-')}"
-            return (
-                f"{OPTION} says {where}, and {flag} says {given}: leave one of them out, or make them agree."
-            )
+            return f"{OPTION} says {where}, and {flag} says {requested}: leave one of them out, or make them agree."
         setattr(options, name, value)
     size, steps = micro_batch_size(config), options.gradient_accumulation_steps
     if size is not None and options.batch_size is None and options.global_batch_size is None:
@@ -65,10 +65,10 @@ def take_over(options: argparse.Namespace, typed: Collection[str]) -> str | None
 
 
 def problem(options: Options) -> str | None:
-    """Return what does not fit together of an engine and other options."""
+    """Return the first option that does not fit the engine, as a message."""
     if options.engine != "deepspeed":
         return None
-    given = {
+    unsuitable = {
         f"--strategy {options.strategy}": options.strategy != "ddp",
         "--tp": (options.tp or 1) > 1,
         "--pp": (options.pp or 1) > 1,
@@ -80,7 +80,7 @@ def problem(options: Options) -> str | None:
         "--bucket-mb": options.bucket_mb is not None,
         "--precision fp64": options.precision == "fp64",
     }
-    if option := next((name for name, is_given in given.items() if is_given), None):
+    if option := next((name for name, is_given in unsuitable.items() if is_given), None):
         return (
             f"{option} is for --engine torch: DeepSpeed distributes the model as zero_optimization in {OPTION} says. "
             "Leave one of them out."
@@ -102,18 +102,20 @@ def offloads(options: Options) -> bool:
 
 def _offload_devices(options: Options) -> list[object]:
     zero = config_of(options).get("zero_optimization", {})
-    kept = [zero[name] for name in ("offload_optimizer", "offload_param") if isinstance(zero.get(name), dict)]
-    return [one.get("device") for one in kept]
+    offloads = [
+        zero[name] for name in ("offload_optimizer", "offload_param") if isinstance(zero.get(name), dict)
+    ]
+    return [offload.get("device") for offload in offloads]
 
 
 def config_of(options: Any) -> Config:  # noqa: ANN401 - options, parsed or not yet
-    """Return the configuration, without what the options say instead of it."""
+    """Return the configuration without its `auto` values."""
     config: Config = json.loads(options.deepspeed_config or "{}")
     return _without_auto(config)
 
 
 def name_of(options: Options) -> str:
-    """Return the strategy as the result tells it."""
+    """Return the strategy's name for the result."""
     stage = stage_of(options)
     return f"deepspeed zero{stage}" if stage else "deepspeed"
 
@@ -125,30 +127,30 @@ def stage_of(options: Options) -> int:
 
 
 def micro_batch_size(config: Mapping[str, Any]) -> int | None:
-    """Return the size of a micro-batch; `None`: it follows from the batch's."""
+    """Return the size of a micro-batch; `None`: it follows from the batch size."""
     size: int | None = config.get("train_micro_batch_size_per_gpu")
     return size
 
 
 def optimizer_settings(options: Options) -> Config:
-    """Return the settings of the optimizer that no option says."""
+    """Return the optimizer's settings that have no option."""
     params = _section(_section(config_of(options), "optimizer"), "params")
-    found = {name: value for name, value in params.items() if name not in NO_SETTINGS}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    settings = {name: value for name, value in params.items() if name not in NO_SETTINGS}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
 
 
 def has_autocast(config: Mapping[str, Any]) -> bool:
-    """Return whether torch's autocast chooses what is in half precision, and weights stay whole."""
+    """Return whether torch's autocast chooses the operations in half precision, with weights in full precision."""
     return bool(config.get("torch_autocast", {}).get("enabled", False))
 
 
 def divided_by_zero(stage: int) -> tuple[str, ...]:
-    """Return what each rank keeps a part of at a stage of ZeRO."""
+    """Return the tensors that are divided among the ranks at a stage of ZeRO."""
     return ("the optimizer's state", "gradients", "weights")[:stage]
 
 
 def engine_config(options: Options, *, micro_batch: int, micro_batches: int, world_size: int) -> Config:
-    """Return what DeepSpeed is given: the configuration with what the options say."""
+    """Return the configuration for DeepSpeed, with the options' values."""
     config = config_of(options)
     halves = {
         name: {**config.get(name, {}), "enabled": options.precision == name and not has_autocast(config)}
@@ -176,7 +178,7 @@ def _sizes(config: Config) -> Config:
     for key in (*names, "train_micro_batch_size_per_gpu"):
         if key in config and (type(config[key]) is not int or config[key] < 1):
             raise BadOptions(f"{OPTION} says {key} {config[key]!r}: give a whole number from 1.")
-    said = {name: (f"{key} {config[key]}", config[key]) for key, name in names.items() if key in config}
+    values = {name: (f"{key} {config[key]}", config[key]) for key, name in names.items() if key in config}
     stage = _section(config, "zero_optimization").get("stage", 0)
     if stage not in range(4) or isinstance(stage, bool):
         raise BadOptions(f"{OPTION} says zero_optimization.stage {stage!r}: give 0, 1, 2 or 3.")
@@ -184,23 +186,23 @@ def _sizes(config: Config) -> Config:
         norm = config["gradient_clipping"]
         if isinstance(norm, bool) or not isinstance(norm, int | float) or norm < 0:
             raise BadOptions(f"{OPTION} says gradient_clipping {norm!r}: give a number from 0.")
-        said["max_grad_norm"] = (f"gradient_clipping {norm:g}", norm or None)
-    return said
+        values["max_grad_norm"] = (f"gradient_clipping {norm:g}", norm or None)
+    return values
 
 
 def _optimizer(config: Config, options: argparse.Namespace) -> Config:
     section = _section(config, "optimizer")
     params = _section(section, "params")
-    said: Config = {}
+    values: Config = {}
     for name in ("lr", "weight_decay"):
         if name in params:
-            said[name] = (f"optimizer.params.{name} {params[name]}", params[name])
+            values[name] = (f"optimizer.params.{name} {params[name]}", params[name])
             if (
                 isinstance(params[name], bool)
                 or not isinstance(params[name], int | float)
                 or params[name] < 0
             ):
-                raise BadOptions(f"{OPTION} says {said[name][0]}: give a number from 0.")
+                raise BadOptions(f"{OPTION} says {values[name][0]}: give a number from 0.")
     kind = section.get("type")
     if kind is not None:
         if kind not in OPTIMIZERS:
@@ -213,8 +215,8 @@ def _optimizer(config: Config, options: argparse.Namespace) -> Config:
             # So DeepSpeed has it. Where nothing decays both are the same.
             decays = params.get("weight_decay", options.weight_decay) > 0
             name = "adamw" if decays or options.optimizer == "adamw" else "adam"
-        said["optimizer"] = (f"optimizer.type {kind}", name)
-    family = said["optimizer"][1] if kind is not None else options.optimizer
+        values["optimizer"] = (f"optimizer.type {kind}", name)
+    family = values["optimizer"][1] if kind is not None else options.optimizer
     known = (*NO_SETTINGS, *SETTINGS["sgd" if family == "sgd" else "adam"])
     if unknown := next((name for name in params if name not in known), None):
         near = difflib.get_close_matches(unknown, known, n=1)
@@ -222,34 +224,34 @@ def _optimizer(config: Config, options: argparse.Namespace) -> Config:
         raise BadOptions(
             f"{OPTION} says optimizer.params.{unknown}, which the job's {family} does not have.{hint}"
         )
-    return said
+    return values
 
 
-def _precision(config: Config, given: str | None) -> Config:
-    """Return the precision that one of the sections switches on. `given`: what a person typed."""
+def _precision(config: Config, typed: str | None) -> Config:
+    """Return the precision that a section enables. `typed`: the precision from the command line."""
     switched = {}
     for section in ("bf16", "fp16", "torch_autocast"):
-        found = _section(config, section)
-        if "enabled" in found:
-            kind = found.get("dtype", "bfloat16") if section == "torch_autocast" else section
+        settings = _section(config, section)
+        if "enabled" in settings:
+            kind = settings.get("dtype", "bfloat16") if section == "torch_autocast" else section
             if kind not in HALVES:
                 raise BadOptions(f"{OPTION} says {section}.dtype {kind}: give bfloat16 or float16.")
-            switched[section] = (HALVES[kind], bool(found["enabled"]))
+            switched[section] = (HALVES[kind], bool(settings["enabled"]))
     on = {section: kind for section, (kind, enabled) in switched.items() if enabled}
     if len(on) > 1:
         raise BadOptions(f"{OPTION} enables {' and '.join(on)}: enable one of them.")
-    if not on and (off := next((section for section, (kind, _) in switched.items() if kind == given), None)):
+    if not on and (off := next((section for section, (kind, _) in switched.items() if kind == typed), None)):
         raise BadOptions(
-            f"{OPTION} says {off}.enabled false, and --precision says {given}: leave one of them out."
+            f"{OPTION} says {off}.enabled false, and --precision says {typed}: leave one of them out."
         )
     return {} if not on else {"precision": (f"{next(iter(on))}.enabled true", next(iter(on.values())))}
 
 
 def _section(config: Mapping[str, Any], name: str) -> Config:
-    found = config.get(name, {})
-    if not isinstance(found, dict):
-        raise BadOptions(f"{OPTION} says {name} {found!r}: give a JSON object.")
-    return found
+    section = config.get(name, {})
+    if not isinstance(section, dict):
+        raise BadOptions(f"{OPTION} says {name} {section!r}: give a JSON object.")
+    return section
 
 
 def _without_auto(config: Mapping[str, Any]) -> Config:

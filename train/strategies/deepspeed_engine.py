@@ -1,7 +1,7 @@
 """DeepSpeed distributes the model and takes the steps: the model is whole on every rank, or in parts by ZeRO.
 
-DeepSpeed's own checkpoints are bound to the number of ranks. So weights and the optimizer's state are gathered one by
-one instead, and written under the bare model's names, as those of any strategy.
+DeepSpeed's checkpoints depend on the number of ranks. So weights and optimizer state are gathered one by one instead,
+and written under the bare model's names, as with any strategy.
 """
 
 import logging
@@ -64,7 +64,7 @@ class DeepSpeed(Strategy):
         micro_batches: int,
         micro_batch_size: int,
     ) -> None:
-        """Note what the engine will divide, and how a batch is divided. Raises BadOptions."""
+        """Record the weights for the engine to divide, and the batch's division. Raises BadOptions."""
         check_precision(self.options, network)
         self._batch = (micro_batch_size, micro_batches)
         self._divided = DividedState(self._deepspeed, self.env, network, self._stage)
@@ -77,7 +77,7 @@ class DeepSpeed(Strategy):
         return self._optimizer
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
-        """Put the engine around the network of the model; the loss is computed outside of it."""
+        """Put the engine around the model's network. The loss is computed outside the engine."""
         network = model.get_submodule("network")
         size, number = self._batch
         config = engine_config(
@@ -101,7 +101,7 @@ class DeepSpeed(Strategy):
         """Add the gradients. The loss is weighted by its part of the batch already."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
-    def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
+    def clip(self, weights: Sequence[nn.Parameter], max_norm: float) -> None:
         """Leave it to the engine, which clips in `update`."""
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
@@ -128,7 +128,7 @@ class DeepSpeed(Strategy):
         network: nn.Module,  # noqa: ARG002
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, State]:
-        """Gather what the optimizer keeps of each weight; each rank keeps it of some."""
+        """Gather each weight's optimizer state; each rank keeps the state of some weights."""
         return self._divided.of_optimizer(optimizer, self._parts())
 
     def model_state(self, network: nn.Module) -> State:
@@ -187,10 +187,10 @@ def check_precision(options: Options, network: nn.Module) -> None:
 
 def _take_and_return_full_precision(network: nn.Module) -> None:
     """Have a network compute in the precision of its weights, and the loss in full precision."""
-    own = next(network.parameters()).dtype
+    dtype = next(network.parameters()).dtype
 
     def to_own(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(one.to(own) if one.is_floating_point() else one for one in inputs)
+        return tuple(value.to(dtype) if value.is_floating_point() else value for value in inputs)
 
     def to_full(_: nn.Module, __: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         return logits.float()

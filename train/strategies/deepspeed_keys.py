@@ -1,6 +1,6 @@
-"""The keys of a DeepSpeed configuration that the job knows the meaning of. Imports nothing heavy.
+"""The keys of a DeepSpeed configuration that the job accepts. Imports nothing heavy.
 
-gpuctl asks for them before it stores a configuration (`train.ask`), so that only settings of training are stored.
+gpuctl checks a configuration with `train.ask` before storing it, so that only training settings are stored.
 """
 
 import difflib
@@ -17,7 +17,7 @@ KEYS = (
     *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler", "comms_logger"),
     *("log_level", "disable_python_gc", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
 )  # fmt: skip
-"""What is taken."""
+"""Accepted keys."""
 ZERO_KEYS = (
     *("stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "use_multi_rank_bucket_allreduce"),
     *("allgather_partitions", "allgather_bucket_size", "overlap_comm", "round_robin_gradients", "sub_group_size"),
@@ -27,7 +27,7 @@ ZERO_KEYS = (
     *("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"),
     *("stage3_gather_16bit_weights_on_model_save", "log_trace_cache_warnings", "enable_sanity_checks"),
 )  # fmt: skip
-"""What is taken in `zero_optimization`."""
+"""Accepted keys of `zero_optimization`."""
 
 NOT_FOR_THE_JOB = {
     **dict.fromkeys(("scheduler",), "the learning rate is the job's: --schedule and --warmup-epochs say it"),
@@ -57,7 +57,7 @@ ZERO_NOT_FOR_THE_JOB = dict.fromkeys(
 
 
 def unknown_key(config: Mapping[str, Any]) -> str | None:
-    """Return the sentence on the first key that the job does not take; `None`: it takes all."""
+    """Return the sentence on the first key that the job does not accept, or `None`."""
     if (sentence := _unknown(config, KEYS, NOT_FOR_THE_JOB, "")) is not None:
         return sentence
     zero = config.get("zero_optimization")
@@ -67,12 +67,12 @@ def unknown_key(config: Mapping[str, Any]) -> str | None:
 
 
 def _unknown(
-    found: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], where: str
+    section: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], where: str
 ) -> str | None:
-    key = next((key for key in found if key not in known), None)
+    key = next((key for key in section if key not in known), None)
     if key is None:
         return None
-    # A key may hold anything: a line of it is enough.
+    # A key may be any string: show its beginning only.
     shown = json.dumps(f"{where}{key}"[:100], ensure_ascii=False)
     if why := _reason(key, refused):
         return f"{OPTION} has {shown}, and {why}. Take it out."

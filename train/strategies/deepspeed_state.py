@@ -1,6 +1,7 @@
-"""What DeepSpeed's engine has divided among the ranks by ZeRO, weight by weight: gathered, and taken over.
+"""Gather and restore the state that ZeRO divides among the ranks, weight by weight.
 
-Each rank has a part of all weights in full precision, which the optimizer updates. It may begin within a weight.
+Each rank has a part of all weights in full precision, which the optimizer updates. The part may begin within a
+weight.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,11 @@ from train.distributed.environment import DistributedEnvironment
 from train.strategies.strategy import State
 
 WEIGHTS_STAGE = 3
-"""The stage of ZeRO that divides the weights that are computed with, too."""
+"""The stage of ZeRO that also divides the weights of the forward and backward pass."""
 
 
 class DividedState:
-    """The weights of a network, and what the optimizer keeps of them. All ranks make the same calls."""
+    """A network's weights and their optimizer state. All ranks make the same calls."""
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class DividedState:
         network: nn.Module,
         stage: int,
     ) -> None:
-        """`network`: as it is before the engine has it."""
+        """`network`: before the engine changes it."""
         self._deepspeed = deepspeed
         self._env = env
         self._network = network
@@ -39,30 +40,30 @@ class DividedState:
         self._shapes = {weight: weight.shape for weight in names}
 
     def weights(self, *, shared: bool) -> State:
-        """Gather weights and buffers in the hosts' memory: on rank 0, or where they are `shared`, some on each."""
-        found = self._buffers() if self._env.rank == 0 else {}
+        """Gather weights and buffers in host memory: on rank 0, or, if `shared`, some on each rank."""
+        gathered = self._buffers() if self._env.rank == 0 else {}
         for weight, keeps in self._keepers(shared=shared):
             whole = self._deepspeed.utils.safe_get_full_fp32_param(weight)
             if keeps:
-                found |= dict.fromkeys(self._names[weight], whole.cpu())
-        return found
+                gathered |= dict.fromkeys(self._names[weight], whole.cpu())
+        return gathered
 
     def of_optimizer(self, optimizer: torch.optim.Optimizer, parts: list[Tensor]) -> dict[str, State]:
-        """Gather what the optimizer keeps of the weights, by their first names: each rank has some of them."""
+        """Gather the weights' optimizer state, by first name: each rank returns the state of some weights."""
         get = self._deepspeed.utils.safe_get_full_optimizer_state
         values = {key: value for key, value in optimizer.state[parts[0]].items() if isinstance(value, Tensor)}
-        found: dict[str, State] = {}
+        gathered: dict[str, State] = {}
         for weight, keeps in self._keepers(shared=True):
             whole = {key: get(weight, key) if value.dim() else value for key, value in values.items()}
             if keeps:
-                found[self._names[weight][0]] = {key: value.cpu() for key, value in whole.items()}
-        return found
+                gathered[self._names[weight][0]] = {key: value.cpu() for key, value in whole.items()}
+        return gathered
 
     @torch.no_grad()
     def load_weights(self, state: Mapping[str, Tensor], parts: list[Tensor]) -> None:
-        """Take over whole weights and buffers, which may be read when they are asked for.
+        """Load whole weights and buffers, which may be read on access.
 
-        Raises ValueError where they are of other weights.
+        Raises ValueError if they belong to another network.
         """
         for name, buffer in self._buffers().items():
             buffer.copy_(_of_shape(state, name, buffer.shape))
@@ -76,7 +77,7 @@ class DividedState:
     def load_optimizer(
         self, optimizer: torch.optim.Optimizer, state: Mapping[int, State], parts: list[Tensor]
     ) -> None:
-        """Take over what an optimizer keeps of each weight, by its number."""
+        """Load each weight's optimizer state, by the weight's number."""
         for number, weight in enumerate(self._names):
             values = state.get(number, {})
             if number == 0 and values:
@@ -95,24 +96,24 @@ class DividedState:
             yield weight, keeper == self._env.rank
 
     def _set(self, weight: nn.Parameter, whole: Tensor, key: str | None, held: Mapping[int, Tensor]) -> None:
-        """Set this rank's part of a weight in full precision, or of what the optimizer keeps of it under a key.
+        """Set this rank's part of a weight in full precision, or of its optimizer state under a key.
 
-        `held`: below stage 3, the parts that it is in, by the number of their group.
+        `held`: below stage 3, the parts that contain the weight, by the number of their group.
         """
-        divided: Any = weight  # with what the engine has added to it
+        divided: Any = weight  # with the engine's attributes
         if self._stage == WEIGHTS_STAGE:
             size = divided.ds_tensor.numel()
             padded = torch.zeros(size * self._env.world_size, device=whole.device)
             padded[: whole.numel()] = whole.flatten()
-            own = padded.narrow(0, self._env.rank * size, size)
+            local_part = padded.narrow(0, self._env.rank * size, size)
             if key is None:
-                self._deepspeed.utils.safe_set_local_fp32_param(weight, own)
+                self._deepspeed.utils.safe_set_local_fp32_param(weight, local_part)
             else:
-                self._deepspeed.utils.safe_set_local_optimizer_state(weight, own, key)
+                self._deepspeed.utils.safe_set_local_optimizer_state(weight, local_part, key)
         elif (place := divided._hp_mapping) is not None:  # noqa: SLF001 - its own functions need a step before
-            there, here = place.hp_fragment_address, place.lp_fragment_address
-            part = whole.flatten().narrow(0, here.start, here.numel)
-            held[place.param_group_index].narrow(0, there.start, there.numel).copy_(part)
+            in_part, in_weight = place.hp_fragment_address, place.lp_fragment_address
+            part = whole.flatten().narrow(0, in_weight.start, in_weight.numel)
+            held[place.param_group_index].narrow(0, in_part.start, in_part.numel).copy_(part)
 
     def _buffers(self) -> State:
         weights = {name for names in self._names.values() for name in names}
@@ -120,13 +121,13 @@ class DividedState:
 
 
 def _on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer counts its steps where the weights are."""
+    """Return whether the optimizer keeps its step count on the weights' device."""
     group = optimizer.param_groups[0]
     return bool(group.get("fused") or group.get("capturable"))
 
 
 def _begun(part: Tensor, values: State, *, on_device: bool) -> State:
-    """Return what an optimizer keeps of a part after a step, still without numbers. `values`: of one weight."""
+    """Return a part's optimizer state as after a first step, with zeros. `values`: the state of one weight."""
 
     def begun(value: Any) -> Any:  # noqa: ANN401 - an optimizer keeps anything
         if not isinstance(value, Tensor):
@@ -141,7 +142,7 @@ def _begun(part: Tensor, values: State, *, on_device: bool) -> State:
 def _of_shape(state: Mapping[str, Any], name: str, shape: torch.Size) -> Tensor:
     if name not in state:
         raise ValueError(f"it has no {name}")
-    found: Tensor = state[name]
-    if found.shape != shape:
-        raise ValueError(f"its {name} has shape {tuple(found.shape)} for {tuple(shape)}")
-    return found
+    value: Tensor = state[name]
+    if value.shape != shape:
+        raise ValueError(f"its {name} has shape {tuple(value.shape)} for {tuple(shape)}")
+    return value

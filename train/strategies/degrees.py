@@ -1,7 +1,7 @@
-"""Over how many ranks a model's parts, and the batches, are divided. Imports nothing heavy.
+"""Compute over how many ranks a model's parts, and the batches, are divided. Imports nothing heavy.
 
 The ranks of a tensor-parallel group are neighbours, so that they are on one node. The stages of a pipeline are far
-apart: they send each other less than what gradients or parts of layers take.
+apart: they exchange less than gradients or parts of layers take.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from train.strategies.deepspeed_config import config_of, micro_batch_size
 SHARDED = ("fsdp", "hsdp", "zero2", "zero3")
 SPLIT = ("tp", "pp")
 STAGES = 2
-"""Of `--strategy pp`, unless `--pp` says otherwise."""
+"""Default of `--pp` for `--strategy pp`."""
 MICRO_BATCHES_A_STAGE = 4
-"""Unless the options say otherwise: a stage then waits for at most a fifth of a step."""
+"""Default, with which a stage waits for at most a fifth of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Degrees:
 
     @property
     def replicas(self) -> int:
-        """The number of data-parallel ranks: those that compute other samples than each other."""
+        """The number of data-parallel ranks, each with different samples."""
         return self.replicate * self.shard
 
     @property
@@ -45,7 +45,7 @@ class Degrees:
 
     @property
     def split(self) -> bool:
-        """Whether a replica is of several ranks."""
+        """Return whether a replica spans several ranks."""
         return self.pp * self.tp > 1
 
     def replica(self, rank: int) -> int:
@@ -53,11 +53,11 @@ class Degrees:
         return rank // self.tp % self.replicas
 
     def stage(self, rank: int) -> int:
-        """Return the stage of the pipeline that a rank is of."""
+        """Return the pipeline stage of a rank."""
         return rank // self.stage_ranks
 
     def place(self, rank: int) -> str:
-        """Return which part of a replica a rank has: `stage 2 of 4`; empty where each is of one rank."""
+        """Return which part of a replica a rank has: `stage 2 of 4`; empty if a replica is one rank."""
         parts = (("stage", self.stage(rank), self.pp), ("part", rank % self.tp, self.tp))
         named = [f"{name} {number + 1} of {size}" for name, number, size in parts if size > 1]
         if named and self.replicas > 1:
@@ -113,7 +113,7 @@ def gathers_in_half(options: Options, sizes: Degrees) -> bool:
 
 
 def refusal(options: Options, ranks: Sequence[int]) -> str | None:
-    """Return why a job can't run with so many ranks on each node, before any of them starts; `None`: it can."""
+    """Return why a job can't run with these numbers of ranks on the nodes, before any rank starts, or `None`."""
     world = DistributedEnvironment(world_size=sum(ranks), local_world_size=min(ranks))
     try:
         if options.strategy == "dp":
@@ -140,14 +140,14 @@ def check_alone(env: DistributedEnvironment) -> None:
 
 
 def check_nodes(options: Options, sizes: Degrees, ranks: Sequence[int]) -> None:
-    """Raise BadOptions where what belongs on one node would be on two. `ranks`: how many each node has."""
-    least, most = min(ranks), max(ranks)
-    if options.strategy == "hsdp" and least != most:
+    """Raise BadOptions if ranks that belong on one node would be on two. `ranks`: their number on each node."""
+    low, high = min(ranks), max(ranks)
+    if options.strategy == "hsdp" and low != high:
         raise BadOptions(
-            f"--strategy hsdp shards within a node, and one node has {ranks_text(least)}, another one {most}: start "
+            f"--strategy hsdp shards within a node, and one node has {ranks_text(low)}, another one {high}: start "
             "as many on each, or take --strategy fsdp."
         )
-    if sizes.tp <= least and any(number % sizes.tp for number in ranks):
+    if sizes.tp <= low and any(number % sizes.tp for number in ranks):
         odd = next(number for number in ranks if number % sizes.tp)
         raise BadOptions(
             f"Layers are split among {sizes.tp} neighbours on a node, and a node has {ranks_text(odd)}: start a "
@@ -156,7 +156,7 @@ def check_nodes(options: Options, sizes: Degrees, ranks: Sequence[int]) -> None:
 
 
 def strategy_name(options: Options, sizes: Degrees) -> str:
-    """Return what the result tells: the option as it was typed, then the product: `tp 2 x ddp 2`."""
+    """Return the name in the result: the option as typed, then the product: `tp 2 x ddp 2`."""
     typed = options.strategy
     if typed not in SPLIT and not sizes.split:
         return typed
@@ -167,7 +167,7 @@ def strategy_name(options: Options, sizes: Degrees) -> str:
 
 
 def batch_of_rank(options: Options, replicas: int) -> int | None:
-    """Return a rank's batch size; `None`: no option says it. Raises BadOptions where ranks can't share a batch."""
+    """Return a rank's batch size; `None`: no option sets it. Raises BadOptions if ranks can't share a batch."""
     whole = options.global_batch_size
     if whole is None:
         return options.batch_size
@@ -182,17 +182,17 @@ def batch_of_rank(options: Options, replicas: int) -> int | None:
 def micro_batches(options: Options, sizes: Degrees, batch_size: int) -> int:
     """Return the number of micro-batches of a rank's batch.
 
-    Raises BadOptions for fewer than there are stages, and where they can't have the size that they are to have.
+    Raises BadOptions if the number is less than the number of stages, or does not fit the requested size.
     """
-    given, size = options.gradient_accumulation_steps, micro_batch_size(config_of(options))
+    requested, size = options.gradient_accumulation_steps, micro_batch_size(config_of(options))
     if size is not None:
-        if batch_size % size or given not in (None, batch_size // size):
+        if batch_size % size or requested not in (None, batch_size // size):
             raise BadOptions(
-                f"A batch of {batch_size} a rank is not {given or 'some'} times train_micro_batch_size_per_gpu "
+                f"A batch of {batch_size} a rank is not {requested or 'some'} times train_micro_batch_size_per_gpu "
                 f"({size}): change --deepspeed-config, or start as many ranks as it was made for."
             )
         return batch_size // size
-    number = given or (1 if sizes.pp == 1 else min(MICRO_BATCHES_A_STAGE * sizes.pp, batch_size))
+    number = requested or (1 if sizes.pp == 1 else min(MICRO_BATCHES_A_STAGE * sizes.pp, batch_size))
     if number < sizes.pp:
         raise BadOptions(
             f"A pipeline of {sizes.pp} stages needs at least {sizes.pp} micro-batches a batch, and has {number}: its "

@@ -1,6 +1,6 @@
-"""One process for all GPUs of a node: torch's DataParallel, whose threads share an interpreter.
+"""Use one process for all GPUs of a node: torch's DataParallel, whose threads share an interpreter.
 
-torch itself advises DistributedDataParallel instead. It is here to be compared with.
+torch recommends DistributedDataParallel instead; this strategy is for comparison.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,6 @@ class ThreadedDataParallel(Strategy):
             self.devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
     def wrap(self, model: nn.Module, *, steps: int, on_ready: Callable[[], None]) -> nn.Module:  # noqa: ARG002
-        """Have the network of the model compute on all GPUs that there are; on CPUs it is the network itself."""
+        """Wrap the model's network so that it computes on all GPUs. On CPUs the network stays as it is."""
         model.network = nn.DataParallel(model.get_submodule("network"))
         return model

@@ -1,8 +1,8 @@
 """Fully sharded data parallel: each rank keeps its part of the weights, gradients and optimizer's state.
 
-The weights of a part of the network are gathered before it computes, and given up after it. `zero2` gives them up
-after the backward pass alone. `hsdp` shards within a node, and averages gradients between nodes: what crosses the
-network is as little as with `ddp`. Where layers are split among ranks as well, this is the data-parallel part of it.
+A part's weights are gathered before it computes, and freed after it. `zero2` frees them only after the backward pass.
+`hsdp` shards within a node, and averages gradients between nodes: network traffic is as low as with `ddp`. With
+layers split among ranks as well, this is the data-parallel part.
 """
 
 import logging
@@ -73,7 +73,7 @@ class FullyShard(Strategy):
 
     def plan(self, network: nn.Module, example: Tensor) -> Plan:
         """Plan with the whole network, whose names are kept. Raises BadOptions where it can't be divided so."""
-        # Autocast can have running statistics beside weights in another precision.
+        # With autocast, running statistics and weights can have different precisions.
         self._in_half = gathers_in_half(self.options, self.sizes) and not keeps_statistics(network)
         number = {id(p): at for at, p in enumerate(network.parameters())}
         self._numbers = {name: number[id(p)] for name, p in network.named_parameters(remove_duplicate=False)}
@@ -81,7 +81,7 @@ class FullyShard(Strategy):
         return plan_of(network, example, self.options, self.sizes)
 
     def shard_parts(self, root: nn.Module, network: nn.Module, plan: Plan) -> None:
-        """Distribute the weights of a network, or of the stage `root` of it."""
+        """Distribute the weights of a network, or of its stage `root`."""
         if plan.splits:
             split_layers(network, self.mesh["tp"], plan.splits)
         if self.sizes.replicas > 1:
@@ -111,21 +111,21 @@ class FullyShard(Strategy):
             )
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context that the network and its loss compute in; none where gathered weights say in what."""
+        """Return the context for the network and its loss; empty if gathered weights already set the precision."""
         return nullcontext() if self._in_half else super().autocast()
 
     @cached_property
-    def _own(self) -> dict[int, int]:
+    def _weight_numbers(self) -> dict[int, int]:
         """The number of each weight of this rank by its `id`.
 
-        They are looked up late: a network without weights gets them after it is sharded.
+        Cached on first use: a network on `meta` gets its weights after sharding.
         """
         return {id(p): self._numbers[name] for name, p in self._network.named_parameters()}
 
     def optimizer(
         self, kind: type[torch.optim.Optimizer], weights: Iterable[nn.Parameter], settings: Mapping[str, Any]
     ) -> torch.optim.Optimizer:
-        """Build the optimizer, with a group for the weights of each mesh: torch updates those of one at once."""
+        """Build the optimizer, with a group for each mesh: torch updates the weights of one mesh at once."""
         groups: dict[object, list[nn.Parameter]] = {}
         for weight in weights:
             groups.setdefault(weight.device_mesh if isinstance(weight, DTensor) else None, []).append(weight)
@@ -142,7 +142,7 @@ class FullyShard(Strategy):
         """Return the first name in the whole network of a weight that has several: a stage may have another."""
         return self._names[self._numbers[weight]]
 
-    def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
+    def clip(self, weights: Sequence[nn.Parameter], max_norm: float) -> None:
         """Scale the gradients; each number of them is in the norm once, on however many ranks it is."""
         parts = [(local(p.grad), self.copies(p)) for p in weights if p.grad is not None]
         total = torch.zeros((), device=self.weights_device)
@@ -153,7 +153,7 @@ class FullyShard(Strategy):
             )
         total = total.to(self.device)
         dist.all_reduce(total)
-        scale = (most / (total.sqrt() + 1e-6)).clamp(max=1.0).to(self.weights_device)
+        scale = (max_norm / (total.sqrt() + 1e-6)).clamp(max=1.0).to(self.weights_device)
         for gradient, _ in parts:
             gradient.mul_(scale)
 
@@ -164,28 +164,29 @@ class FullyShard(Strategy):
                 dist.broadcast(buffer, group_src=0, group=self.mesh.get_group(dimension))
 
     def model_state(self, network: nn.Module) -> State:
-        """Gather the weights on rank 0, one by one; the others have none, or those of their stage."""
+        """Gather the weights on rank 0, one by one. Other ranks return nothing, or their stage's weights."""
         return self._whole(network.state_dict())
 
     def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        """Take this rank's part of the weights."""
-        own: State = network.state_dict()
-        super().load_model(
-            network,
-            {name: self.part(own[name], value) if name in own else value for name, value in state.items()},
-        )
+        """Load this rank's part of the weights."""
+        current: State = network.state_dict()
+        parts = {
+            name: self.part(current[name], value) if name in current else value
+            for name, value in state.items()
+        }
+        super().load_model(network, parts)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: State) -> None:
-        """Take this rank's part of the state."""
+        """Load this rank's part of the state."""
         weights = weights_of(optimizer)
         [settings] = state["param_groups"]
-        numbers = [self._own[id(p)] for p in weights]
-        own = {
+        numbers = [self._weight_numbers[id(p)] for p in weights]
+        local_state = {
             index: {name: self.part(weights[index], value) for name, value in state["state"][number].items()}
             for index, number in enumerate(numbers)
             if number in state["state"]
         }
-        load_by_number(optimizer, own, settings)
+        load_by_number(optimizer, local_state, settings)
 
     def part(self, weight: Tensor, value: Any) -> Any:  # noqa: ANN401 - an optimizer's state holds anything
         """Return this rank's part of a whole value for that weight."""
@@ -193,8 +194,8 @@ class FullyShard(Strategy):
             return super().part(weight, value)
         if not (isinstance(value, Tensor) and value.shape == weight.shape):
             return value
-        own = distribute_tensor(value.to(self.device), weight.device_mesh, weight.placements)
-        return own.to(weight.device)
+        local_part = distribute_tensor(value.to(self.device), weight.device_mesh, weight.placements)
+        return local_part.to(weight.device)
 
     def copies(self, weight: nn.Parameter) -> int:
         """Return how many ranks have the same part of a weight."""
@@ -211,7 +212,7 @@ class FullyShard(Strategy):
         for name, value in values.items():
             full = value
             if isinstance(value, DTensor):
-                # What is in the host's memory is gathered through the device's: the ranks' group knows no other.
+                # The ranks' group has no backend for host memory, so gather through the device's.
                 full = cast("DTensor", value.to(self.device)).full_tensor()
             if keeps:
                 whole[name] = full.cpu() if isinstance(full, Tensor) else full
@@ -219,9 +220,9 @@ class FullyShard(Strategy):
 
 
 def gather_ahead(root: nn.Module, parts: Sequence[nn.Module], number: int) -> None:
-    """Have each part gather the weights of so many others before it computes: those that come next, in both passes.
+    """Have each part gather the weights of the next `number` parts before it computes, in both passes.
 
-    `parts`: in the order of the forward pass; `root`: what has all of them.
+    `parts`: in the order of the forward pass; `root`: the module that contains them.
     """
     everything = [root, *parts]
     for at, part in enumerate(everything):

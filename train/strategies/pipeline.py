@@ -1,7 +1,7 @@
 """Pipeline parallel: each stage has some of the layers, and computes one micro-batch while others compute others.
 
-The stages take turns by the schedule 1F1B: at most as many micro-batches are under way as there are stages. All
-micro-batches are of one size: a smaller batch is filled up with samples that are not counted.
+The stages take turns by the schedule 1F1B: at most one micro-batch for each stage is in flight. All micro-batches
+have one size: a smaller batch is filled up with samples that are not counted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,11 +40,11 @@ class Pipeline(FullyShard):
         self._micro_batches, self._size = micro_batches, micro_batch_size
         plan = self.plan(network, example)
         tied = _tied(network, plan.layers, plan.stages)
-        own = plan.stages[self._at]
+        layers = plan.stages[self._at]
         for index, layer in enumerate(plan.layers):
-            if index not in own:
+            if index not in layers:
                 _remove(network, layer.name)
-        self._stage = Stage([plan.layers[index].compute for index in own], network, self.autocast)
+        self._stage = Stage([plan.layers[index].compute for index in layers], network, self.autocast)
         self.shard_parts(self._stage, network, plan)
         self._joins = self._join(tied)
         # Through the hosts' memory: all stages together may be more than a GPU has.
@@ -108,10 +108,10 @@ class Pipeline(FullyShard):
     def _ties(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
         """This rank's weights that other stages have as well, with the group that adds up their gradients.
 
-        They are looked up late: a network without weights gets them after it is cut.
+        Cached on first use: a network on `meta` gets its weights after the cut.
         """
-        own = dict(self._network.named_parameters())
-        return [(own[name], group) for name, group in self._joins]
+        named = dict(self._network.named_parameters())
+        return [(named[name], group) for name, group in self._joins]
 
     @property
     def _at(self) -> int:
@@ -127,7 +127,7 @@ class Pipeline(FullyShard):
         return self._at == self.sizes.pp - 1
 
     def _schedule(self, number: int) -> PipelineScheduleSingle:
-        """Return the schedule of so many micro-batches; a batch that has grown has more."""
+        """Return the schedule for `number` micro-batches: a larger batch has more."""
         if number not in self._schedules:
             self._schedules[number] = Schedule1F1B(
                 self._pipeline_stage(), number, loss_fn=self._loss, scale_grads=False
@@ -158,21 +158,21 @@ class Pipeline(FullyShard):
         `tied`: the name of each such weight, by stage. Every rank makes all groups, in the same order.
         """
         ranks = self.sizes.stage_ranks
-        found = []
+        joins = []
         for names in tied:
             for place in range(ranks):
                 group = dist.new_group([stage * ranks + place for stage in names])
                 if place == self.env.rank % ranks and self._at in names:
                     assert isinstance(group, dist.ProcessGroup)
-                    found.append((names[self._at], group))
-        return found
+                    joins.append((names[self._at], group))
+        return joins
 
-    def _of_all_stages(self, own: State) -> State:
-        """Join what the first ranks of the stages have, on rank 0; the others have none."""
+    def _of_all_stages(self, local_state: State) -> State:
+        """Join the state of the stages' first ranks on rank 0. Other ranks return nothing."""
         if self.env.rank % self.sizes.stage_ranks:
             return {}
         parts: list[State] | None = [{}] * self.sizes.pp if self.env.rank == 0 else None
-        dist.gather_object(own, parts, dst=0, group=self._first_ranks)
+        dist.gather_object(local_state, parts, dst=0, group=self._first_ranks)
         return {name: value for part in parts or [] for name, value in part.items()}
 
 
@@ -185,7 +185,7 @@ class Stage(nn.Module):
         network: nn.Module,
         autocast: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`network`: what is left of it, whose modules these layers are."""
+        """`network`: the stage's remaining network, which contains these layers."""
         super().__init__()
         self.network = network
         self._steps = tuple(layers)
@@ -201,7 +201,7 @@ class Stage(nn.Module):
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise what a stage ended of, where torch raises that a stage did, with its arguments."""
+    """Raise a stage's error: torch raises another in its place, with the stage's arguments."""
     try:
         yield
     except RuntimeError as error:
@@ -211,9 +211,9 @@ def _own_errors() -> Iterator[None]:
 
 
 def _filled(values: Tensor, size: int, filling: int | None = None) -> Tensor:
-    """Return `size` rows: those given, and after them the same again and again, or the filling.
+    """Return `size` rows: the given rows, then the same again, or the filling.
 
-    All of them: a network that normalises over a micro-batch sees the filled ones as well.
+    A network that normalises over a micro-batch sees the added rows as well.
     """
     missing = size - len(values)
     if not missing:
@@ -223,24 +223,24 @@ def _filled(values: Tensor, size: int, filling: int | None = None) -> Tensor:
 
 
 def _tied(network: nn.Module, layers: Sequence[Layer], of_stages: Sequence[range]) -> list[dict[int, str]]:
-    """Return the weights that several stages have: the name on each."""
+    """Return each weight that several stages have, as its name by stage."""
     stage_of = {layers[index].name: stage for stage, indices in enumerate(of_stages) for index in indices}
     names: dict[int, list[str]] = {}
     for name, weight in network.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
-    found = []
+    tied = []
     for same in names.values():
         by_stage: dict[int, str] = {}
         for name in same:
-            layer = next(one for one in stage_of if one and name.startswith(f"{one}."))
+            layer = next(layer for layer in stage_of if layer and name.startswith(f"{layer}."))
             by_stage.setdefault(stage_of[layer], name)
         if len(by_stage) > 1:
-            found.append(by_stage)
-    return found
+            tied.append(by_stage)
+    return tied
 
 
 def _remove(network: nn.Module, name: str) -> None:
-    """Remove a layer; those after it keep their names."""
+    """Remove a layer. Later layers keep their names."""
     if name:
         parent, _, last = name.rpartition(".")
         delattr(network.get_submodule(parent), last)

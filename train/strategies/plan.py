@@ -1,4 +1,4 @@
-"""How a strategy divides a network: what the ranks do, and what is told of it before there are any."""
+"""Plan how a strategy divides a network. gpuctl shows the plan before any rank starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from train.strategies.wrapping import parts_to_wrap
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Of a whole network; parts and layers by their names in it."""
+    """A whole network's division; parts and layers by name."""
 
     splits: Mapping[str, str]
     """By what each layer is split among the ranks of `tp`: `columns` or `rows`."""
     parts: Sequence[str]
-    """The parts that are sharded by themselves, each before what it is in."""
+    """Parts that are sharded separately, each before the part that contains it."""
     layers: Sequence[Layer] = ()
-    """Those that follow each other. Without a pipeline they are not looked for."""
+    """Layers in forward order. Empty without a pipeline."""
     stages: Sequence[range] = ()
-    """Which of the layers each stage has."""
+    """Indices of each stage's layers."""
 
     def parts_of(self, stage: int) -> list[str]:
-        """Return the parts that are on a stage: it calls its layers, and not the sequences that they are in."""
+        """Return the parts on a stage, without the sequences around its layers: a stage calls only layers."""
         if not self.stages:
             return list(self.parts)
-        own = {self.layers[index].name for index in self.stages[stage]} - {""}
-        return [name for name in self.parts if any(f"{name}.".startswith(f"{one}.") for one in own)]
+        layers = {self.layers[index].name for index in self.stages[stage]} - {""}
+        return [name for name in self.parts if any(f"{name}.".startswith(f"{layer}.") for layer in layers)]
 
 
 def plan_of(network: nn.Module, example: Tensor, options: Options, sizes: Degrees) -> Plan:
-    """Plan with the whole network, which stays as it is; it may be on the device `meta`.
+    """Plan with the whole network, without changing it; it may be on the device `meta`.
 
-    `example`: [1, …], one of what it takes. Raises BadOptions where no layer can be split, for a policy that names no
-    part, and for a network that can't be cut so.
+    `example`: one input, [1, …]. Raises BadOptions if no layer can be split, if the wrap policy matches no part, and
+    if the network can't be cut into stages.
     """
     splits = split_plan(network, sizes.tp) if sizes.tp > 1 else {}
     parts = list(parts_to_wrap(network, options.wrap)) if sizes.replicas > 1 else []

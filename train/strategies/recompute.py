@@ -16,7 +16,7 @@ from train.strategies.wrapping import repeated_blocks
 
 
 def recompute_blocks(network: nn.Module) -> None:
-    """Have the repeated blocks of a network compute twice, in place. Raises BadOptions where it has none."""
+    """Make the repeated blocks of a network compute twice, in place. Raises BadOptions without repeated blocks."""
     blocks = repeated_blocks(network)
     if not blocks:
         raise BadOptions(
@@ -29,7 +29,7 @@ def recompute_blocks(network: nn.Module) -> None:
 
 
 class Recomputed(nn.Module):
-    """A block that computes twice; it is one of another class as well, which says how."""
+    """A block that computes twice. Its second base class has the block's forward pass."""
 
     def forward(self, *inputs: Any) -> Any:  # noqa: ANN401 - as the block has it
         """Compute as the block does."""
@@ -43,14 +43,14 @@ class Recomputed(nn.Module):
 
 @contextmanager
 def _without_statistics(block: nn.Module) -> Iterator[None]:
-    """Have what a block writes into its buffers, such as running statistics, be lost: it was written before."""
-    kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    """Discard the block's writes to its buffers, such as running statistics: the first pass wrote them."""
+    originals: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
     for part in block.modules():
-        own = part._buffers  # noqa: SLF001 - to set one by its name would leave the order of the others
-        kept.append((part, dict(own)))
-        own.update({name: None if value is None else value.clone() for name, value in own.items()})
+        buffers = part._buffers  # noqa: SLF001 - setting a buffer by name would change their order
+        originals.append((part, dict(buffers)))
+        buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
     try:
         yield
     finally:
-        for part, buffers in kept:
-            part._buffers.update(buffers)  # noqa: SLF001
+        for part, original in originals:
+            part._buffers.update(original)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Cuts a network into the stages of a pipeline: which layers follow each other, and where to cut."""
+"""Cut a network into the stages of a pipeline: find the order of its layers, and where to cut."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from train.strategies.balance import best_cut
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One step of a network's forward pass."""
+    """A step of a network's forward pass."""
 
     name: str
-    """In the network; empty where it has no weights and no module."""
+    """Name in the network; empty for a step without module and weights."""
     compute: Callable[[Tensor], Tensor]
 
     @property
@@ -29,7 +29,7 @@ class Layer:
 
 
 def chain(network: nn.Module, example: Tensor) -> list[Layer]:
-    """Return the layers that together are the network, from the first to the last. It stays as it is.
+    """Return the layers that together are the network, in order. The network does not change.
 
     Raises BadOptions for a network that is no chain of layers.
     """
@@ -38,25 +38,25 @@ def chain(network: nn.Module, example: Tensor) -> list[Layer]:
     layers = _layers(network)
     last = next((at for at, layer in reversed(list(enumerate(layers))) if layer.weights), 0)
     linear = next((at for at, layer in enumerate(layers) if isinstance(layer.compute, nn.Linear)), last)
-    # What has no weights is often no module: the way from images to the classifier.
-    between = [Layer(name="", compute=one) for one in (_flatten, _pool)]
-    tries = ([*layers[:at], one, *layers[at:]] for one in between for at in sorted({linear, last}))
-    found = next((one for one in (layers, *tries) if _same(network, one, example)), None)
-    if found is None:
+    # Steps without weights, as between images and classifier, are often no modules.
+    between = [Layer(name="", compute=step) for step in (_flatten, _pool)]
+    tries = ([*layers[:at], step, *layers[at:]] for step in between for at in sorted({linear, last}))
+    working = next((row for row in (layers, *tries) if _same(network, row, example)), None)
+    if working is None:
         raise BadOptions(
             f"A pipeline needs a network of layers that follow each other, and {type(network).__name__} is none: "
             "take another --model, or --strategy fsdp."
         )
-    return found
+    return working
 
 
 def cut(
     layers: Sequence[Layer], costs: Sequence[float], stages: int, splits: Mapping[str, str]
 ) -> list[range]:
-    """Return the layers of each stage, so that the dearest stage costs least, and none is without weights.
+    """Return the layers of each stage: the most expensive stage is as cheap as possible, and each has weights.
 
-    `splits`: pairs of layers that are split among ranks, and stay on one stage. Raises BadOptions where there are too
-    few layers with weights.
+    `splits`: pairs of layers that are split among ranks, and stay on one stage. Raises BadOptions if too few layers
+    have weights.
     """
     begins = _units(layers, splits)
     ends = [*begins[1:], len(layers)]
@@ -71,38 +71,38 @@ def cut(
 
 @torch.no_grad()
 def costs_of(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> list[float]:
-    """Return the floating-point operations of each layer for one sample; products and convolutions alone count."""
-    found = []
+    """Return each layer's floating-point operations for one sample, of products and convolutions only."""
+    costs = []
     value = example
     with _evaluating(network):
         for layer in layers:
             with FlopCounterMode(display=False) as counter:
                 value = layer.compute(value)
-            found.append(float(counter.get_total_flops()))
-    return found
+            costs.append(float(counter.get_total_flops()))
+    return costs
 
 
 def _units(layers: Sequence[Layer], splits: Mapping[str, str]) -> list[int]:
-    """Return where the units begin that can't be cut: single layers, and pairs with what is between them."""
-    found, within = [], False
+    """Return the beginnings of the uncuttable units: single layers, and pairs with the layers between."""
+    begins, within = [], False
     for at, layer in enumerate(layers):
         if not within:
-            found.append(at)
+            begins.append(at)
         by = splits.get(layer.name)
         within = by == "columns" or (within and by != "rows")
-    return found
+    return begins
 
 
 def _layers(part: nn.Module, name: str = "") -> list[Layer]:
-    """Return a network's children in their order; sequences among them as theirs."""
-    found = []
+    """Return a network's children in order, with a sequence's children in its place."""
+    layers = []
     for inner, child in part.named_modules(remove_duplicate=False):  # one that is there twice computes twice
         if not inner or "." in inner:
             continue
         full = f"{name}.{inner}".lstrip(".")
         plain = type(child).forward is nn.Sequential.forward
-        found += _layers(child, full) if plain else [Layer(name=full, compute=child)]
-    return found
+        layers += _layers(child, full) if plain else [Layer(name=full, compute=child)]
+    return layers
 
 
 @torch.no_grad()
@@ -113,7 +113,7 @@ def _same(network: nn.Module, layers: Sequence[Layer], example: Tensor) -> bool:
             for layer in layers:
                 value = layer.compute(value)
             return torch.equal(value, network(example))
-    except (RuntimeError, AssertionError):  # a layer can't take what the one before has made
+    except (RuntimeError, AssertionError):  # a layer can't use the output of the previous layer
         return False
 
 

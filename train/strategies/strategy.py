@@ -1,4 +1,4 @@
-"""What a strategy does for the training loop. The class is that of a single process, which distributes nothing."""
+"""The interface between strategy and training loop, implemented for a single process without distribution."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +17,14 @@ State = dict[str, Any]
 
 
 class Strategy:
-    """The whole model on one rank. Others override what they do otherwise.
+    """A single rank with the whole model; subclasses distribute it.
 
     The loop calls `shard`, `optimizer` and `wrap` once, in this order, on every rank. States are whole: they do not
-    show how the model was distributed, so that any strategy can go on from them.
+    depend on how the model was distributed, so any strategy can resume from them.
     """
 
     name = "single"
-    """As the result tells it."""
+    """Name of the strategy in the result."""
     times_communication = True
     """Whether the timer's marks tell communication from computing."""
     fused_sgd = True
@@ -32,13 +32,13 @@ class Strategy:
     any_memory_format = True
     """Whether weights may have their channels innermost."""
     shards_without_weights = False
-    """Whether `shard` takes a network that is on the device `meta`, so that no rank ever has all of its weights."""
+    """Whether `shard` accepts a network on the device `meta`, so that no rank ever has all of its weights."""
     own_precision = False
-    """Whether half precision is its own affair: no autocast around the network, no scaled loss."""
+    """Whether the strategy manages half precision: no autocast around the network, no scaled loss."""
     reads_whole = False
-    """Whether a checkpoint's weights are read whole, one by one, as this rank's parts of them are no tensors."""
+    """Whether a checkpoint's weights are read whole, one by one, as this rank's parts are no tensors."""
     sharded = False
-    """Whether ranks have different parts of the model or of the optimizer's state: each writes its own then."""
+    """Whether ranks have different parts of the model or of the optimizer's state, so that each writes its parts."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class Strategy:
 
     @property
     def graphable(self) -> bool:
-        """Return whether a step can be a CUDA graph. A subclass has to say so of itself."""
+        """Return whether a step can be a CUDA graph. Subclasses opt in."""
         return type(self) is Strategy
 
     @property
     def weights_device(self) -> torch.device:
-        """Where the weights are between steps, their gradients, and the optimizer's state."""
+        """The device of weights, gradients and optimizer state between steps."""
         return torch.device("cpu") if self.options.cpu_offload else self.device
 
     def shard(
         self, network: nn.Module, example: Tensor, *, micro_batches: int, micro_batch_size: int
     ) -> None:
-        """Distribute the weights of the network, in place. Raises BadOptions where it can't be divided so.
+        """Distribute the weights of the network, in place. Raises BadOptions if it can't be divided like this.
 
-        `example`: [1, …], one of what it takes; `micro_batches`: of a rank's batch.
+        `example`: one input, [1, …]; `micro_batches`: of a rank's batch.
         """
 
     def optimizer(
@@ -83,7 +83,7 @@ class Strategy:
         return kind(weights, **settings)
 
     def name_of(self, weight: str) -> str:
-        """Return the first name in the whole network of a weight that has several, given one of them."""
+        """Return the first name in the whole network of a weight that has several names."""
         return weight
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -93,17 +93,17 @@ class Strategy:
     def own_weights(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
         """Return the weights that this rank updates, by their first names in the whole network."""
         groups = self.own_optimizer(optimizer).param_groups
-        own = {id(weight) for group in groups for weight in group["params"]}
+        ids = {id(weight) for group in groups for weight in group["params"]}
         return {
-            self.name_of(name): weight for name, weight in network.named_parameters() if id(weight) in own
+            self.name_of(name): weight for name, weight in network.named_parameters() if id(weight) in ids
         }
 
     def own_state(self, network: nn.Module) -> State:
-        """Return the weights and buffers that this rank writes where each writes its own. Every rank calls it."""
+        """Return the weights and buffers that this rank writes. Every rank calls this."""
         return network.state_dict()
 
     def own_optimizer_state(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, State]:
-        """Return what the optimizer keeps of each weight, of those that this rank writes, by their names."""
+        """Return the optimizer's state of each weight that this rank writes, by the weight's name."""
         state = self.own_optimizer(optimizer).state
         return {name: state.get(weight, {}) for name, weight in self.own_weights(network, optimizer).items()}
 
@@ -123,8 +123,8 @@ class Strategy:
     ) -> tuple[Tensor, Tensor | None]:
         """Add the gradients of a batch, given as micro-batches of images and labels.
 
-        Returns its mean loss and its logits [b, classes], both without gradient; those of text, and those of a rank
-        that does not count, may be `None`. `compute` takes one micro-batch, and returns its part of the loss, and
+        Returns its mean loss and its logits [b, classes], both without gradient. Logits may be `None`: for text, and
+        on a rank that does not count samples. `compute` takes one micro-batch, and returns its share of the loss, and
         its logits.
         """
         losses: list[Tensor] = []
@@ -147,12 +147,12 @@ class Strategy:
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
 
     def micro_batch(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context of a micro-batch: with the last one of a batch the gradients are averaged."""
+        """Return the context of a micro-batch: with the last micro-batch of a batch the gradients are averaged."""
         return nullcontext()
 
-    def clip(self, weights: Sequence[nn.Parameter], most: float) -> None:
-        """Scale the gradients, which are averaged, so that their norm over the whole model is at most that."""
-        nn.utils.clip_grad_norm_(weights, most)
+    def clip(self, weights: Sequence[nn.Parameter], max_norm: float) -> None:
+        """Scale the averaged gradients so that their norm over the whole model is at most `max_norm`."""
+        nn.utils.clip_grad_norm_(weights, max_norm)
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the weights by their gradients."""
@@ -168,15 +168,15 @@ class Strategy:
         return logits
 
     def share_buffers(self, network: nn.Module) -> None:
-        """Give all ranks the running statistics that are kept: rank 0's."""
+        """Broadcast rank 0's running statistics."""
         if self.env.world_size > 1:
             for buffer in network.buffers():
                 dist.broadcast(buffer, 0)
 
     def gradient_bytes(self, network: nn.Module) -> int | None:
-        """Return the bytes that a rank gives into a step's all-reduce, where there are several ranks.
+        """Return the bytes that a rank adds to a step's all-reduce.
 
-        `None`: it depends on the step, or what is sent is more than that.
+        `None`: the number depends on the step, or the step sends more than that.
         """
         compression = self.options.compression
         if self.name not in ("ddp", "single") or compression == "powersgd":
@@ -189,30 +189,30 @@ class Strategy:
         return network.state_dict()
 
     def scaler_state(self) -> State:
-        """Return the state of a GradScaler that scales the loss as it is scaled; empty: it is not, or not here."""
+        """Return the state of the GradScaler; empty: no scaled loss, or the training step has the scaler."""
         return {}
 
     def load_scaler(self, state: State) -> None:
-        """Take over how the loss is scaled, where that is not the step's affair."""
+        """Restore the loss scale, unless the training step does."""
 
     def load_model(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        """Take over whole weights and buffers, which every rank has."""
+        """Load whole weights and buffers, which every rank has."""
         network.load_state_dict(state)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: State) -> None:
-        """Take over an optimizer's whole state, which every rank has."""
+        """Load an optimizer's whole state, which every rank has."""
         weights = weights_of(optimizer)
-        own = {
+        local_state = {
             index: {name: self.part(weights[index], value) for name, value in values.items()}
             for index, values in state["state"].items()
         }
-        optimizer.load_state_dict({**state, "state": own})
+        optimizer.load_state_dict({**state, "state": local_state})
 
     def part(self, weight: Tensor, value: Any) -> Any:  # noqa: ANN401 - an optimizer's state holds anything
-        """Return what this rank keeps of a value for that weight, in the order in which the weight is in memory.
+        """Return this rank's part of a weight's value, in the memory order of the weight.
 
-        torch's fused operations go through both in memory, and would not notice another order. The value stays on its
-        device: an optimizer moves what it takes.
+        torch's fused operations go through both in memory order, and do not check it. The value stays on its device:
+        an optimizer moves its values.
         """
         if not isinstance(value, Tensor) or value.shape != weight.shape:
             return value
@@ -229,7 +229,7 @@ def weights_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def load_by_number(optimizer: torch.optim.Optimizer, values: Mapping[int, State], settings: State) -> None:
-    """Take over what an optimizer keeps of each weight, by the weight's number, and settings for every group."""
+    """Load each weight's optimizer state, by the weight's number, with the same settings for every group."""
     groups, first = [], 0
     for group in optimizer.param_groups:
         end = first + len(group["params"])
@@ -239,5 +239,5 @@ def load_by_number(optimizer: torch.optim.Optimizer, values: Mapping[int, State]
 
 
 def keeps_statistics(network: nn.Module) -> bool:
-    """Return whether a network keeps running statistics, which are in whole precision beside weights in half."""
+    """Return whether a network keeps running statistics: they stay in full precision if weights are in half."""
     return any(buffer.is_floating_point() for buffer in network.buffers())

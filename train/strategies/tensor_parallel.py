@@ -1,6 +1,6 @@
 """Tensor parallel: pairs of linear layers are split among ranks, the first by its columns, the second by its rows.
 
-What is between the two is computed by each rank for its part alone; the sum over the ranks is the pair's output. All
+Each rank computes the layers between the pair for its part only; the sum over the ranks is the pair's output. All
 other layers are whole on every rank, which computes the same with them.
 """
 
@@ -20,27 +20,27 @@ ELEMENTWISE = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Id
 
 @runtime_checkable
 class Splittable(Protocol):
-    """A layer of linear layers that says which of them can be split."""
+    """A module with linear layers that lists which of them can be split."""
 
     by_columns: tuple[str, ...]
     by_rows: tuple[str, ...]
     parts: int
-    """What the columns are divided into: a rank takes a whole number of them."""
+    """Number of units that the columns consist of: a rank takes whole units."""
 
 
 def split_layers(network: nn.Module, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
-    """Split the layers of a plan in place, those that are in this network: it may be a stage of the planned one."""
-    there = dict(network.named_modules())
+    """Split the planned layers that are in this network (it may be a stage of the planned network), in place."""
+    modules = dict(network.named_modules())
     styles: dict[str, ParallelStyle] = {
         name: ColwiseParallel() if by == "columns" else RowwiseParallel()
         for name, by in plan.items()
-        if name in there
+        if name in modules
     }
     parallelize_module(network, mesh, styles)
 
 
 def split_plan(network: nn.Module, ranks: int) -> dict[str, str]:
-    """Return by what each layer is split: `columns` or `rows`, by its name. Raises BadOptions where none is."""
+    """Return how each layer is split, `columns` or `rows`, by name. Raises BadOptions if no layer can be split."""
     plan: dict[str, str] = {}
     narrow = []
     for name, part in network.named_modules():
@@ -48,8 +48,8 @@ def split_plan(network: nn.Module, ranks: int) -> dict[str, str]:
             if width % ranks:
                 narrow.append(width)
                 continue
-            plan |= {f"{name}.{one}".lstrip("."): "columns" for one in columns}
-            plan |= {f"{name}.{one}".lstrip("."): "rows" for one in rows}
+            plan |= {f"{name}.{layer}".lstrip("."): "columns" for layer in columns}
+            plan |= {f"{name}.{layer}".lstrip("."): "rows" for layer in rows}
     if plan:
         return plan
     if narrow:
@@ -64,7 +64,7 @@ def split_plan(network: nn.Module, ranks: int) -> dict[str, str]:
 
 
 def _pairs(part: nn.Module) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], int]]:
-    """Yield the pairs directly within a part of the network: their names, and what a degree has to divide."""
+    """Yield the pairs directly within a module: their names, and the width that the degree has to divide."""
     if isinstance(part, Splittable):
         yield part.by_columns, part.by_rows, part.parts
     if not isinstance(part, nn.Sequential):

@@ -26,5 +26,5 @@ class Zero1(DataParallel):
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return the optimizer of this rank's part of the weights."""
         assert isinstance(optimizer, ZeroRedundancyOptimizer)
-        own: torch.optim.Optimizer = optimizer.optim
-        return own
+        local_optimizer: torch.optim.Optimizer = optimizer.optim
+        return local_optimizer

@@ -113,8 +113,8 @@ def test_prune_removes_parts_with_their_document(tmp_path, network_and_optimizer
     for step in (1, 2, 3):
         write_parts(tmp_path, step, *network_and_optimizer())
     files.path_of(tmp_path, 4).mkdir()  # one that a killed process had begun
-    assert files.kept(tmp_path, 2, 3) == {"step-000002", "step-000003"}
-    files.prune(tmp_path, files.kept(tmp_path, 2, 3))
+    assert files.newest_names(tmp_path, 2, 3) == {"step-000002", "step-000003"}
+    files.prune(tmp_path, files.newest_names(tmp_path, 2, 3))
     names = ["step-000002", "step-000002.json", "step-000003", "step-000003.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
