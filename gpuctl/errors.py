@@ -37,12 +37,12 @@ class Usage(GpuctlError):
 class StrategyDoesNotFit(Usage):
     """The strategy of the built-in job can't divide the ranks of the machines that there are.
 
-    `way_on`: options with which it could; empty where none are known.
+    `hint`: options with which it could. Empty: no such options are known.
     """
 
-    def __init__(self, message: str, *, way_on: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.way_on = way_on
+        self.hint = hint
 
 
 class Failed(GpuctlError):

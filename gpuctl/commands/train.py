@@ -200,9 +200,9 @@ def report(app: App, result: "Result", *, interrupted: bool) -> int:
 
 def _advise(app: App, result: "Result") -> None:
     """Say how to resume a run that did not succeed, where that is possible."""
-    from gpuctl.workflow.runs.resume import how_to_resume
+    from gpuctl.workflow.runs.resume import resume_hint
 
-    if advice := how_to_resume(app, result):
+    if advice := resume_hint(app, result):
         app.output.say(advice)
 
 

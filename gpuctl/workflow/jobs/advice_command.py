@@ -1,4 +1,4 @@
-"""The commands that do what a row of `advise` prices: rent the machines, train on them, remove them."""
+"""Commands for a row of `advise`: rent the machines, train on them, remove them."""
 
 import math
 import shlex
@@ -79,7 +79,7 @@ def ttl_s(forecast_s: float) -> float:
 
 
 def _other_hourly_usd(provider: str, region: str | None, prices: Prices) -> float | None:
-    """Return what a machine's boot volume and address cost an hour. `None`: not known in that region."""
+    """Return the price of a machine's boot volume and address, USD an hour. `None`: not known in that region."""
     disk_usd = disk_hourly_usd(
         provider,
         region,
@@ -91,12 +91,12 @@ def _other_hourly_usd(provider: str, region: str | None, prices: Prices) -> floa
 
 def with_absolute_paths(words: Sequence[str]) -> list[str]:
     """Return the job's options with absolute paths for files on this computer: the job's part runs elsewhere."""
-    found = list(words)
+    options = list(words)
     for option in FILE_OPTIONS:
-        value = value_of(found, option)
+        value = value_of(options, option)
         if value is not None and (path := Path(value).expanduser()).exists():
-            found = _with_value(found, option, str(path.resolve()))
-    return found
+            options = _with_value(options, option, str(path.resolve()))
+    return options
 
 
 def large_folders(words: Sequence[str]) -> frozenset[str]:
@@ -121,23 +121,23 @@ def _on_the_nodes(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
     A file that is not on this computer is one of the nodes already.
     """
-    found, files = list(words), []
+    options, files = list(words), []
     for option in FILE_OPTIONS:
-        value = value_of(found, option)
+        value = value_of(options, option)
         if value is None or not (path := Path(value)).exists():
             continue
         files.append(path)
-        found = _with_value(found, option, f"~/{path.name}")
-    return found, files
+        options = _with_value(options, option, f"~/{path.name}")
+    return options, files
 
 
 def _with_value(words: Sequence[str], option: str, value: str) -> list[str]:
     """Return the words with another value of an option, wherever it is."""
-    found: list[str] = []
+    changed: list[str] = []
     for word in words:
-        before = found[-1] if found else ""
+        before = changed[-1] if changed else ""
         if before == option:
-            found.append(value)
+            changed.append(value)
         else:
-            found.append(f"{option}={value}" if word.startswith(f"{option}=") else word)
-    return found
+            changed.append(f"{option}={value}" if word.startswith(f"{option}=") else word)
+    return changed

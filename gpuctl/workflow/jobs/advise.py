@@ -39,7 +39,7 @@ class Advice:
 
 
 def advise(app: App, request: AdviseRequest) -> Advice:
-    """Return the rows. Raises Usage for what can't be answered; what was assumed, and torch's count, is told."""
+    """Return the rows; print the assumptions and torch's count. Raises Usage for a question without an answer."""
     if value_of(request.words, MODEL) is None:
         raise Usage("Name the model after --: gpuctl advise -- --model gpt-124m")
     prices = load(app.store.home)
@@ -70,29 +70,29 @@ def advise(app: App, request: AdviseRequest) -> Advice:
 
 
 def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
-    """Return the shapes that are asked about. Raises Usage for a name that none has."""
+    """Return the shapes of the request. Raises Usage for an unknown name."""
     named = find(request.shapes) if request.shapes else None
     for note in named.notes if named else ():
         app.output.say(note)
-    found = [
+    shapes = [
         shape
         for shape in SHAPES.values()
         if request.provider in (None, shape.provider)
         and (shape.name in named.names if named else not shape.not_launched)
     ]
-    if not found:
+    if not shapes:
         raise Usage(f"{(request.provider or '').upper()} has none of these shapes: leave out --provider.")
-    return found
+    return shapes
 
 
 def _row(row: dict[str, object], account: Account) -> AdviceRow:
     """Return a row of the document from a row of the job's arithmetic."""
-    kept = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
+    known = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
     if not row["fits"]:
-        return AdviceRow(**kept, command=None)  # type: ignore[arg-type]  # as the job has them
+        return AdviceRow(**known, command=None)  # type: ignore[arg-type]  # as the job has them
     not_launched = SHAPES[str(row["shape"])].not_launched
     without_command = f"No command: {not_launched}." if not_launched else row["without_command"]
     if without_command is not None:
         reason = " ".join(str(part) for part in (row["reason"], without_command) if part)
-        return AdviceRow(**kept | {"reason": reason}, command=None)  # type: ignore[arg-type]
-    return AdviceRow(**kept, command=command_of(row, account))  # type: ignore[arg-type]
+        return AdviceRow(**known | {"reason": reason}, command=None)  # type: ignore[arg-type]
+    return AdviceRow(**known, command=command_of(row, account))  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What came of it: at least one layout."""
+    """The result of a benchmark, of at least one layout."""
 
     cluster: str
     script: str
@@ -59,7 +59,7 @@ class Bench:
     measured: tuple[Measured, ...]
     outlooks: tuple[Outlook, ...]
     allreduce: Sequence[Line] | None
-    """The measurement of the bandwidth; `None`: there was none."""
+    """The measurement of the bandwidth; `None`: not measured."""
     forecasts: int
     """That were asked for."""
     hourly_usd: float | None
@@ -68,15 +68,15 @@ class Bench:
 
     @property
     def exit_status(self) -> int:
-        """0; 1 where a run failed, 130 where a person ended it; 4 where a forecast can't be given."""
+        """Return 0; 1 if a run failed, 130 if a person ended it, 4 if a forecast can't be given."""
         if self.status != "succeeded":
             return 130 if self.status == "stopped" else 1
-        unknown = [one for one in self.outlooks if one.forecast is None]
+        unknown = [outlook for outlook in self.outlooks if outlook.forecast is None]
         return 4 if unknown or len(self.outlooks) < self.forecasts else 0
 
     def document(self) -> "BenchResult":
-        """The document of `bench --json`."""
-        first, found = self.measured[0], bottleneck(self.measured)
+        """Return the document of `bench --json`."""
+        first, limit = self.measured[0], bottleneck(self.measured)
         sound, wrong = comparable(self.measured), contradicting(self.measured)
         return BenchResult(
             cluster=self.cluster,
@@ -89,11 +89,12 @@ class Bench:
             batch_size=first.job.batch_size if same_batch(self.measured) else None,
             gradient_bytes=first.job.gradient_bytes,
             layouts=tuple(
-                one.document(first, compared=one in sound, disturbed=one in wrong) for one in self.measured
+                layout.document(first, compared=layout in sound, disturbed=layout in wrong)
+                for layout in self.measured
             ),
-            forecast=tuple(one.document() for one in self.outlooks),
-            bottleneck=found.kind if found else None,
-            advice=f"{found.sentence} {found.advice}" if found else None,
+            forecast=tuple(forecast.document() for forecast in self.outlooks),
+            bottleneck=limit.kind if limit else None,
+            advice=f"{limit.sentence} {limit.advice}" if limit else None,
             doubts=tuple(doubts(self.measured)),
             allreduce=self.allreduce,
             seconds=BenchSeconds(total=round(self.total_s, 3)),
@@ -110,7 +111,7 @@ class BenchSeconds:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """What came of a benchmark."""
+    """The document of `bench --json`."""
 
     cluster: str
     script: str
@@ -130,16 +131,16 @@ class BenchResult:
     doubts: tuple[str, ...]
     """Why the figures may say little."""
     allreduce: Sequence[Line] | None
-    """The measurement of the bandwidth. `None`: there was none."""
+    """The measurement of the bandwidth. `None`: not measured."""
     seconds: BenchSeconds
     cost_usd: float | None
 
 
 def bench(app: App, request: BenchRequest, *, on_end: Callable[[Bench], object] = lambda _: None) -> Bench:
-    """Measure every layout. Where a person or a failed run ends it, what was measured until then is returned.
+    """Measure every layout. If a person or a failed run ends the measurement, return the layouts measured so far.
 
-    `on_end` gets it before machines that were started for it are ended. Raises KeyboardInterrupt, or the failure,
-    where nothing was measured by then.
+    `on_end` gets the result before machines started for it are ended. Raises KeyboardInterrupt, or the failure, if no
+    layout was measured.
     """
     check(request)
     nnodes = max((layout.nodes for layout in request.layouts), default=None)
@@ -224,7 +225,7 @@ def _bench(app: App, request: BenchRequest) -> Bench:
 
 
 def _leave_tidy(ready: Ready) -> None:
-    """Put aside what the runs of a script wrote, so that the next one that is trained does not meet it."""
+    """Move the output of a script's runs aside, so that its next training run does not load it."""
     say = ready.app.output.say
     try:
         if put_aside(ready):
@@ -239,7 +240,7 @@ def _leave_tidy(ready: Ready) -> None:
 def _bandwidth(
     view: View, folder: ClusterFolder, inventory: Inventory, nodes: "Mapping[str, Node]", prepared: Prepared
 ) -> Sequence[Line] | None:
-    """What the ranks of all nodes measure; `None`, and a note, where they could not."""
+    """Return the bandwidth measured by the ranks of all nodes. `None`, with a note: the measurement failed."""
     lines, rows = bandwidth.measure(view, folder, inventory, nodes, prepared.facts)
     if lines is None:
         view.note(f"the bandwidth was not measured: {rows[-1]['detail']}")
@@ -249,7 +250,7 @@ def _bandwidth(
 def _outlooks(
     request: BenchRequest, ready: Ready, measured: Sequence[Measured], lines: Sequence[Line]
 ) -> list[Outlook]:
-    """What is foretold of the layouts that were asked for; nothing from a measurement that contradicts itself."""
+    """Return the forecasts for the requested layouts. Empty also if the measurements contradict each other."""
     if request.forecast and contradicting(measured):
         ready.app.output.say("no forecast is made: the figures contradict themselves")
         return []

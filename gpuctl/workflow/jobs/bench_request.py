@@ -1,4 +1,4 @@
-"""What a person asked `gpuctl bench` for, and what of it can't be done."""
+"""The input of `gpuctl bench`, and its limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from inventories.machine import Inventory
 from inventories.text import plural
 
 BENCH_WORDS = ("--epochs", "3", "--no-save", "--checkpoint-every", "0", "--no-tensorboard")
-"""Before the words of the person, which win: what is written is not measured, and need not come back."""
+"""Words before the user's, which take precedence: written files are not measured, and need not come back."""
 WARM_UP_WORDS = ("--epochs", "1")
 """Behind the words of the person: data is downloaded, files and caches are warm."""
 
@@ -21,11 +21,11 @@ class BenchRequest(BenchSettings):
     """The settings of `gpuctl bench`."""
 
     job: TrainRequest = field(default_factory=TrainRequest)
-    """What is measured: a script, a module or the built-in job."""
+    """The measured job: a script, a module or the built-in job."""
 
 
 def check(request: BenchRequest) -> None:
-    """Raises Usage for what can't be measured."""
+    """Raise Usage for a request that can't be measured."""
     words = request.job.words if request.job.built_in else ()
     if request.forecast and any(word.partition("=")[0] == "--global-batch-size" for word in words):
         raise Usage(
@@ -35,7 +35,7 @@ def check(request: BenchRequest) -> None:
 
 
 def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int]) -> None:
-    """Raises Usage where a layout has more processes than a node that has GPUs has of them."""
+    """Raise Usage if a layout has more processes than a node's GPUs."""
     for layout in layouts:
         fewest = min((count for count in gpus[: layout.nodes] if count), default=layout.nproc)
         if layout.nproc > fewest:
@@ -46,20 +46,22 @@ def check_gpus(layouts: Sequence[Layout], gpus: Sequence[int]) -> None:
 
 
 def bucket_mb(words: Sequence[str]) -> float | None:
-    """The job's --bucket-mb, MiB, of words that it has accepted; `None`: its default."""
-    given = value_of(words, "--bucket-mb")
-    return None if given is None else float(given)
+    """Return the value of --bucket-mb, MiB, in accepted words. `None`: its default."""
+    value = value_of(words, "--bucket-mb")
+    return None if value is None else float(value)
 
 
 def nodes_of(layouts: Sequence[Layout], inventory: Inventory) -> int | None:
-    """How many nodes the layouts take; `None`: all. Raises Usage where there are not as many."""
+    """Return the number of nodes that the layouts need. `None`: all nodes. Raises Usage for more than the cluster
+    has.
+    """
     if not layouts:
         return None
     largest = max(layouts, key=lambda layout: layout.nodes)
-    there = len(inventory.machines)
-    if largest.nodes > there:
+    count = len(inventory.machines)
+    if largest.nodes > count:
         raise Usage(
-            f"--layouts {largest.name} is not possible: the cluster {inventory.cluster} has {plural(there, 'node')}. "
+            f"--layouts {largest.name} is not possible: the cluster {inventory.cluster} has {plural(count, 'node')}. "
             f"Add some: gpuctl up --count {largest.nodes}; or foretell it: gpuctl bench --forecast {largest.name}"
         )
     return largest.nodes

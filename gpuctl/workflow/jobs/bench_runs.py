@@ -54,7 +54,7 @@ class Ready:
 
     @property
     def one_machine(self) -> bool:
-        """Whether the nodes are hosts on one machine."""
+        """Return whether the nodes are hosts on the same machine."""
         hosts = {machine.host for machine in self.machines}
         return self.inventory.provider == "local" or 1 == len(hosts) < len(self.machines)
 
@@ -66,9 +66,9 @@ class Timed:
     run: Run
     job: Job
     repetition: Repetition | None
-    """`None`: it told of nothing that counts."""
-    told: int
-    """How much, in lines of rank 0's metrics or losses in its log."""
+    """`None`: the run reported no epochs, samples or steps."""
+    lines: int
+    """Number of lines in rank 0's metrics or losses in its log."""
     interrupted: bool
     """A person wants no other."""
 
@@ -76,9 +76,9 @@ class Timed:
 def measure(
     ready: Ready, layouts: Sequence[Layout], repeats: int
 ) -> tuple[RunStatus, str | None, tuple[Measured, ...]]:
-    """How it ended, the sentence if it failed, and what was measured until then (at least one layout).
+    """Return the status, the failure's sentence, and the measured layouts (at least one).
 
-    Raises KeyboardInterrupt, or the failure, where nothing was.
+    Raises KeyboardInterrupt, or the failure, if no layout was measured.
     """
     runs = _Runs(ready)
     measured: list[Measured] = []
@@ -89,12 +89,12 @@ def measure(
             runs.warm_up(layout)
             runs.layout(layout, repeats, measured)
         if again := contradicting(measured):
-            names = ", ".join(one.layout.name for one in again)
+            names = ", ".join(layout_measured.layout.name for layout_measured in again)
             ready.app.output.say(f"measured again, as the figures contradict themselves: {names}")
-        for one in again:
+        for layout_measured in again:
             anew: list[Measured] = []
-            runs.layout(one.layout, repeats, anew)
-            measured[measured.index(one)] = anew[0]
+            runs.layout(layout_measured.layout, repeats, anew)
+            measured[measured.index(layout_measured)] = anew[0]
     except KeyboardInterrupt:
         if not measured:
             raise
@@ -107,30 +107,30 @@ def measure(
 
 
 class _Runs:
-    """The runs of one bench. They find what those before them wrote, such as data that they have downloaded.
+    """The runs of a benchmark. A run finds the files of earlier ones, such as downloaded data.
 
-    A script that resumes its own checkpoint so has nothing left to do. Where that is seen, each run from then on
-    begins with what was sent alone.
+    A script that resumes its own checkpoint would so have nothing left to do. Once that is detected, each further run
+    starts from the sent files alone.
     """
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
         self._anew = False
-        self._told: dict[Layout, int] = {}
-        """What the warm-up of a layout told."""
+        self._warm_up_lines: dict[Layout, int] = {}
+        """Number of lines that the warm-up of a layout reported."""
 
     def warm_up(self, layout: Layout) -> None:
-        """A run that is not timed: a short one of the built-in job. Raises as `layout`."""
+        """Run a layout without timing it, the built-in job only shortly. Raises as `layout`."""
         built_in = self.ready.request.built_in
         timed = self._run(layout, "warm-up", WARM_UP_WORDS if built_in else ())
-        self._told[layout] = 0 if built_in else timed.told
+        self._warm_up_lines[layout] = 0 if built_in else timed.lines
         if timed.interrupted:
             raise KeyboardInterrupt
 
     def layout(self, layout: Layout, repeats: int, measured: list[Measured]) -> None:
-        """Time; the last of `measured` is then this layout, with each repetition as soon as it is over.
+        """Time a layout; the last item of `measured` then has each repetition as soon as it is over.
 
-        Raises KeyboardInterrupt where a person wants no more, Failed where a run failed.
+        Raises KeyboardInterrupt on Ctrl-C, and Failed if a run failed.
         """
         for number in range(1, repeats + 1):
             timed = self._timed(layout, f"repetition {number} of {repeats}")
@@ -157,32 +157,32 @@ class _Runs:
             if timed.interrupted:
                 raise KeyboardInterrupt
 
-    def _timed(self, layout: Layout, what: str) -> Timed:
-        timed = self._run(layout, what)
-        if self._anew or timed.interrupted or not resumed(timed.told, self._told[layout]):
+    def _timed(self, layout: Layout, title: str) -> Timed:
+        timed = self._run(layout, title)
+        if self._anew or timed.interrupted or not resumed(timed.lines, self._warm_up_lines[layout]):
             return timed
         self._anew = True
         self.ready.app.output.say(
             f"run {timed.run.run} did less than the warm-up, as a script that resumes its own checkpoint: it is run "
             "again, and each run from now on begins with what was sent alone"
         )
-        return self._run(layout, what)
+        return self._run(layout, title)
 
-    def _run(self, layout: Layout, what: str, more: tuple[str, ...] = ()) -> Timed:
+    def _run(self, layout: Layout, title: str, more: tuple[str, ...] = ()) -> Timed:
         if self._anew:
             put_aside(self.ready)
-        return _one_run(self.ready, layout, what, more)
+        return _one_run(self.ready, layout, title, more)
 
 
-def resumed(told: int, by_warm_up: int) -> bool:
-    """Whether a run that told so much has left out work, compared with the same run before it."""
-    return 2 * told < by_warm_up
+def resumed(lines: int, warm_up_lines: int) -> bool:
+    """Return whether a run did much less work than the same run before it, by the lines that both reported."""
+    return 2 * lines < warm_up_lines
 
 
-def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()) -> Timed:
-    """A run of the layout, seen through to its end; `more`: words behind the job's.
+def _one_run(ready: Ready, layout: Layout, title: str, more: tuple[str, ...] = ()) -> Timed:
+    """Run a layout to its end. `more`: words after the job's.
 
-    Raises KeyboardInterrupt where a person stopped it, Failed where it failed.
+    Raises KeyboardInterrupt on Ctrl-C, and Failed if the run failed.
     """
     from remote import facts
     from remote.runs.run_files import read_metrics
@@ -201,7 +201,7 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
     root = None if request.built_in else ready.project.tree.root
     run = plan_run(folder.id, ready.inventory, request, script, machines, known, started_at, {}, root=root)
     with removed_unless_launched(folder), open_view(ready.app.output, logs=False) as view:
-        view.phase(layout.name, f"{what}, run {run.run}")
+        view.phase(layout.name, f"{title}, run {run.run}")
         service = launcher_of(run.mode).start(nodes, known, ready.folder, view.node, most=len(nodes))
         launch = Launch(
             run=run,
@@ -229,13 +229,13 @@ def _one_run(ready: Ready, layout: Layout, what: str, more: tuple[str, ...] = ()
         run=run,
         job=Job.of(event(metrics.get(0, ()), "start"), script=None if request.built_in else script.title),
         repetition=(repetition_of if request.built_in else repetition_of_script)(result, metrics),
-        told=max(len(metrics.get(0, ())), len(result.train.loss_at)),
+        lines=max(len(metrics.get(0, ())), len(result.train.loss_at)),
         interrupted=interrupted,
     )
 
 
 def put_aside(ready: Ready) -> bool:
-    """Have the nodes begin with what was sent alone; return whether runs of a script wrote anything else."""
+    """Reset the project's folder on the nodes to the sent files; return whether its runs had written others."""
     from remote.fanout import fan_out, values
     from remote.files.earlier import Aside
     from remote.files.sync import sync
@@ -247,31 +247,31 @@ def put_aside(ready: Ready) -> bool:
         Aside(name=f"{OF_BENCH}{datetime.now(UTC):%Y%m%d-%H%M%S}", everything=True),
     )
 
-    def one(node: "Node") -> bool:
+    def reset(node: "Node") -> bool:
         synced = sync(node, project.tree, project.destination, working_folder=project.folder, aside=aside)
         return synced.earlier is not None and synced.earlier.aside > 0
 
-    return any(values(fan_out(one, ready.nodes)).values())
+    return any(values(fan_out(reset, ready.nodes)).values())
 
 
 class Quiet:
-    """Passes on how far a run is and what is worth a line of its own; neither logs nor what a node is doing."""
+    """Pass on a run's progress and its notes, but no logs and no states of nodes."""
 
     def __init__(self, view: View) -> None:
         self._view = view
 
     def phase(self, name: str, text: str, *, previous: Outcome = "done") -> None:
-        """Nothing: a whole run is one phase here."""
+        """Ignore phases: a whole run is a single phase here."""
 
     def node(self, name: str, text: str) -> None:
-        """Nothing: the next run is about to begin."""
+        """Ignore a node's state: the next run follows at once."""
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """Show it."""
         self._view.metric(rank, line)
 
     def log(self, rank: int | None, node: str, line: str) -> None:
-        """Nothing: it is in the run's folder."""
+        """Ignore logs: they are in the run's folder."""
 
     def note(self, text: str) -> None:
         """Show it."""

@@ -1,7 +1,7 @@
-"""`train --nnodes MIN:MAX`: machines that come while a run goes on are made ready, and then taken in.
+"""`train --nnodes MIN:MAX`: prepare machines that are added during a run, and resume the job with them.
 
-The ranks of a run are fixed. To take machines in it ends at its next checkpoint, so that hardly a step is lost, and
-another resumes with them. What can go wrong with a machine goes wrong before that, while the run is still at work.
+A run's ranks are fixed. To use more machines, the run ends at its next checkpoint, so that hardly a step is lost, and
+another resumes with them. Failures of a new machine happen before that, while the run is still active.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,89 +38,89 @@ if TYPE_CHECKING:
     from remote.sessions.session import Node
 
 LOOK_S = 2.0
-"""Between two looks at the inventory, and then at the run's checkpoints."""
+"""Time between two polls of the inventory, and then of the run's checkpoints."""
 AGAIN_S = 60.0
-"""A machine that did not answer, or could not be made ready, is tried again after so long, then after twice that."""
+"""Time until the second try to prepare a machine that failed; it doubles from try to try."""
 AGAIN_AT_MOST_S = 900.0
 ASK_S = 20.0
-"""Between two looks whether the machines at work still are, where others join while the run goes on."""
+"""Time between two checks that the active machines still are, if others join during the run."""
 SETTLE_S = 30.0
-"""A script that always writes to its checkpoints is stopped all the same, so long after the first that is new."""
+"""Time after its first new checkpoint at which a script that always writes checkpoints is stopped all the same."""
 
 Key: TypeAlias = tuple[str, str, int]
-"""Of a machine, also where another gets its name: name, host, port."""
+"""Identity of a machine, also if another gets its name: name, host, port."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What the machines of a run were made ready for, and what one more has to be."""
+    """The state that a run's machines were prepared for, and that one more machine needs."""
 
     view: View
     project: Project
     prepared: Prepared
     service: "Service"
-    """What starts the ranks."""
+    """The launcher's service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveRun:
-    """A run that goes on, and that machines may join."""
+    """A run in progress, which machines may join."""
 
     run: Run
     watch: "RunMonitor"
     machines: Sequence[Machine]
-    """Those at work."""
+    """Its active machines."""
     spare: Sequence[Machine]
-    """Those that are ready, and that the job's strategy can't use."""
+    """Ready machines that the job's strategy can't use."""
     preparation: Preparation
     job: Job
     """Its job, before this run."""
 
     @property
     def say(self) -> Callable[[str], None]:
-        """Tells people something."""
+        """Return the function that prints a note."""
         return self.preparation.view.note
 
 
 class ElasticScaler:
-    """Looks out for more machines, for all runs of a job, one after the other."""
+    """Looks for more machines, for all runs of a job in turn."""
 
     def __init__(
         self, folder: ClusterFolder, request: TrainRequest, take_in: "Callable[[Say], None]" = lambda _: None
     ) -> None:
-        """`take_in` brings machines into the inventory that came by themselves in the place of lost ones."""
+        """`take_in` adds the replacements of lost machines to the inventory."""
         self._folder = folder
         self._request = request
         self._take_in = take_in
         self._take_in_at = 0.0
-        """The time from which it is called again."""
+        """Time of its next call."""
         self._take_in_failed = 0
-        """How often in a row."""
+        """Number of failures in a row."""
         self._over = Event()
         self._thread: Thread | None = None
         self._active: ActiveRun | None = None
         self._facts: dict[str, Facts] = {}
-        """Of the machines at work in the active run, and of those that were made ready to join it."""
+        """Facts of the run's active machines, and of machines that are ready to join it."""
         self._ready: Sequence[Machine] = ()
-        self._at_it = ""
-        """Name of the machine that is being made ready."""
+        self._preparing = ""
+        """Name of the machine in preparation."""
         self._nodes: Mapping[str, Node] = {}
-        """The connections with which it is."""
+        """Its connections."""
         self._tries: dict[Key, tuple[int, float]] = {}
-        """Machines that were of no use → how often, and the time until which they are left alone."""
-        self._said: set[str] = set()
+        """Machines that failed → number of tries, and the time until which they are left alone."""
+        self._printed: set[str] = set()
         self._ask_at = 0.0
-        """The time from which the machines at work are asked again whether they still are."""
+        """Time of the next check that the active machines still are."""
 
     @property
     def joining(self) -> tuple[str, ...]:
-        """The machines for which the run that is over was ended."""
+        """Return the machines for which the last run was ended."""
         stopped_for_resize = self._active is not None and self._active.watch.stopped_for_resize
         return tuple(machine.name for machine in self._ready) if stopped_for_resize else ()
 
     @contextmanager
     def during(self, active: ActiveRun) -> Iterator[None]:
-        """Look out for as long as the body runs, in a thread of its own; `settle` comes between two."""
+        """Look for machines while the body runs, in a thread; call `settle` between two runs."""
         self._over.clear()
         self._active, self._ready, self._ask_at = active, (), awake_s() + ASK_S
         self._facts = dict(active.preparation.prepared.facts)
@@ -134,15 +134,15 @@ class ElasticScaler:
             self._over.set()
 
     def settle(self, say: Callable[[str], None]) -> None:
-        """Wait until nothing is made ready any more."""
+        """Wait until no machine is in preparation."""
         if self._thread is not None:
             self._thread.join(LOOK_S)
-            if self._thread.is_alive() and self._at_it:
-                say(f"{self._at_it} is still being made ready; it takes part in what follows")
+            if self._thread.is_alive() and self._preparing:
+                say(f"{self._preparing} is still being made ready; it takes part in what follows")
             self._thread.join()
 
     def stop(self) -> None:
-        """Break off what is being made ready, and return once nothing of it holds the cluster."""
+        """Interrupt a preparation in progress, and return once it has released the cluster."""
         self._over.set()
         if self._thread is not None:
             while self._thread.is_alive():
@@ -151,24 +151,24 @@ class ElasticScaler:
                 self._thread.join(LOOK_S)
 
     def _look_out(self, active: ActiveRun) -> None:
-        at_work, spare = list(active.machines), list(active.spare)
+        working, spare = list(active.machines), list(active.spare)
         while not self._over.wait(LOOK_S):
             try:
-                if self._request.drives or len(at_work) < self._request.max_nodes:
-                    self._take_in_others(active)
+                if self._request.drives or len(working) < self._request.max_nodes:
+                    self._add_replacements(active)
                 inventory = self._folder.load()
                 if self._request.drives:
-                    at_work = self._those_left(inventory, at_work)
+                    working = self._remaining(inventory, working)
             except (InventoryError, OSError) as error:
                 self._say_once(active, f"no more machines can be looked for: {error}")
                 continue
-            there = {_key(machine) for machine in inventory.machines}
-            spare = [machine for machine in spare if _key(machine) in there]
-            candidates = self._candidates(inventory, [*at_work, *spare], active.job.barred)
-            made_ready = [machine for machine in candidates if self._try(active, at_work, machine)]
+            current = {_key(machine) for machine in inventory.machines}
+            spare = [machine for machine in spare if _key(machine) in current]
+            candidates = self._candidates(inventory, [*working, *spare], active.job.barred)
+            made_ready = [machine for machine in candidates if self._try(active, working, machine)]
             spare += made_ready
             try:
-                ready = self._usable(active, at_work, spare) if made_ready else []
+                ready = self._usable(active, working, spare) if made_ready else []
             except Usage as error:
                 self._say_once(active, f"no machine can be added: {error}")
                 continue
@@ -176,7 +176,7 @@ class ElasticScaler:
                 continue
             names = ", ".join(machine.name for machine in ready)
             if self._request.drives:
-                at_work, spare = [*at_work, *ready], []
+                working, spare = [*working, *ready], []
                 active.say(f"{names} can be used from here on")
                 continue
             run = active.run.run
@@ -186,13 +186,13 @@ class ElasticScaler:
                 active.watch.stop_for_resize()
             return
 
-    def _take_in_others(self, active: ActiveRun) -> None:
-        """Have machines in the inventory that came in the place of lost ones, where it is time to look."""
+    def _add_replacements(self, active: ActiveRun) -> None:
+        """Add the replacements of lost machines to the inventory, at most once in a while."""
         if awake_s() < self._take_in_at:
             return
         wait_s = ASK_S
         try:
-            self._at_it = "a machine in the place of a lost one"
+            self._preparing = "a machine in the place of a lost one"
             self._take_in(active.say)
         except Locked:
             pass  # by another command, which may be an `up` that takes them in itself
@@ -203,42 +203,45 @@ class ElasticScaler:
         else:
             self._take_in_failed = 0
         finally:
-            self._at_it = ""
+            self._preparing = ""
         self._take_in_at = awake_s() + wait_s
 
     def _usable(
-        self, active: ActiveRun, at_work: Sequence[Machine], spare: Sequence[Machine]
+        self, active: ActiveRun, working: Sequence[Machine], spare: Sequence[Machine]
     ) -> Sequence[Machine]:
-        """Return those of the spare machines that the next run would use. Says why where it could use none."""
-        together = sorted([*at_work, *spare], key=lambda machine: machine.rank)
+        """Return the spare machines that the next run would use. If it could use none, print the reason."""
+        together = sorted([*working, *spare], key=lambda machine: machine.rank)
         ranks = [ranks_on(self._request, self._facts[machine.name]) for machine in together]
-        most, why = most_that_fit(self._request, ranks)
-        if most <= len(at_work):
+        count, why = most_that_fit(self._request, ranks)
+        if count <= len(working):
             names = ", ".join(machine.name for machine in spare)
             self._say_once(active, f"{names} can't be used until more machines are added: {why}")
             return []
-        taken = {machine.name for machine in together[:most]}
-        return [machine for machine in spare if machine.name in taken]
+        chosen = {machine.name for machine in together[:count]}
+        return [machine for machine in spare if machine.name in chosen]
 
-    def _those_left(self, inventory: Inventory, at_work: Sequence[Machine]) -> list[Machine]:
-        """Those at work but for the ones that are gone, and now and then those that say they are not any more.
+    def _remaining(self, inventory: Inventory, working: Sequence[Machine]) -> list[Machine]:
+        """Return the active machines without deleted ones and, now and then, without ones that report themselves
+        idle.
 
-        One that does not answer may be at work.
+        A machine that does not answer may be active.
         """
         from remote.fanout import fan_out
 
         takes_part = launcher_of(self._request.mode).takes_part
-        there = {_key(machine) for machine in inventory.machines}
-        first, *others = (machine for machine in at_work if _key(machine) in there or machine is at_work[0])
-        if others and awake_s() >= self._ask_at:
-            with connected(self._folder, others, at_least=0) as nodes:
+        current = {_key(machine) for machine in inventory.machines}
+        first, *remaining = (
+            machine for machine in working if _key(machine) in current or machine is working[0]
+        )
+        if remaining and awake_s() >= self._ask_at:
+            with connected(self._folder, remaining, at_least=0) as nodes:
                 idle = {outcome.node for outcome in fan_out(takes_part, nodes) if outcome.value is False}
-            others = [machine for machine in others if machine.name not in idle]
+            remaining = [machine for machine in remaining if machine.name not in idle]
             self._ask_at = awake_s() + ASK_S
-        return [first, *others]
+        return [first, *remaining]
 
-    def _try(self, active: ActiveRun, at_work: Sequence[Machine], machine: Machine) -> bool:
-        """Make a machine ready that is not at work; whether it is now. One that is not is left alone for a while."""
+    def _try(self, active: ActiveRun, working: Sequence[Machine], machine: Machine) -> bool:
+        """Prepare an idle machine and return whether it is ready. A machine that failed is left alone for a while."""
         from remote.errors import RemoteError
         from remote.runs.node_state import stop_on_node
 
@@ -246,30 +249,30 @@ class ElasticScaler:
         try:
             with (
                 connected(self._folder, [machine]) as alone,
-                # One that was lost does not keep others out where the run goes on without it.
-                connected(self._folder, at_work, at_least=1 if self._request.drives else None) as others,
+                # A lost machine does not keep others out if the run continues without it.
+                connected(self._folder, working, at_least=1 if self._request.drives else None) as connections,
                 self._folder.lock("train"),
             ):
-                all_there, self._at_it, self._nodes = True, machine.name, {**others, **alone}
+                all_there, self._preparing, self._nodes = True, machine.name, {**connections, **alone}
                 for part in active.job.lost.get(machine.name, ()):
                     stop_on_node(alone[machine.name], part, reason=Reason.PEER_FAILED)  # nobody ordered it
                 self._make_ready(active, self._nodes, machine)
         except Locked:
-            return False  # by an `up` that may be adding some
+            return False  # by an `up` that may be adding machines
         except (RemoteError, InventoryError, OSError) as error:
             self._leave_out(machine)
             if all_there:
                 self._say_once(active, f"{machine.name} can't take part yet: {error}")
             return False
         finally:
-            self._at_it, self._nodes = "", {}
+            self._preparing, self._nodes = "", {}
         self._tries.pop(_key(machine), None)
         return True
 
     def _make_ready(self, active: ActiveRun, nodes: "Mapping[str, Node]", machine: Machine) -> None:
-        """Make a machine ready to join those at work, and have it join what a driver uses.
+        """Prepare a machine to join the active ones, and add it to a driver's cluster.
 
-        Raises RemoteError where it can't take part.
+        Raises RemoteError if it can't take part.
         """
         from remote.checks import preflight
         from remote.errors import NodeFailed
@@ -279,7 +282,7 @@ class ElasticScaler:
             raise NodeFailed(f"{master.name}, the first of the run's machines, is not there any more.")
         if without_setup(self._folder, [machine]):
             raise NodeFailed("the setup of the cluster has not ended well on it: `gpuctl up` runs it.")
-        others = {name: node for name, node in nodes.items() if name != machine.name}
+        active_nodes = {name: node for name, node in nodes.items() if name != machine.name}
         inventory, project = self._folder.load(), preparation.project
         ready = prepare(
             preparation.view,
@@ -288,13 +291,13 @@ class ElasticScaler:
             {machine.name: nodes[machine.name]},
             project,
             gather_facts(inventory, nodes, on_cpu=project.on_cpu),
-            beside=others,
+            active=active_nodes,
             env_names=request.env,
             aside=aside_of(request, datetime.now(UTC), first=False),
         )
         if active_runs := ready.facts[machine.name].active_runs:
             raise NodeFailed(f"the run {active_runs[0]} is still active there.")
-        together = {**{name: self._facts[name] for name in others}, **ready.facts}
+        together = {**{name: self._facts[name] for name in active_nodes}, **ready.facts}
         preflight.check(
             together,
             None,
@@ -309,33 +312,33 @@ class ElasticScaler:
         self._facts.update(ready.facts)
 
     def _candidates(
-        self, inventory: Inventory, at_work: Sequence[Machine], barred: Collection[str] = ()
+        self, inventory: Inventory, working: Sequence[Machine], barred: Collection[str] = ()
     ) -> Sequence[Machine]:
-        """The machines that may join, by rank."""
-        taken, now = {machine.name for machine in at_work}.union(barred), awake_s()
+        """Return the machines that may join, by rank."""
+        excluded, now = {machine.name for machine in working}.union(barred), awake_s()
         python = self._request.python
         free = [
             replace(machine, python=python) if python else machine
             for machine in sorted(inventory.machines, key=lambda machine: machine.rank)
-            if machine.name not in taken and self._tries.get(_key(machine), (0, now))[1] <= now
+            if machine.name not in excluded and self._tries.get(_key(machine), (0, now))[1] <= now
         ]
-        return free[: max(0, self._request.max_nodes - len(at_work))]
+        return free[: max(0, self._request.max_nodes - len(working))]
 
     def _leave_out(self, machine: Machine) -> None:
-        """Leave a machine alone for a while, which grows."""
+        """Leave a machine alone for a while, longer from time to time."""
         tries, _ = self._tries.get(_key(machine), (0, 0.0))
         self._tries[_key(machine)] = (tries + 1, awake_s() + _wait_s(tries))
 
     def _say_once(self, active: ActiveRun, text: str) -> None:
-        if text not in self._said and not self._over.is_set():
-            self._said.add(text)
+        if text not in self._printed and not self._over.is_set():
+            self._printed.add(text)
             active.say(text)
 
     def _wait_for_checkpoint(self, active: ActiveRun) -> bool:
-        """Return once the run has written one after this call; False where it is over before that.
+        """Wait until the run has written a checkpoint after this call; return False if it ends before that.
 
-        A script's counts once it was the same in two looks: until then it may be half written. And not while another
-        command works on the cluster, for which the next run would have to wait.
+        A script's checkpoint counts once two polls agree: until then it may be half written. And not while another
+        command holds the cluster, for which the next run would have to wait.
         """
         from remote.errors import RemoteError
         from remote.files import checkpoints
@@ -347,8 +350,8 @@ class ElasticScaler:
                 with connected(self._folder, [first]) as nodes:
                     while not self._over.wait(LOOK_S):
                         [held] = checkpoints.on_node(nodes[first.name], [active.run])
-                        found = held.found
-                        newest = None if found is None else (found.newest, found.written_ns)
+                        checkpoint = held.found
+                        newest = None if checkpoint is None else (checkpoint.newest, checkpoint.written_ns)
                         if progress is None:
                             progress = NewCheckpoint(
                                 newest, settle_s=0.0 if active.run.built_in else SETTLE_S
@@ -356,11 +359,11 @@ class ElasticScaler:
                         elif progress.is_whole(newest, awake_s()) and self._is_free():
                             return True
             except RemoteError:
-                self._over.wait(LOOK_S)  # whoever follows the run says what is wrong with the node
+                self._over.wait(LOOK_S)  # the command that follows the run reports a broken node
         return False
 
     def _is_free(self) -> bool:
-        """Whether no other command works on the cluster."""
+        """Return whether no other command holds the cluster."""
         try:
             with self._folder.lock("train", wait_s=0.0):
                 return True
@@ -369,17 +372,17 @@ class ElasticScaler:
 
 
 class NewCheckpoint:
-    """Tells from one look at a run's checkpoints to the next whether there is a new one, as a whole."""
+    """Detect a new, complete checkpoint, from poll to poll."""
 
     def __init__(self, newest: "tuple[str, int] | None", *, settle_s: float) -> None:
-        """`newest`: its name and time of writing; `None` for none. `settle_s`: it may go on changing for so long."""
+        """`newest`: name and time of writing; `None`: no checkpoint. `settle_s`: maximum time of its changes."""
         self._first = self._last = newest
         self._settle_s = settle_s
         self._since: float | None = None
-        """When the first new one was seen."""
+        """Time of the first poll with a new one."""
 
     def is_whole(self, newest: "tuple[str, int] | None", now: float) -> bool:
-        """Whether what is the newest now is new, and whole. `now`: as `awake_s`."""
+        """Return whether the newest checkpoint is new and complete. `now`: as `awake_s`."""
         before, self._last = self._last, newest
         if newest is None or newest == self._first:
             return False
@@ -388,7 +391,7 @@ class NewCheckpoint:
 
 
 def _wait_s(tries: int) -> float:
-    """How long what has failed so often before is left alone."""
+    """Return the time for which a machine is left alone after this number of failed tries."""
     return min(AGAIN_S * 2.0**tries, AGAIN_AT_MOST_S)
 
 

@@ -1,4 +1,4 @@
-"""A job: the runs that one `gpuctl train` starts one after the other, how each ended, and which step follows. Pure.
+"""A job: the runs that a `gpuctl train` starts in turn, the end of each, and the next step. Pure.
 
 train ─▶ run ─▶ next_step ─▶ Done      it succeeded, or a person stopped it
           ▲         ├─────▶ GiveUp    another run would do no better
@@ -19,36 +19,36 @@ from inventories.runs.run import NodeRecord, Result, Run, RunNode
 from inventories.text import plural
 
 WRONG_OPTIONS = 2
-"""The exit status of a program that was given options which it does not know."""
+"""Exit status of a program for unknown options."""
 MAX_FAILED_STARTS = 3
-"""The next run of an elastic job is tried so often in a row."""
+"""Maximum number of failed starts in a row of an elastic job's next run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One run of a job, and how it ended."""
+    """A run of a job, and its end."""
 
     run: Run
-    """Which nodes took part, which run it resumed, and which checkpoints it began with."""
+    """Its nodes, the run that it resumed, and the checkpoints that it began with."""
     result: Result
     interrupted: bool = False
     """A person pressed Ctrl-C."""
     joining: tuple[str, ...] = ()
     """Machines for which it was stopped at a checkpoint: they can take part in the next."""
     lost: tuple[RunNode, ...] = ()
-    """Its nodes that could not be asked how it ended. Their ranks may be at work."""
+    """Its nodes that did not answer at its end. Their ranks may still run."""
     machines: int = 0
-    """How many it had: of a Ray driver not its own node alone."""
+    """Number of its machines: for a Ray driver not only its own node."""
     machine_lost: bool = False
     """A machine was lost, or rebooted."""
     machine_failed: bool = False
     """A machine failed, not one of its ranks."""
     wrong_options: bool = False
-    """The program was given options that it does not know."""
+    """The program does not know one of its options."""
     hung: bool = False
-    """It was stopped as it hung, and another is to follow."""
+    """It was stopped because it hung, and another is to follow."""
     left: ResumePoint | None = None
-    """What it left to resume from. `None`: the machines were not asked."""
+    """The checkpoints that it left. `None`: the machines were not asked."""
 
     @property
     def failure(self) -> str:
@@ -60,41 +60,41 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The record of a job: what was asked, its runs so far, and what failed between them."""
+    """The record of a job: the request, its runs so far, and the failures between them."""
 
     request: TrainRequest
     attempts: tuple[Attempt, ...] = ()
     """Its runs that were launched, in order."""
     restarts: int = 0
-    """How many of `--max-restarts` are used up, by runs and by starts that failed."""
+    """Used part of `--max-restarts`, by runs and by failed starts."""
     failed_starts: int = 0
     """Of the next run of an elastic job, since the last attempt."""
     failed_with: frozenset[str] = frozenset()
-    """Machines that stood in the way of those."""
+    """Machines that prevented these starts."""
     barred: frozenset[str] = frozenset()
-    """Machines with which an elastic job could not start though they were ready: never tried again."""
+    """Ready machines with which an elastic job could not start: never tried again."""
     interrupted: bool = False
     """A person pressed Ctrl-C."""
     stopped: bool = False
     """A person stopped it between two runs."""
     does_not_fit: str = ""
-    """Why its strategy can't divide the ranks of the machines that are left; empty where it can."""
-    way_on: str = ""
-    """Options with which it could; empty where none are known."""
+    """Why its strategy can't divide the ranks of the remaining machines. Empty: it can."""
+    hint: str = ""
+    """Options with which the strategy could. Empty: no such options are known."""
 
     @property
     def last(self) -> Attempt:
-        """The latest run."""
+        """Return the latest run."""
         return self.attempts[-1]
 
     @property
     def result(self) -> Result:
-        """The result of the latest run."""
+        """Return the result of the latest run."""
         return self.last.result
 
     @property
     def lost(self) -> dict[str, list[RunNode]]:
-        """Machines that were lost → their parts in the job's runs, which may be at work there."""
+        """Return lost machine → its parts in the job's runs, which may still run there."""
         parts: dict[str, list[RunNode]] = {}
         for attempt in self.attempts:
             for part in attempt.lost:
@@ -103,15 +103,15 @@ class Job:
 
     @property
     def wanted_machines(self) -> int:
-        """How many machines the next run should have: as many as the last one, or the least of an elastic job."""
+        """Return the desired number of machines of the next run: the last run's, or an elastic job's minimum."""
         return self.request.min_nodes or self.last.machines
 
     def with_left(self, left: ResumePoint) -> "Job":
-        """Return the record with what the last run left."""
+        """Return the record with the checkpoints that the last run left."""
         return replace(self, attempts=(*self.attempts[:-1], replace(self.last, left=left)))
 
     def with_attempt(self, attempt: Attempt, step: "Restart | Resize | None" = None) -> "Job":
-        """Return the record with one more run. `step`: what it was started for; `None`: the job's first."""
+        """Return the record with one more run. `step`: the step that it follows; `None`: the job's first run."""
         return replace(
             self,
             attempts=(*self.attempts, attempt),
@@ -122,9 +122,9 @@ class Job:
         )
 
     def with_failed_start(self, step: "Restart | Resize", nodes: Collection[str], *, bar: bool) -> "Job":
-        """Return the record where the next run could not be started.
+        """Return the record with a failed start of the next run.
 
-        `nodes`: machines that stood in the way, as far as it is known. `bar`: those that were to join did.
+        `nodes`: machines that prevented it, as far as known. `bar`: the joining machines did.
         """
         asked_again = replace(self.last, left=None)
         used = replace(
@@ -142,10 +142,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """No other run follows: the last one succeeded, is going on, or was stopped by a person."""
+    """No other run follows: the last one succeeded, is active, or was stopped by a person."""
 
     reason: str = ""
-    """A sentence for people; empty where it is a matter of course."""
+    """A sentence for people. Empty: no reason needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class GiveUp:
     """No other run follows one that failed."""
 
     reason: str = ""
-    """A sentence for people; empty where nobody asked for another run."""
+    """A sentence for people. Empty: nobody asked for another run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +161,11 @@ class Restart:
     """Another run follows one that failed."""
 
     why: str
-    """The beginning of the line that tells of it."""
+    """The beginning of its line."""
     number: int | None
-    """Which of `--max-restarts` it is. `None`: an elastic job lost a machine, which is not counted."""
+    """Number of the restart, of `--max-restarts`. `None`: not counted, as an elastic job lost a machine."""
     machines: frozenset[str] = frozenset()
-    """Names of those that can take part, once they were asked."""
+    """Names of the machines that can take part, once they were asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +189,10 @@ def stopped_line(run: Run) -> str:
 
 
 def next_step(job: Job) -> Step:
-    """Return what follows the job's last run.
+    """Return the step after the job's last run.
 
-    Where it is not known yet what that left, a Restart or Resize is what follows if the machines' word does not speak
-    against it: so nobody is asked in vain.
+    Before the machines were asked for checkpoints, Restart and Resize are provisional: call again afterwards. So no
+    machine is contacted for a job that is over.
     """
     last, request = job.last, job.request
     if job.interrupted:
@@ -200,7 +200,7 @@ def next_step(job: Job) -> Step:
     if job.stopped:
         return Done(reason=stopped_line(last.run))
     if job.does_not_fit:
-        other = f" On those that are there: gpuctl train --resume -- {job.way_on}" if job.way_on else ""
+        other = f" On those that are there: gpuctl train --resume -- {job.hint}" if job.hint else ""
         return GiveUp(
             reason=f"No other run follows {last.run.run}, as too few machines can take part. {job.does_not_fit} Once "
             f"there are more: gpuctl train --resume.{other}"
@@ -224,7 +224,7 @@ def next_step(job: Job) -> Step:
 
 
 def _step_by_end(job: Job) -> Step:
-    """What follows by how the last run ended, and how the starts since have gone."""
+    """Return the next step from the end of the last run and the failed starts since."""
     last, request = job.last, job.request
     status = last.result.status
     if status != "failed" and not (status == "stopped" and (last.joining or last.hung)):
@@ -250,20 +250,20 @@ def _step_by_end(job: Job) -> Step:
 
 
 def _may_fail_again(last: Attempt) -> bool:
-    """Whether the machine that failed is known to be there: what failed on it may fail again, without end."""
+    """Return whether the failed machine still exists: its failure may repeat without end."""
     took_part = {part.name for part in last.run.nodes}
     return last.left is not None and not last.machine_lost and last.left.answering.issuperset(took_part)
 
 
 def _same_failure(job: Job) -> Result | None:
-    """The run before the last one, where the last one failed in the same way and left no newer checkpoint.
+    """Return the run before the last one, if the last one failed in the same way and left no newer checkpoint.
 
-    A run that was stopped to be resized is none.
+    A run that was stopped for a resize does not count.
     """
     before, last = job.attempts[-2] if len(job.attempts) > 1 else None, job.last
     if before is None or before.joining or before.left is None or last.left is None:
         return None
-    return before.result if in_vain(before.result, before.left, last.result, last.left) else None
+    return before.result if repeats_failure(before.result, before.left, last.result, last.left) else None
 
 
 def attempt_of(
@@ -276,9 +276,9 @@ def attempt_of(
     interrupted: bool = False,
     hung: bool = False,
 ) -> Attempt:
-    """Return how a run ended, as far as what follows depends on it: nothing else here asks its result for that.
+    """Return a run with the facts on its end that the next step depends on.
 
-    `records`: what its nodes said of the end. `machines`: how many it had; `None`: the nodes of its record.
+    `records`: its nodes' reports on the end. `machines`: their number; `None`: the nodes of its record.
     `joining`: machines for which it was stopped. `hung`: it was stopped because it hung, and another is to follow.
     """
     lost = {record.node for record in records.values() if record.lost}
@@ -304,17 +304,18 @@ def blames_a_machine(result: Result) -> bool:
     return error is not None and error.rank is None and not error.waited_for
 
 
-def in_vain(before: Result, left_before: ResumePoint, now: Result, left: ResumePoint) -> bool:
+def repeats_failure(before: Result, left_before: ResumePoint, now: Result, left: ResumePoint) -> bool:
     """Return whether a run failed as the one before it did, and is known to have left no newer checkpoint."""
     known = left.unknown is None or left.unknown.run != now.run
     return known and left.checkpoints == left_before.checkpoints and _failed_alike(before, now)
 
 
 def _failed_alike(before: Result, now: Result) -> bool:
-    """The same rank or node, for the same reason. Of ranks that fail together any may be the first.
+    """Return whether the same rank or node failed for the same reason. Of ranks that fail together any may be the
+    first.
 
-    Of ranks that waited in vain it is chance which of them gives up first, what it says, and how it ends: there it is
-    for whom they waited that counts.
+    Of ranks that waited for a hung rank, chance decides which times out first, and with what message and status. So
+    the awaited ranks are compared.
     """
     then, error = before.first_error, now.first_error
     if then is None or error is None or then.waited_for != error.waited_for:
@@ -330,6 +331,6 @@ def _failed_alike(before: Result, now: Result) -> bool:
 
 
 def _may_have_hung(result: Result) -> frozenset[tuple[int, str]]:
-    """The ranks that others waited for in vain, with their nodes; all of them where it is not known which."""
+    """Return the ranks that others waited for, with their nodes; all ranks if the awaited ones are not known."""
     named = result.first_error.ranks if result.first_error else ()
     return frozenset((rank.rank, rank.node) for rank in result.ranks if not named or rank.rank in named)

@@ -12,8 +12,8 @@ NEWEST = 200
 
 def measured_runs(store: Store) -> list[dict[str, Any]]:
     """Return the built-in job's runs that succeeded on machines of a known shape; the latest last."""
-    found = (_measured(folder) for folder in store.runs()[-NEWEST:])
-    return [one for one in found if one is not None]
+    runs = (_measured(folder) for folder in store.runs()[-NEWEST:])
+    return [run for run in runs if run is not None]
 
 
 def _measured(folder: RunFolder) -> dict[str, Any] | None:

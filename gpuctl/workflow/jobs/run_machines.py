@@ -1,6 +1,6 @@
-"""Machines that runs start and end, in a cluster with `--min` and `--max`: between runs only the least stay.
+"""Machines that runs start and end, in a cluster with `--min` and `--max`: between runs only the minimum stays.
 
-Both ways are an `up`: what was cut off is found and brought to its end by the next one.
+Start and end are each an `up`: the next one completes an interrupted one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ from provision.registry import load
 from remote.shared.constants import BESIDE_PROJECT, NODE_FOLDER, RUNS
 
 NO_KEYS = HostKeys(files=(), accept_new=False)
-"""Of machines that are pods."""
+"""Pods need no host keys."""
 
 
 @contextmanager
@@ -45,13 +45,14 @@ def run_machines(
     min_nodes: int | None = None,
     check: Callable[[Inventory], object] = lambda _: None,
 ) -> Iterator[Callable[[object], None]]:
-    """Have the machines of a run, beside busy ones, while the body runs; the cluster's least stay after it.
+    """Start the machines that a run needs besides busy ones, yield, then scale down to the cluster's minimum.
 
-    `command`: whose body it is; no other one starts or ends machines for runs meanwhile. `nnodes`: how many; `None`:
-    the cluster's most. `min_nodes`: as many will do where the cloud has no more. `check` raises what would stand in
-    the body's way, before a machine is started. Where the body launches no run, as many stay as there were. In a
-    cluster whose machines all stay it does nothing. Raises NoCapacity, Locked where another command has the machines,
-    and Attention where some could not be ended, with the result that the body has handed to what this yields.
+    `command`: the command of the body; no other one starts or ends machines for runs during it. `nnodes`: number of
+    machines; `None`: the cluster's maximum. `min_nodes`: enough machines if the cloud has no more. `check` raises
+    errors that would stop the body, before a machine is started. If the body launches no run, the number of machines
+    stays as before. Does nothing in a cluster without limits. Yields a function that takes the body's result. Raises
+    NoCapacity, Locked while another command holds the machines, and Attention, with that result, if machines could
+    not be ended.
     """
     results: list[object] = []
     folder = app.store.cluster(app.options.cluster)
@@ -85,8 +86,8 @@ def run_machines(
             yield results.append
         except BaseException as error:
             launched = len(app.store.runs(folder.name)) > runs
-            # What happened comes first; what can't be ended is told beside it.
-            with suppress(KeyboardInterrupt), _told_if_interrupted(app, folder):
+            # The body's error comes first; machines that can't be ended are reported after it.
+            with suppress(KeyboardInterrupt), _note_if_interrupted(app, folder):
                 try:
                     if launched:
                         _end_idle(app, folder)
@@ -95,7 +96,7 @@ def run_machines(
                 except (GpuctlError, OSError) as second:
                     app.output.error(str(second))
             raise error
-        with _told_if_interrupted(app, folder):
+        with _note_if_interrupted(app, folder):
             try:
                 _end_idle(app, folder)
             except Attention as error:
@@ -104,11 +105,10 @@ def run_machines(
 
 
 def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
-    """End the machines that no run needs, where the cluster has limits.
+    """End the machines that no run needs, if the cluster has limits.
 
-    They stay while a run is active, and where they alone have what runs on them left: that is told, with the price.
-    Nothing where the cluster is gone, or another command has its machines. Raises Attention where they could not be
-    ended.
+    They stay while a run is active, and while only they have results: this is reported, with the price. Does nothing
+    if the cluster is deleted, or another command holds its machines. Raises Attention if they could not be ended.
     """
     if not folder.exists() or limits_of(folder, load_inventory(folder, empty=True)) is None:
         return
@@ -118,12 +118,12 @@ def end_idle_machines(app: App, command: str, folder: ClusterFolder) -> None:
         except Locked:
             app.output.say(f"the machines of {folder.name} are left to the command that started them")
             return
-        with _told_if_interrupted(app, folder):
+        with _note_if_interrupted(app, folder):
             _end_idle(app, folder)
 
 
 @contextmanager
-def _told_if_interrupted(app: App, folder: ClusterFolder) -> Iterator[None]:
+def _note_if_interrupted(app: App, folder: ClusterFolder) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -133,7 +133,7 @@ def _told_if_interrupted(app: App, folder: ClusterFolder) -> Iterator[None]:
 
 def _end_idle(app: App, folder: ClusterFolder) -> None:
     if not folder.exists():
-        return  # it was removed meanwhile
+        return  # another command removed it
     inventory = load_inventory(folder, empty=True)
     limits = limits_of(folder, inventory)
     if limits is None:
@@ -142,7 +142,7 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
         if has_cut_off_start(folder):
             _end(app, folder, limits.min)
         return
-    if why := _why_they_stay(app, folder):
+    if why := _reason_to_keep(app, folder):
         price = (
             "" if inventory.hourly_usd is None else f", for {dollars(inventory.hourly_usd)} an hour in all"
         )
@@ -152,31 +152,31 @@ def _end_idle(app: App, folder: ClusterFolder) -> None:
     _end(app, folder, limits.min)
 
 
-def _start(app: App, folder: ClusterFolder, count: int, least: int | None) -> None:
-    """Have so many machines; where the cloud has not as many, and `least` will do, those."""
+def _start(app: App, folder: ClusterFolder, count: int, min_count: int | None) -> None:
+    """Start `count` machines, or `min_count` if the cloud has no more."""
     folder.journal.append(STARTED, count=count)
     try:
         up(app, Spec(cluster=folder.name, count=count), NO_KEYS, for_run=True)
     except NoCapacity as error:
-        if least is None or least >= count:
+        if min_count is None or min_count >= count:
             raise
-        app.output.say(f"{error} So the run begins with {least}.")
-        up(app, Spec(cluster=folder.name, count=least), NO_KEYS, for_run=True)
+        app.output.say(f"{error} So the run begins with {min_count}.")
+        up(app, Spec(cluster=folder.name, count=min_count), NO_KEYS, for_run=True)
 
 
 def _end(app: App, folder: ClusterFolder, count: int) -> None:
-    """Have so many stay, or none."""
+    """Scale down to `count` machines."""
     try:
         up(app, Spec(cluster=folder.name, count=count or None), NO_KEYS, for_run=True)
     except (GpuctlError, OSError) as error:
         raise Attention(f"{error} {note_on_machines(folder)}") from error
 
 
-def _why_they_stay(app: App, folder: ClusterFolder) -> str:
-    """Sentences; empty where nothing speaks against their end."""
-    for one in open_runs(app, folder.name):
-        if _may_be_at_work(app, folder, one):
-            return f"{state_sentence(one)} Once it is over, `gpuctl logs -f {one.id}` or"
+def _reason_to_keep(app: App, folder: ClusterFolder) -> str:
+    """Return the sentences on why the machines must stay. Empty: they need not."""
+    for open_run in open_runs(app, folder.name):
+        if _may_be_active(app, folder, open_run):
+            return f"{state_sentence(open_run)} Once it is over, `gpuctl logs -f {open_run.id}` or"
     entries = folder.journal.read()
     ended = max(
         (entry["at"] for entry in entries if entry["event"] == SETTLED and entry["ended"]), default=""
@@ -190,20 +190,20 @@ def _why_they_stay(app: App, folder: ClusterFolder) -> str:
     return _checkpoints_only_there(app, folder, [run for run, _ in left]) if left else ""
 
 
-def _may_be_at_work(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
-    """Whether a run that is not over needs its machines.
+def _may_be_active(app: App, folder: ClusterFolder, run: OpenRun) -> bool:
+    """Return whether an unfinished run needs its machines.
 
-    One that lost nodes does not where these are gone, or a later run was on them.
+    A run that lost nodes does not if these are deleted, or a later run was on them.
     """
     if run.active or not run.silent:
         return True
     later = [other.load_run().nodes for other in app.store.runs(folder.name) if other.id > run.id]
     free = {part.name for nodes in later for part in nodes}
-    return any(name not in free and not _is_gone(folder, name) for name in run.silent)
+    return any(name not in free and not _is_deleted(folder, name) for name in run.silent)
 
 
-def _is_gone(folder: ClusterFolder, name: str) -> bool:
-    """Whether the provider knows that there is no machine of that name any more."""
+def _is_deleted(folder: ClusterFolder, name: str) -> bool:
+    """Return whether the provider knows that the machine of this name is deleted."""
     inventory = folder.load()
     machine = next((machine for machine in inventory.machines if machine.name == name), None)
     try:
@@ -217,7 +217,7 @@ def outputs_only_there(run: Run, result: Result) -> str:
     away = [file for file in result.outputs if not file.brought]
     if not away or (run.options is not None and run.options.bring == ("none",)):
         return ""
-    total = next(one for one in result.output_totals if one.node == away[0].node)
+    total = next(totals for totals in result.output_totals if totals.node == away[0].node)
     first, slash, inner = away[0].path.partition("/")
     outside = first in BESIDE_PROJECT and slash
     path = f"{first}/{inner.partition('/')[0]}" if outside else ""
@@ -229,24 +229,26 @@ def outputs_only_there(run: Run, result: Result) -> str:
 
 
 def _checkpoints_only_there(app: App, folder: ClusterFolder, runs: Sequence[Run]) -> str:
-    """Of which run the machines alone have checkpoints, with how to bring them here."""
+    """Return the sentence on checkpoints that only the machines have, with the command that downloads them."""
     survey = survey_checkpoints(app.store, folder, runs)
     for at, run in enumerate(runs):
-        nodes, here = {part.name for part in run.nodes}, survey.local[at]
+        nodes, local = {part.name for part in run.nodes}, survey.local[at]
         for key, error in survey.errors.items():
             node = survey.locations[key].machine.name
-            if node in nodes and not _is_gone(folder, node):
+            if node in nodes and not _is_deleted(folder, node):
                 whether = f"whether {node} alone has checkpoints of run {run.run} is not known"
                 return f"{whether} ({error}). Once that is sure,"
-        for key, said in survey.by_machine.items():
-            found = said[at]
-            if found is not None and (here is None or here.lacks or here.newest != found.newest):
+        for key, held in survey.by_machine.items():
+            checkpoints = held[at]
+            if checkpoints is not None and (
+                local is None or local.lacks or local.newest != checkpoints.newest
+            ):
                 node = survey.locations[key].machine.name
                 path = f"{NODE_FOLDER}/{RUNS}/{run.run}/{node}/checkpoints"
                 target = pulled_folder(app.store.home, run.run, node, "checkpoints")
                 copy = pull_command(run.cluster, node, path, target)
                 return (
-                    f"the checkpoints of run {run.run} are only there, {found.newest} the newest. `gpuctl train "
-                    f"--resume` continues with them, `{copy}` copies them; then"
+                    f"the checkpoints of run {run.run} are only there, {checkpoints.newest} the newest. "
+                    f"`gpuctl train --resume` continues with them, `{copy}` copies them; then"
                 )
     return ""

@@ -1,6 +1,6 @@
 """`train`: a job's runs, one after the other. Each: connect → prepare → place checkpoints → launch → collect.
 
-What follows a run is decided in `job.next_step`; here it is carried out.
+`job.next_step` decides on the step after a run; this module carries it out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.argument_paths import path_notes
 from gpuctl.workflow.runs.request.project import Project, project_of
 from gpuctl.workflow.runs.request.request import TrainRequest, candidates_of, machines_of
-from gpuctl.workflow.runs.resume import resolve, what_is_left
+from gpuctl.workflow.runs.resume import resolve, resume_point_of
 from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
 from gpuctl.workflow.runs.strategy.fitting import machines_that_fit
 from gpuctl.workflow.runs.task_files import with_task_files
@@ -61,12 +61,12 @@ PAUSE_S = 10.0
 
 
 def train(app: App, request: TrainRequest) -> Job:
-    """Run a job to its end, and return its record; the last run's result is what came of it.
+    """Run a job to its end and return its record, with the last run's result.
 
-    A run is followed by another where it failed by itself, never where a person ended it, and only where the next
-    one may do better: up to `max_restarts` times, and where it is elastic and lost a machine any number of times. One
-    that was stopped as more machines can take part is followed by one on all of them. Each is on the machines that
-    answer, and resumes from the last checkpoints. Raises what stands in the way of the first.
+    A run is followed by another if it failed on its own, never if a person ended it, and only if the next one may do
+    better: up to `max_restarts` times, and without limit for an elastic job that lost a machine. A run that was
+    stopped for more machines is followed by one on all of them. Each run uses the machines that answer, and resumes
+    from the last checkpoints. Raises the errors of the first run's start.
     """
     point = None
     if request.resume or request.resume_from:
@@ -99,9 +99,9 @@ class _Runs:
             self._scaler.stop()
 
     def follow(self, job: Job, step: Restart | Resize) -> Job:
-        """Start the run that follows the job's last one, unless the machines' word speaks against it.
+        """Start the run after the job's last one, unless the machines' answers rule it out.
 
-        Returns the job's record, with that run, with the start that failed, or with why there is none.
+        Returns the job's record with that run, with the failed start, or with the reason for no run.
         """
         from remote.errors import PreflightFailed, RemoteError
 
@@ -115,7 +115,7 @@ class _Runs:
                 names = {part.name for part in job.last.lost}
                 self._pods.wait_for(job.wanted_machines, names, lambda: self._was_stopped(last.run))
                 self._refuse_if_stopped(last.run)
-            left = what_is_left(self._app, last.run, job.lost)
+            left = resume_point_of(self._app, last.run, job.lost)
             job = job.with_left(left)
             checked = next_step(job)
             if not isinstance(checked, Restart | Resize):
@@ -128,16 +128,16 @@ class _Runs:
         except JobStopped:
             return replace(job, stopped=True)
         except StrategyDoesNotFit as error:
-            return replace(job, does_not_fit=str(error), way_on=error.way_on)
+            return replace(job, does_not_fit=str(error), hint=error.hint)
         except (RemoteError, InventoryError, Usage) as error:
             say(f"{step.why}another could not be started: {error}")
             nodes = error.nodes if isinstance(error, PreflightFailed) else ()
             return job.with_failed_start(step, nodes, bar=isinstance(error, RemoteError))
 
     def run(self, job: Job, point: ResumePoint | None, step: Restart | Resize | None = None) -> Attempt:
-        """One run of the job, from its first connection to its result.
+        """Do a run of the job, from its first connection to its result.
 
-        `point`: what it resumes from. `step`: what it follows the job's last run for; `None`: it is the first.
+        `point`: the run that it resumes. `step`: the step after the job's last run; `None`: the first run.
         """
         began, started_at = passed_s(), datetime.now(UTC)
         inventory = load_inventory(self._folder, empty=True)
@@ -229,7 +229,7 @@ class _Runs:
                         raise
 
     def _usable(self, inventory: Inventory, step: Restart | Resize | None) -> frozenset[str] | None:
-        """Names of the machines that can take part in a run that follows another. `None`: in the first all must."""
+        """Return the names of the machines that can take part in a later run. `None`: in the first run all must."""
         if step is None:
             return None
         lacking = without_setup(self._folder, inventory.machines)
@@ -245,9 +245,9 @@ class _Runs:
         seconds: dict[str, float],
         aside: "Aside | None",
     ) -> "tuple[Prepared, Service]":
-        """Prepare the nodes, check them, and start what starts the ranks. `seconds` gets the phases' times.
+        """Prepare the nodes, check them, and start the launcher's service. `seconds` gets the phases' times.
 
-        `aside`: where what earlier runs wrote into the project's folder goes, if it would be lost.
+        `aside`: the backup folder for files of earlier runs that would be lost.
         """
         request, launcher = self._request, launcher_of(project.mode)
         master = min((node.machine for node in nodes.values()), key=lambda machine: machine.rank)
@@ -278,7 +278,7 @@ class _Runs:
     def _launches(
         self, run: Run, project: Project, prepared: Prepared, service: "Service"
     ) -> dict[str, dict[str, Any]]:
-        """What each node's supervisor is given. Of the built-in job no folder is looked at: it leaves artifacts."""
+        """Return the launch of each node's supervisor. The built-in job, without a project, leaves artifacts."""
         launches = service.launches(run, project.script, prepared.facts, prepared.code, project.rank_env)
         if self._request.built_in:
             return launches
@@ -293,7 +293,7 @@ class _Runs:
         run: Run,
         step: Restart | Resize | None,
     ) -> Run:
-        """Place the checkpoints that the run resumes from, tell of it, and return its record."""
+        """Place the checkpoints that the run resumes from, note them, and return the run's record."""
         seconds = dict(run.seconds)
         with _timed(seconds, "prepare"):
             began_with = place(view, self._app.store, nodes, point, run)
@@ -310,15 +310,15 @@ class _Runs:
         machines: tuple[Sequence[Machine], Sequence[Machine]],
         starting: ExitStack,
     ) -> Attempt:
-        """Start the ranks and see the run to its end, looking out for more machines where it is elastic.
+        """Start the ranks and follow the run to its end; an elastic run also looks for more machines.
 
-        `machines`: those of the run, and those that are ready and left over.
+        `machines`: the run's machines, and the ready ones that are left over.
         """
         request, scaler = self._request, self._scaler
         watch = launch.watch(preparation.view, mirror=request.continues, end_hung=request.ends_hung)
-        at_work, spare = machines
+        working, spare = machines
         active = ActiveRun(
-            run=launch.run, watch=watch, machines=at_work, spare=spare, preparation=preparation, job=job
+            run=launch.run, watch=watch, machines=working, spare=spare, preparation=preparation, job=job
         )
         goes_on = f"gpuctl was ended, and the run goes on: gpuctl logs -f {launch.run.run}"
         word = told_if_terminated(goes_on) if self._app.output.owns_process else nullcontext()
@@ -338,18 +338,18 @@ class _Runs:
             launch.run,
             result,
             watch.records,
-            machines=len(at_work),
+            machines=len(working),
             joining=scaler.joining if scaler else (),
             interrupted=interrupted,
             hung=watch.stopped_as_hung and request.on_hang == "restart",
         )
         if request.drives and result.status in ("succeeded", "failed"):
             with suppress(KeyboardInterrupt):  # the run is over, and its record is not to be lost
-                self._pods.report_lost([machine for machine in at_work if machine.name not in names])
+                self._pods.report_lost([machine for machine in working if machine.name not in names])
         return attempt
 
     def _refuse_if_stopped(self, run: Run) -> None:
-        """Raises JobStopped where a person stopped the run that another is to follow."""
+        """Raise JobStopped if a person stopped the run that another is to follow."""
         if self._was_stopped(run):
             raise JobStopped(stopped_line(run))
 
@@ -359,7 +359,7 @@ class _Runs:
 
 @contextmanager
 def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Add what the body takes to the phase's time."""
+    """Add the duration of the body to the phase's time."""
     mark = passed_s()
     yield
     seconds[phase] = seconds.get(phase, 0.0) + passed_s() - mark

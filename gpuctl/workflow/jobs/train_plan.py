@@ -35,16 +35,16 @@ RANK = "RANK"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLaunch:
-    """What `train` would send, start and find wrong."""
+    """The plan of a launch, and its problems."""
 
     project: Project
     run: Run
     point: ResumePoint | None
-    """What it would resume from."""
+    """The run that it would resume."""
     daemons: Mapping[str, Sequence[str]]
     """Node → what has to run there before the ranks."""
     nodes: Sequence[Mapping[str, Any]]
-    """What is started on each: node, argv, env, cwd. A variable that may be a secret is `None`."""
+    """Node, argv, env and cwd of each launch. A variable that may be a secret is `None`."""
     findings: "Sequence[Finding]"
     division: Division | None
     """How the built-in job's network is divided. `None`: it is whole on every rank, or a script's own."""
@@ -122,7 +122,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
     inventory = load_inventory(folder, empty=True)
     resumed = point.nodes if point else frozenset()
     machines = machines_of(inventory, request, preferred=resumed)
-    given, request = request, with_plain_strategy(request)
+    original, request = request, with_plain_strategy(request)
     project = project_of(app, request, inventory, machines)
     for note in path_notes(request, project, inventory):
         app.output.say(note)
@@ -137,16 +137,16 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         say=app.output.say,
     ) as nodes:
         machines = [node.machine for node in nodes.values()]
-        found = values(fan_out(lambda node: facts.gather(node, peers), nodes))
+        node_facts = values(fan_out(lambda node: facts.gather(node, peers), nodes))
     if project.on_cpu:
-        found = {name: facts.without_gpus(fact) for name, fact in found.items()}
-    request = with_strategy(app, given, machines, found)
+        node_facts = {name: facts.without_gpus(fact) for name, fact in node_facts.items()}
+    request = with_strategy(app, original, machines, node_facts)
     project = project.with_words(request)
-    machines, _ = machines_that_fit(request, machines, found, app.output.say, fewer=request.elastic)
-    found = {machine.name: found[machine.name] for machine in machines}
+    machines, _ = machines_that_fit(request, machines, node_facts, app.output.say, fewer=request.elastic)
+    node_facts = {machine.name: node_facts[machine.name] for machine in machines}
     code = {
         name: folder_in(project.destination.replace("~", fact.home, 1), project.folder)
-        for name, fact in found.items()
+        for name, fact in node_facts.items()
     }
     now, root = datetime.now(UTC), project.tree.root
     run = plan_run(
@@ -155,14 +155,14 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
         request,
         project.script,
         machines,
-        found,
+        node_facts,
         now,
         {},
         root=root,
         commit=project.commit,
     )
-    service = launcher_of(run.mode).planned(machines, found)
-    launches = service.launches(run, project.script, found, code, project.rank_env)
+    service = launcher_of(run.mode).planned(machines, node_facts)
+    launches = service.launches(run, project.script, node_facts, code, project.rank_env)
     return PlannedLaunch(
         project=project,
         run=run,
@@ -174,7 +174,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
             for name, launch in launches.items()
         ],
         findings=preflight.findings(
-            found,
+            node_facts,
             master=machines[0],
             mode=run.mode,
             installed=project.install.wanted is None,
@@ -185,13 +185,13 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
 
 
 def _shown(launch: Mapping[str, Any], secret: Collection[str]) -> dict[str, str | None]:
-    """A node's environment. Values of what the user sets may be secret: that they are set is enough to know."""
+    """Return a node's environment, with `None` for values from the user: they may be secret."""
     hidden = {*secret, RAY_JOB_CONFIG} if secret else set()
     return {key: None if key in hidden else value for key, value in environment_of(launch).items()}
 
 
 def environment_of(launch: Mapping[str, Any]) -> dict[str, str]:
-    """What a node's ranks find set, with what is added where they are started, but for torchrun's own (RANK, …)."""
+    """Return the environment of a node's ranks, without the variables that torchrun sets (RANK, …)."""
     environment: dict[str, str] = {
         **launch["env"],
         METRICS_VARIABLE: f"{launch['run_dir']}/{RANK_METRICS.format(RANK)}",

@@ -49,7 +49,7 @@ class TuneRequest(TuneSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What came of a search."""
+    """The result of a search."""
 
     result: Result
     words: tuple[str, ...] | None
@@ -58,7 +58,7 @@ class Tuned:
     interrupted: bool
 
     def document(self) -> dict[str, Any]:
-        """The document of `tune --json`."""
+        """Return the document of `tune --json`."""
         return {
             "run": self.result.run,
             "cluster": self.result.cluster,
@@ -72,22 +72,24 @@ class Tuned:
         }
 
 
-def tune(app: App, request: TrainRequest, asked: TuneRequest, *, on_end: Callable[[Tuned], object]) -> Tuned:
-    """Search; Ctrl-C ends the search, and what is known of the trials by then comes back.
+def tune(
+    app: App, request: TrainRequest, settings: TuneRequest, *, on_end: Callable[[Tuned], object]
+) -> Tuned:
+    """Search, and return the trials' results; Ctrl-C ends the search, and returns the results so far.
 
-    `on_end` gets it before machines that were started for it are ended.
+    `on_end` gets the result before machines started for it are ended.
     """
-    metric = check(request, asked)
-    if asked.gpus == 0:
+    metric = check(request, settings)
+    if settings.gpus == 0:
         request = replace(request, device=request.device or "cpu")
     words = request.job_words if request.built_in else None
-    search = asked.document(metric, words)
+    search = settings.document(metric, words)
     with run_machines(app, "tune", nnodes=request.nnodes) as hand_over:
         job = train(app, replace(request, launcher="ray", search=search))
         tuned = Tuned(
             result=job.result,
             words=words,
-            search=read_search(Path(job.result.dir)) or Search.of(metric, asked.mode, ()),
+            search=read_search(Path(job.result.dir)) or Search.of(metric, settings.mode, ()),
             interrupted=job.interrupted,
         )
         hand_over(job.result)
@@ -121,27 +123,29 @@ def _options(params: Sequence[Param], values: Sequence[float | int | str]) -> li
     return [word for param, value in pairs for word in (f"--{param.name}", str(value))]
 
 
-def check(request: TrainRequest, asked: TuneRequest) -> str:
-    """The metric. Raises Usage for what can't be searched, before anything is launched."""
+def check(request: TrainRequest, settings: TuneRequest) -> str:
+    """Return the metric. Raises Usage for a search that is not possible, before any launch."""
     check_together(request)
     if not request.built_in:
-        _check_function(request, asked.params)
-    if request.on_cpu and asked.gpus:
-        raise Usage(f"--gpus-per-trial {asked.gpus:g} and --device cpu contradict each other: leave one out.")
-    if not asked.params:
+        _check_function(request, settings.params)
+    if request.on_cpu and settings.gpus:
+        raise Usage(
+            f"--gpus-per-trial {settings.gpus:g} and --device cpu contradict each other: leave one out."
+        )
+    if not settings.params:
         raise Usage("There is nothing to search. Name what to search: --param 'lr=loguniform(1e-4,1e-1)'")
     if not request.built_in:
-        if asked.metric is None:
+        if settings.metric is None:
             root = root_of(request.folder) if request.root is None else request.root
             user_function(request.words[0], read_tree(root, allow_large=True), request.folder)
-            params = [word for param in asked.params for word in param.words]
+            params = [word for param in settings.params for word in param.words]
             line = shlex.join(["gpuctl", "tune", *params, "--metric", "NAME", *request.words])
             raise Usage(
                 "--metric is missing: name the value to optimize, which the function reports with ray.tune.report: "
                 f"{line}"
             )
-        return asked.metric
-    for param in asked.params:
+        return settings.metric
+    for param in settings.params:
         for value in param.values if param.kind in LISTS else param.values[:1]:
             check_built_in((*request.words, f"--{param.name.replace('_', '-')}", str(value)))
-    return asked.metric or "accuracy"
+    return settings.metric or "accuracy"

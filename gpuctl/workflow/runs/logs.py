@@ -68,7 +68,7 @@ class _Begun:
             return file.readline()
 
     def whole(self, rest: str) -> str:
-        """Return the whole line from the file, because a character of it may have come in two parts."""
+        """Return the whole line from the file: one of its characters may have come in two parts."""
         text = self.now()
         redrawn = b"\r" in text and not text.endswith(b"\n")
         return rest if redrawn else text.decode(errors="replace")
@@ -125,7 +125,7 @@ class Reader:
             self._emit(LogLine(rank=rank, text=line.removesuffix("\n")))
 
     def node(self, name: str, text: str) -> None:
-        """Ignore a node's state."""
+        """Print a node's state as a detail."""
         self._output.detail(f"{name}: {text}")
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:

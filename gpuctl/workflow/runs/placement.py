@@ -1,4 +1,4 @@
-"""How checkpoints get to the nodes of the run that resumes from them, and go again if it is not launched."""
+"""Place checkpoints on the nodes of the run that resumes from them; remove them if it is not launched."""
 
 import contextlib
 import shutil
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 SLACK_BYTES = 64 * 1000**2
 
 
-def receivers(run: Run, found: Checkpoints | None) -> Sequence[RunNode]:
-    """The nodes of a run on which it is to find what an earlier one left.
+def receivers(run: Run, checkpoints: Checkpoints | None) -> Sequence[RunNode]:
+    """Return the nodes of a run that need an earlier run's checkpoints.
 
-    The built-in job's first rank reads a file and tells the others. Of a folder of parts each rank reads what it
-    needs, and of a script any rank may look.
+    A single file is read by the built-in job's first rank, which shares it. Of a folder of parts each rank reads the
+    parts it needs, and in a script any rank may read.
     """
-    alone = run.built_in and found is not None and not found.in_parts
+    alone = run.built_in and checkpoints is not None and not checkpoints.in_parts
     return run.nodes[:1] if alone else run.nodes
 
 
 def place(
     view: View, store: Store, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
 ) -> BeganWith | None:
-    """Bring the checkpoints to where the run's ranks look for them, and return what each node has then.
+    """Place the checkpoints where the run's ranks look for them, and return each node's checkpoints.
 
-    `None`: there are none. On a node that has them nothing is copied over the network; to others they come over this
-    computer, file by file. Where they are not placed as a whole on each it raises, and where the run is not launched,
-    whatever the reason, `take_back` is to follow.
+    `None`: no checkpoints. A node that has them copies them locally; others get them over this computer, file by
+    file. Raises if a node does not get all of them; if the run is then not launched, for whatever reason, call
+    `take_back`.
     """
     if point.source is None or point.checkpoints is None:
         return None
@@ -52,7 +52,9 @@ def place(
 def take_back(
     view: View, cluster: ClusterFolder, nodes: "Mapping[str, Node]", point: ResumePoint, run: Run
 ) -> None:
-    """Remove from the run's nodes what was placed, or had begun to be. Ctrl-C has to wait for it."""
+    """Remove the placed checkpoints, also incomplete ones, from the run's nodes. Ctrl-C waits until the removal is
+    over.
+    """
     from remote.fanout import fan_out
     from remote.files import checkpoints
     from remote.sessions.connect import connect
@@ -88,7 +90,7 @@ def _place(
     lacking = [name for name in targets if not has_them(point, run, name)]
     over = Event()
 
-    def one(part: RunNode) -> None:
+    def fill(part: RunNode) -> None:
         def say(text: str) -> None:
             if not over.is_set():
                 view.node(part.name, text)
@@ -101,9 +103,9 @@ def _place(
 
     with brought_here(folder, point, bring=bool(lacking)) as from_here:
         try:
-            values(fan_out(one, targets))
+            values(fan_out(fill, targets))
         except BaseException:
-            # After an interrupt threads are at work still: what they send has to end, and nobody is to hear of it.
+            # After an interrupt threads still run: their transfers must end, and print nothing.
             over.set()
             for name in targets:
                 nodes[name].close()
@@ -112,7 +114,7 @@ def _place(
 
 @contextlib.contextmanager
 def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Iterator[Path]:
-    """A folder on this computer with what was brought before; with what a machine has, to `bring` it for now."""
+    """Yield a folder on this computer with the checkpoints; with `bring`, downloaded from the machines for now."""
     from remote.files import checkpoints
     from remote.files.receive import FileReceiver
     from remote.runs.run_files import new_incoming
@@ -126,15 +128,15 @@ def brought_here(folder: RunFolder, point: ResumePoint, *, bring: bool) -> Itera
         point.locations if point.checkpoints is not None and point.checkpoints.lacks else point.locations[:1]
     )
     try:
-        told = point.checkpoints
-        # Of what the node told just now; a file may have been replaced since.
-        most = None if told is None else 2 * told.bytes + SLACK_BYTES
+        known = point.checkpoints
+        # By the node's latest answer; a file may have been replaced since.
+        max_bytes = None if known is None else 2 * known.bytes + SLACK_BYTES
         with contextlib.ExitStack() as stack:
-            others = [
-                stack.enter_context(connected(there.cluster, [there.machine]))[there.machine.name]
-                for there in machines
+            nodes = [
+                stack.enter_context(connected(location.cluster, [location.machine]))[location.machine.name]
+                for location in machines
             ]
-            checkpoints.bring_together(others, point.source, FileReceiver(passing, max_bytes=most))
+            checkpoints.bring_together(nodes, point.source, FileReceiver(passing, max_bytes=max_bytes))
         if point.checkpoints is not None:
             checkpoints.keep_times(passing, point.checkpoints)
         yield passing

@@ -1,4 +1,4 @@
-"""Nodes made ready for a run: peers let in, environment built, code sent. What is as it should be is left alone."""
+"""Prepare nodes for a run: let peers in, build the environment, send the code. Leaves correct state as it is."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -29,11 +29,11 @@ def gather_facts(inventory: Inventory, nodes: "Mapping[str, Node]", *, on_cpu: b
     from remote import facts
     from remote.fanout import fan_out, values
 
-    # All of the cluster's, also those that take no part this time: firewalls are opened once.
+    # All of the cluster's machines, so that firewalls are opened only once.
     peers = tuple(machine.private_ip for machine in inventory.machines)
     guarded = may_block(inventory.machines)
-    found = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
-    return {name: facts.without_gpus(fact) for name, fact in found.items()} if on_cpu else found
+    all_facts = values(fan_out(lambda node: facts.gather(node, peers, firewall=guarded), nodes))
+    return {name: facts.without_gpus(fact) for name, fact in all_facts.items()} if on_cpu else all_facts
 
 
 def prepare(
@@ -44,23 +44,23 @@ def prepare(
     project: Project,
     facts: "Mapping[str, Facts]",
     *,
-    beside: "Mapping[str, Node] | None" = None,
+    active: "Mapping[str, Node] | None" = None,
     env_names: Collection[str] = (),
     aside: "Aside | None" = None,
 ) -> Prepared:
     """Set up firewall, environment and code, on all nodes at once.
 
-    `facts`: of `nodes` and of those `beside`, as `gather_facts` returns them.
+    `facts`: of `nodes` and of `active`, as `gather_facts` returns them.
 
-    `beside`: nodes that are at work, and that these are to join. They let them in, and what is installed there is
-    installed here; nothing else of theirs is touched.
+    `active`: nodes of a running job that these are to join. They let these in, and their installed packages are
+    installed here; nothing else on them is touched.
 
-    Where a run goes on already, nothing is done: the preflight refuses, and what that run uses is left alone.
-    Where a disk is full, no code is sent: the preflight refuses, and tells all else that is wrong with it.
+    If a node has an active run, nothing is done: the preflight refuses, and that run's files stay as they are. If a
+    disk is full, no code is sent: the preflight refuses, and reports all other problems, too.
 
-    Unless the project is to use CPUs alone, PreflightFailed is raised, before anything is done, where a machine has
-    GPUs and none can be used. `env_names`: names of the variables that a person sets. `aside`: where what earlier
-    runs wrote into the project's folder goes, if it would be lost.
+    Raises PreflightFailed before any change if a machine's GPUs are all unusable, unless the project uses CPUs alone.
+    `env_names`: names of the variables that the user sets. `aside`: the backup folder for files of earlier runs that
+    would be lost.
     """
     from remote.checks import gpu_use, preflight
     from remote.fanout import fan_out, values
@@ -70,17 +70,17 @@ def prepare(
 
     for note in project.tree.notes:
         view.note(for_cluster(note, inventory.cluster))
-    everyone = {**nodes, **(beside or {})}
+    everyone = {**nodes, **(active or {})}
     expected = expected_gpus(inventory, on_cpu=project.on_cpu)
-    own = {name: facts[name] for name in nodes}
-    if any(fact.active_runs for fact in own.values()):
-        return Prepared(facts=own, code={}, roots={}, expected=expected)
-    gpu_use.check(own, expected, env_names=env_names)
-    # What an environment needs, its building finds out: until then the nodes' own Python says nothing of it.
+    node_facts = {name: facts[name] for name in nodes}
+    if any(fact.active_runs for fact in node_facts.values()):
+        return Prepared(facts=node_facts, code={}, roots={}, expected=expected)
+    gpu_use.check(node_facts, expected, env_names=env_names)
+    # Disk space for the environment is checked by the build itself, so only the code is checked here.
     build = Build.of(everyone, facts, project.install, same_machine=inventory.provider == "local")
     room = build is not None or all(preflight.has_room(facts[name]) for name in nodes)
 
-    def one(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":
+    def prepare_node(node: "Node") -> "tuple[Facts, Synced | None, Sequence[Finding]]":
         fact = facts[node.name]
         open_firewall(view, folder, inventory, node, fact)
         if build is not None:
@@ -91,10 +91,10 @@ def prepare(
         fact, findings = install_project(view, node, fact, project.install, synced.root)
         return fact, synced, findings
 
-    done = values(fan_out(one, nodes))
-    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, facts[node.name]), beside or {}))
+    done = values(fan_out(prepare_node, nodes))
+    values(fan_out(lambda node: open_firewall(view, folder, inventory, node, facts[node.name]), active or {}))
     ready = {name: fact for name, (fact, _, _) in done.items()}
-    of_projects = [one for _, _, findings in done.values() for one in findings]
+    of_projects = [prepare_node for _, _, findings in done.values() for prepare_node in findings]
     for finding in alike_together([*of_projects, *compared.findings(ready)]):
         view.note(sentence(finding))
     sent = {name: synced for name, (_, synced, _) in done.items() if synced is not None}
@@ -112,7 +112,7 @@ def prepare(
 
 
 def expected_gpus(inventory: Inventory, *, on_cpu: bool = False) -> "Expected":
-    """How many GPUs each machine should have, by its shape, or by what `up` found. `on_cpu`: nobody wants any."""
+    """Return the number of GPUs that each machine should have, by its shape or by the last `up`. `on_cpu`: zero."""
     from provision.pricing.catalog import SHAPES
     from remote.checks.gpu_use import Expected
 
@@ -162,9 +162,9 @@ def check_nodes(
     skip: bool = False,
     env_names: Collection[str] = (),
 ) -> None:
-    """The preflight. Raises PreflightFailed.
+    """Run the preflight. Raises PreflightFailed.
 
-    `skip`: only where nothing could be started at all. `env_names`: names of the variables that a person sets.
+    `skip`: check only what every launch needs. `env_names`: names of the variables that the user sets.
     """
     from remote.checks import preflight
     from remote.checks.probe import probe

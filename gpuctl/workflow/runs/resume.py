@@ -139,7 +139,7 @@ def older(source: Run, newer: Run, node: str, error: str) -> str:
     )
 
 
-def how_to_resume(app: App, result: Result) -> str:
+def resume_hint(app: App, result: Result) -> str:
     """Return how to resume a run that did not succeed. Empty: no checkpoint of it is on this computer."""
     from remote.files.checkpoints import in_folder
 
@@ -152,7 +152,7 @@ def how_to_resume(app: App, result: Result) -> str:
     return for_cluster("resume from there: gpuctl train --resume", result.cluster)
 
 
-def what_is_left(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> ResumePoint:
+def resume_point_of(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -> ResumePoint:
     """Return the checkpoints that an ended run left, and the machines that can resume it.
 
     A lost machine that answers again first ends its part of that run. `lost`: name of a machine → its parts in

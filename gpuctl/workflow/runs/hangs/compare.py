@@ -42,7 +42,7 @@ class Kind(StrEnum):
     NOT_BEGUN = "not begun"
     WORKS = "works"
     IDLE = "idle"
-    """No rank works, and none is known to wait: gloo's sends and receives are in no record."""
+    """No rank works, and no rank is known to wait: gloo's sends and receives are in no record."""
     DRIVER = "driver"
     """A driver of Ray's, whose workers are not known because Ray starts them."""
     UNKNOWN = "unknown"

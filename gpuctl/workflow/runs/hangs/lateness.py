@@ -27,7 +27,7 @@ class Late:
     """How often it came last, of `counted` collectives."""
     counted: int
     late_s: float
-    """Mean delay after the first rank, in those collectives."""
+    """Mean delay after the first rank."""
     interval_s: float
     """Between two collectives."""
 

@@ -63,7 +63,7 @@ class HangWatch:
         self._withdrawn = 0
         """Number of withdrawn reports: an answer to a question from before the last withdrawal is ignored."""
         self._asking = self._gave_up = False
-        self._told = ""
+        self._printed = ""
 
     def reported(self, node: str, report: "HangReport | None") -> None:
         """Take a node's report and return at once. Several nodes report at about the same time, and are asked once.
@@ -76,20 +76,20 @@ class HangWatch:
             ):  # ranks that are being ended tell nothing of the hang, and what they write is no progress
                 return
             if report is None:
-                self._goes_on(node)
+                self._withdraw(node)
                 return
             self._reports[node] = report
             if not self._asking:
                 self._asking = True
                 Thread(target=self._ask, daemon=True, name="ask of a hang").start()
 
-    def _goes_on(self, node: str) -> None:
+    def _withdraw(self, node: str) -> None:
         if self._reports.pop(node, None) is None:
             return  # it had nothing to report before either
         self._withdrawn += 1
         self._folder.hang_path.unlink(missing_ok=True)
-        if self._told:
-            self._told = ""
+        if self._printed:
+            self._printed = ""
             self._observer.note("the run goes on")
 
     def _ask(self) -> None:
@@ -118,14 +118,14 @@ class HangWatch:
             return None if report is None else (report, self._withdrawn)
 
     def _tell(self, answer: Answer) -> None:
-        hang, first = answer.hang, not self._told
+        hang, first = answer.hang, not self._printed
         try:
             save_hang(self._folder, hang)
         except PROBLEMS as error:
             self._observer.note(f"what is known of the hang could not be kept: {error}")
         if first:
             self._observer.note(f"{hang.sentence} `gpuctl why --stacks {hang.run}` shows all stacks.")
-            self._told = hang.sentence
+            self._printed = hang.sentence
         if self.give_up is None:
             return
         if answer.culprits_idle or any(report.stepped for report in self._reports.values()):

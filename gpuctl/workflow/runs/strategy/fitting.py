@@ -37,7 +37,7 @@ def machines_that_fit(
     ranks = [ranks_on(request, facts[machine.name]) for machine in machines]
     most, why = most_that_fit(request, ranks)
     if most < ((request.min_nodes or 1) if fewer else len(machines)):
-        raise StrategyDoesNotFit(why, way_on=_other_options(request, ranks))
+        raise StrategyDoesNotFit(why, hint=_other_options(request, ranks))
     used, over = machines[:most], machines[most:]
     if over:
         names = ", ".join(machine.name for machine in over)

@@ -15,8 +15,8 @@ from gpuctl.workflow.jobs.job import (
     Step,
     attempt_of,
     blames_a_machine,
-    in_vain,
     next_step,
+    repeats_failure,
 )
 from gpuctl.workflow.runs.outputs.checkpoints import ResumePoint
 from gpuctl.workflow.runs.request.request import TrainRequest
@@ -128,12 +128,14 @@ ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ra
 )
 def test_in_vain_detects_same_failure_without_new_checkpoint(before: Result, now: Result, vain: bool) -> None:
     left = ResumePoint(run=NEXT, source=RUN, checkpoints=SOME)
-    assert in_vain(before, left, now, left) is vain
-    assert in_vain(before, replace(left, checkpoints=None), now, replace(left, checkpoints=None)) is vain
+    assert repeats_failure(before, left, now, left) is vain
+    assert (
+        repeats_failure(before, replace(left, checkpoints=None), now, replace(left, checkpoints=None)) is vain
+    )
     for newer in (replace(SOME, newest="step-000050.pt"), replace(SOME, written_ns=2)):
-        assert not in_vain(before, left, now, replace(left, checkpoints=newer))
-    assert not in_vain(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
-    assert in_vain(before, left, now, replace(left, unknown=RUN)) is vain
+        assert not repeats_failure(before, left, now, replace(left, checkpoints=newer))
+    assert not repeats_failure(before, left, now, replace(left, unknown=NEXT)), "it may have left newer ones"
+    assert repeats_failure(before, left, now, replace(left, unknown=RUN)) is vain
 
 
 ALL = frozenset({"gpu-0", "gpu-1", "gpu-2"})
@@ -273,7 +275,7 @@ def test_next_step_gives_up_with_too_few_machines() -> None:
 def test_next_step_gives_up_where_the_strategy_does_not_fit_the_machines_that_are_left() -> None:
     why = "1 rank can't be divided by pp 2: start 2."
     told = f"No other run follows {RUN.run}, as too few machines can take part. {why} Once there are more: "
-    step = next_step(job(ELASTIC, LOST_ONE, does_not_fit=why, way_on="--strategy fsdp"))
+    step = next_step(job(ELASTIC, LOST_ONE, does_not_fit=why, hint="--strategy fsdp"))
     assert step == GiveUp(
         reason=f"{told}gpuctl train --resume. On those that are there: gpuctl train --resume -- --strategy fsdp"
     )

@@ -40,7 +40,7 @@ def test_pipeline_leaves_out_a_machine_that_it_can_not_use() -> None:
 def test_job_that_can_not_use_enough_machines_is_refused() -> None:
     with pytest.raises(StrategyDoesNotFit) as refused:
         fit(PIPELINE, 3, fewer=False)
-    assert (str(refused.value), refused.value.way_on) == (WHY, "--strategy fsdp --tp 1 --pp 1")
+    assert (str(refused.value), refused.value.hint) == (WHY, "--strategy fsdp --tp 1 --pp 1")
     with pytest.raises(StrategyDoesNotFit, match="3 ranks can't be divided by pp 4"):
         fit(replace(PIPELINE, words=("--pp", "4")), 3, fewer=True)
     with pytest.raises(StrategyDoesNotFit, match="3 ranks can't be divided by pp 2"):
@@ -51,7 +51,7 @@ def test_job_that_is_refused_names_options_with_which_it_can_go_on_if_there_are_
     engine = replace(PIPELINE, words=("--engine", "deepspeed", "--global-batch-size", "64"))
     with pytest.raises(StrategyDoesNotFit, match="64 can't be divided among 3 ranks") as refused:
         fit(engine, 3, fewer=False)
-    assert refused.value.way_on == "", "nor can another strategy divide the batch"
+    assert refused.value.hint == "", "nor can another strategy divide the batch"
     wrong = replace(PIPELINE, words=("--strategy", "nothing"))
     with pytest.raises(Usage, match="nothing"):
         most_that_fit(wrong, [1])
