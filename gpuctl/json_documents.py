@@ -302,7 +302,7 @@ class AdviceRow:
     usd_per_epoch: float | None
     """Of its steps alone."""
     total_s: tuple[float, float] | None
-    """Boot, set-up and training, at best and at worst."""
+    """Boot, set-up and training, at best and at worst; on a cluster's machines the training alone."""
     usd_total: float | None
     """Of that time, in the middle, and at least of the shortest time that the cloud bills."""
     batch_samples: int | None
@@ -313,5 +313,5 @@ class AdviceRow:
     reason: str | None
     """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
     command: str | None
-    """Commands that rent the machines, train on them and remove them. None: the job does not fit, or no command
-    does what is priced: `reason` has why."""
+    """Commands that rent the machines, train on them and remove them; on a cluster's machines those that train. None:
+    the job does not fit, or no command does what is priced: `reason` has why."""

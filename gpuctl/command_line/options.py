@@ -32,8 +32,13 @@ TAIL: dict[str, Any] = {"allow_interspersed_args": False, "token_normalize_func"
 The rest is then taken by `@click.argument("args", nargs=-1, type=click.UNPROCESSED)`. A `--` in front of it
 is dropped, a later one is kept.
 """
-About: TypeAlias = Literal["one", "all", "none"]
+About: TypeAlias = Literal["one", "all", "optional", "none"]
 """How many clusters a command is about."""
+CLUSTER_HELP: Mapping[About, str] = {
+    "all": "Only this cluster (default: all).",
+    "optional": "For the machines of this cluster (default: no cluster is asked).",
+}
+"""Help for --cluster in commands that are not about one cluster."""
 TYPED = "gpuctl.typed"
 """Key of a context's `meta`: the words that were typed after a `ScriptCommand`'s name."""
 
@@ -121,6 +126,8 @@ every_cluster_options = functools.partial(common_options, about="all")
 """As `common_options`, for a command about all clusters, which `app.cluster_named` narrows to one."""
 no_cluster_options = functools.partial(common_options, about="none")
 """As `common_options`, for a command that --cluster can mean nothing to: it is refused there."""
+optional_cluster_options = functools.partial(common_options, about="optional")
+"""As `common_options`, for a command that is about a cluster only if --cluster was typed: `app.cluster_named`."""
 
 
 def global_options(about: About = "one") -> list[click.Option]:
@@ -128,10 +135,10 @@ def global_options(about: About = "one") -> list[click.Option]:
     options = []
     for names, value, help_line in root_help.GLOBAL_OPTIONS:
         if value:  # --cluster
-            only = help_line if about == "one" else "Only this cluster (default: all)."
+            about_cluster = CLUSTER_HELP.get(about, help_line)
             hidden = about == "none"
             option = click.Option(
-                names, metavar=value, help=only, hidden=hidden, shell_complete=completions.clusters
+                names, metavar=value, help=about_cluster, hidden=hidden, shell_complete=completions.clusters
             )
         else:
             option = click.Option(names, is_flag=True, help=help_line)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from gpuctl.app import App
-from gpuctl.command_line.options import TAIL, ScriptCommand, command_options, no_cluster_options
+from gpuctl.command_line.options import TAIL, ScriptCommand, command_options, optional_cluster_options
 from gpuctl.option_table.advise_options import AdviseSettings
 from inventories.option import Option
 
@@ -17,7 +17,7 @@ EVERYTHING = Option(flags=("--all",), keyword="everything", kind=bool, default=F
     context_settings=TAIL,
     tail_hint="Options of the built-in job go after --: gpuctl advise --batch-tokens 0.5M -- --model gpt-1b.",
 )
-@no_cluster_options
+@optional_cluster_options
 @command_options("advise", AdviseSettings, more=(EVERYTHING,))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- --model NAME [OPTIONS]...")
 def command(
@@ -34,6 +34,7 @@ def command(
     gpuctl advise --shape A10,A100 --count 1,2 -- --model gpt-7b    these alone, with why a strategy does not fit
     gpuctl advise -- --model gpt-1b --strategy fsdp                 one strategy alone
     gpuctl advise --shape A10 -- --model resnet50 --dataset folder --epochs 90
+    gpuctl advise --cluster work --count 1,2 -- --model gpt-1b      machines of a cluster, by the GPUs they report
 
     After -- are the built-in job's options: the model, --seq-len, --precision, --optimizer, a batch size, a strategy.
     Without them it is 1,024 tokens a sequence and Adam, as in the job itself. Without --precision, rows have bf16 on
@@ -53,24 +54,26 @@ def command(
     this computer, it counts the memory of the first row, too, on tensors that take none; a difference above 10 % is
     told. If nothing fits, the exit status is 1.
 
-    `gpuctl train -- --strategy auto` takes the advice
-    for the machines that are there.
+    With --cluster, gpuctl connects to the machines of that cluster, of any provider. The first line is then the
+    training alone. Prices are the cluster's, with disks and addresses, and there is no time for boot and set-up.
+    `gpuctl train -- --strategy auto` takes the advice for the cluster's machines.
     """
     from gpuctl.library.options import advise_request
-    from gpuctl.workflow.jobs.advise import advise
+    from gpuctl.workflow.jobs.advise import advise, advise_cluster
     from gpuctl.workflow.runs.request.request import built_in_help
 
     if {"-h", "--help"} & set(words):
         return built_in_help()
     lists = {name: _each(options[name]) for name in ("shapes", "counts")}
     settings: Any = {**options, **lists, "check": options["check"] is not False}
-    advice = advise(app, advise_request(words, settings))
+    request = advise_request(words, settings)
+    advice = (advise_cluster if app.cluster_named else advise)(app, request)
     if app.options.json:
         app.output.json(advice)
     else:
         from gpuctl.tables.advise import advice_table
 
-        app.output.table(advice_table(advice.rows, everything=everything))
+        app.output.table(advice_table(advice.rows, everything=everything, rented=not app.cluster_named))
     return 0 if any(row.fits for row in advice.rows) else 1
 
 

@@ -13,6 +13,7 @@ from gpuctl.workflow.machines.connect import load_inventory
 
 if TYPE_CHECKING:
     from gpuctl.json_documents import (
+        AdviceRow,
         ClusterStatus,
         CommandResult,
         DownResult,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         Pushed,
         RunInfo,
     )
-    from gpuctl.library.keywords import BenchOptions, File, TrainOptions
+    from gpuctl.library.keywords import AdviseOptions, BenchOptions, File, TrainOptions
     from gpuctl.workflow.jobs.bench import BenchResult
     from inventories.disk.store import ClusterFolder
     from inventories.machine import MachineInfo
@@ -129,6 +130,18 @@ class Cluster:
         if result.status == "stopped":
             raise Interrupted("The benchmark was interrupted.", result=result)
         return result
+
+    def advise(self, args: Sequence[str], **options: Unpack["AdviseOptions"]) -> "tuple[AdviceRow, ...]":
+        """Return with which strategy a model fits on these machines, how fast and for how much.
+
+        As `gpuctl.advise`, by the GPUs that the nodes report: `cluster.advise(["--model", "gpt-1b"])`. Raises Usage
+        for `shapes`, `provider` and `region`, and if the nodes report no GPUs or different ones.
+        """
+        from gpuctl.library.options import advise_request
+        from gpuctl.option_table.values import several
+        from gpuctl.workflow.jobs.advise import advise_cluster
+
+        return advise_cluster(self._app, advise_request(several("args", args), options)).rows
 
     def exec(
         self, command: str | Sequence[str], *, rank: int | str | None = None

@@ -53,7 +53,7 @@ class AdviseSettings:
     )
     counts: tuple[int, ...] = option(
         "--count", default=(), kind=str, read=_counts, annotation="Sequence[int | str]", metavar="N[,N…]",
-        help="Numbers of machines (default: 1,2,4,8). Repeatable.",
+        help="Numbers of machines (default: 1,2,4,8; with --cluster: all). Repeatable.",
     )
     provider: str | None = option("--provider", kind=tuple(CLOUDS), help="Only shapes of this provider.")
     region: str | None = option(

@@ -16,8 +16,11 @@ MOST_ROWS = 20
 MOST_REASONS = 12
 
 
-def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableType:
-    """Return the command of the first row, the rows that fit, and why others don't."""
+def advice_table(rows: Sequence[AdviceRow], *, everything: bool, rented: bool = True) -> RenderableType:
+    """Return the command of the first row, the rows that fit, and why others don't.
+
+    `rented`: machines are rented for the training. False: a cluster has them.
+    """
     fitting = [row for row in rows if row.fits]
     shown = fitting if everything else _some(fitting)
     reasons = _without_fit(rows, everything=everything)
@@ -29,7 +32,7 @@ def advice_table(rows: Sequence[AdviceRow], *, everything: bool) -> RenderableTy
             parts.append(Text(fitting[0].reason or "", "bold"))
         else:
             parts.append(Text(command, "bold", no_wrap=True, overflow="ignore"))
-        parts += ["", _table(shown)]
+        parts += ["", _table(shown, rented=rented)]
         notes = dict.fromkeys(map(_said, shown))
         parts += [Text(note, "dim") for note in notes if note and (command or note != fitting[0].reason)]
         if hidden := len(fitting) - len(shown):
@@ -75,7 +78,7 @@ def _name(row: AdviceRow) -> str:
     return f"{row.count} x {row.shape}, {row.strategy}, {row.precision}"
 
 
-def _table(rows: Sequence[AdviceRow]) -> RenderableType:
+def _table(rows: Sequence[AdviceRow], *, rented: bool) -> RenderableType:
     images = all(row.batch_tokens is None for row in rows)
     speed, samples = ("images/s", "images") if images else ("tokens/s", "sequences")
     columns: dict[str, Callable[[AdviceRow], str]] = {
@@ -100,7 +103,11 @@ def _table(rows: Sequence[AdviceRow]) -> RenderableType:
     )
     note = (
         f"memory: of the fullest rank; at once: {samples} of a rank; step: from the best case to the worst; "
-        "time and $ in all: with boot and set-up; list prices, without disks"
+        + (
+            "time and $ in all: with boot and set-up; list prices, without disks"
+            if rented
+            else "time and $ in all: of the training alone"
+        )
     )
     return Group(table, Text(note, "dim"))
 

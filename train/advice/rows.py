@@ -53,9 +53,9 @@ class Row:
     mfu: float | None
     hourly_usd: float | None
     usd_per_sample: float | None
-    compared_usd: float | None
-    """The price by which rows are sorted: of the whole training, else of a sample. A strategy that is hardly faster
-    than a simpler one has the simpler one's price, if that is higher."""
+    compared: float | None
+    """The price by which rows are sorted: of the whole training, else of a sample; without a price the GPUs' seconds
+    for a sample. A strategy that is hardly faster than a simpler one has the simpler one's, if that is higher."""
     usd_per_epoch: float | None
     """Of its samples alone, on machines that run already."""
     total_s: tuple[float, float] | None
@@ -145,14 +145,16 @@ def _rows_in(
 
 
 def _order(row: Row) -> tuple[float, ...]:
-    dollars = math.inf if not row.compared_usd else row.compared_usd
+    price = row.compared or math.inf
     # Prices that hardly differ are the same: fewer GPUs come first then.
-    step = round(math.log(dollars) / math.log(HARDLY_FASTER)) if math.isfinite(dollars) else math.inf
+    step = round(math.log(price) / math.log(HARDLY_FASTER)) if math.isfinite(price) else math.inf
     return (
         not row.fits,
+        # Seconds are not compared with dollars.
+        row.compared is None or not row.hourly_usd,
         step if row.fits else row.lacking_gb,
         row.count * row.gpus,
-        dollars,
+        price,
     )
 
 
@@ -177,9 +179,7 @@ def _rows_of(
         if simpler is not None and (best.samples_per_s or 0.0) <= HARDLY_FASTER * (
             simpler.samples_per_s or 0.0
         ):
-            best = replace(
-                best, compared_usd=max(best.compared_usd or 0.0, simpler.compared_usd or 0.0) or None
-            )
+            best = replace(best, compared=max(best.compared or 0.0, simpler.compared or 0.0) or None)
         elif best.fits:
             simpler = best
         yield best
@@ -202,7 +202,7 @@ def _refused(question: Question, machines: Machines, refused: Refused) -> Row:
         tokens_per_s=None,
         mfu=None,
         usd_per_sample=None,
-        compared_usd=None,
+        compared=None,
         usd_per_epoch=None,
         total_s=None,
         usd_total=None,
@@ -222,9 +222,10 @@ def _row(
     elif layout.fits:
         graphs = has_graphs(options, layout.sizes, layout.memory, machines.gpu_memory_gb)
         seconds = step_s(network, options, layout.sizes, layout.batch, machines, graphs=graphs)
-    speed = usd_per_sample = mfu = cost = None
+    speed = usd_per_sample = mfu = cost = gpu_s = None
     if seconds is not None:
         speed = layout.global_batch / (sum(seconds) / 2)
+        gpu_s = machines.world_size / speed
         mfu = (
             speed
             * network.flops
@@ -253,7 +254,7 @@ def _row(
         tokens_per_s=figures(speed and of_text and speed * of_text),
         mfu=figures(mfu),
         usd_per_sample=usd_per_sample,
-        compared_usd=cost.usd if cost is not None else usd_per_sample,
+        compared=(cost.usd if cost is not None else usd_per_sample) or gpu_s,
         usd_per_epoch=_product(usd_per_sample, question.data.training),
         total_s=None if cost is None else (figures(cost.total_s[0]), figures(cost.total_s[1])),
         usd_total=None if cost is None else figures(cost.usd),

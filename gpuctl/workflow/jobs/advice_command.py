@@ -1,14 +1,18 @@
-"""Commands for a row of `advise`: rent the machines, train on them, remove them."""
+"""Commands for a row of `advise`: rent the machines, train on them, remove them.
+
+On the machines of a cluster, the commands are the training alone.
+"""
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuctl.workflow.runs.request.request import DATA_OPTIONS, value_of
 from gpuctl.workflow.runs.strategy.billing import min_billed_s
+from inventories.machine import Inventory
 from inventories.specs.checks import MIN_TTL_S
 from provision.clouds import describe, price_region
 from provision.pricing.catalog import SHAPES
@@ -42,15 +46,34 @@ class Account:
 
 
 def command_of(row: Mapping[str, Any], account: Account) -> str:
-    """Return the commands of a row, joined by `&&`."""
-    words, files = _on_the_nodes(row["words"])
+    """Return the commands of a row for machines to rent, joined by `&&`."""
+    training = _training(row["words"], account.large_folders)
+    return " && ".join(map(shlex.join, (_up(row, account), *training, ["gpuctl", "down"])))
+
+
+def command_on(inventory: Inventory, row: Mapping[str, Any], large: Collection[str]) -> str:
+    """Return the commands of a row for machines of a cluster, joined by `&&`. `large`: as `large_folders` returns."""
+    nnodes = ["--nnodes", str(row["count"])] if row["count"] < len(inventory.machines) else []
+    training = _training(row["words"], large, cluster=["--cluster", inventory.cluster], nnodes=nnodes)
+    return " && ".join(map(shlex.join, training))
+
+
+def _training(
+    job_words: Sequence[str],
+    large: Collection[str],
+    *,
+    cluster: Sequence[str] = (),
+    nnodes: Sequence[str] = (),
+) -> list[list[str]]:
+    """Return the commands that copy the job's files to the nodes, and the one that trains."""
+    words, files = _on_the_nodes(job_words)
     packages = [PACKAGES[option] for option in PACKAGES if value_of(words, option) is not None]
-    train = ["gpuctl", "train", *(f"--pip={package}" for package in packages), "--", *words]
     pushes = [
-        ["gpuctl", "push", *(["--yes"] if str(file) in account.large_folders else []), _as_typed(file)]
+        ["gpuctl", "push", *cluster, *(["--yes"] if str(file) in large else []), _as_typed(file)]
         for file in files
     ]
-    return " && ".join(map(shlex.join, (_up(row, account), *pushes, train, ["gpuctl", "down"])))
+    pip = [f"--pip={package}" for package in packages]
+    return [*pushes, ["gpuctl", "train", *cluster, *nnodes, *pip, "--", *words]]
 
 
 def _up(row: Mapping[str, Any], account: Account) -> list[str]:

@@ -1,21 +1,38 @@
-"""`advise`: a row for each shape, count and strategy, of list prices. Nothing is rented, and no cloud is asked."""
+"""`advise`: a row for each shape, count and strategy, of list prices. Nothing is rented, and no cloud is asked.
 
-from collections.abc import Sequence
+For a cluster, rows are about its machines, by the GPUs that the nodes report.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gpuctl.app import App
 from gpuctl.errors import Usage
 from gpuctl.json_documents import AdviceRow
 from gpuctl.option_table.advise_options import AdviseSettings
 from gpuctl.shape_names import find
-from gpuctl.workflow.jobs.advice_command import Account, command_of, large_folders, with_absolute_paths
+from gpuctl.workflow.jobs.advice_command import (
+    Account,
+    command_of,
+    command_on,
+    large_folders,
+    with_absolute_paths,
+)
 from gpuctl.workflow.jobs.check import compared
 from gpuctl.workflow.jobs.measured import measured_runs
+from gpuctl.workflow.machines.connect import connected, load_inventory
 from gpuctl.workflow.runs.request.request import value_of
-from gpuctl.workflow.runs.strategy.ask import ask, machines_of_shape
+from gpuctl.workflow.runs.strategy.ask import Answer, ask, machines_of_nodes, machines_of_shape
+from inventories.machine import Inventory
+from inventories.text import plural
 from provision.clouds import Shape
 from provision.pricing.catalog import SHAPES
 from provision.pricing.prices import load
+
+if TYPE_CHECKING:
+    from remote.facts import Facts
 
 COUNTS = (1, 2, 4, 8)
 """Of machines, where nobody says how many."""
@@ -39,9 +56,11 @@ class Advice:
 
 
 def advise(app: App, request: AdviseRequest) -> Advice:
-    """Return the rows; print the assumptions and torch's count. Raises Usage for a question without an answer."""
-    if value_of(request.words, MODEL) is None:
-        raise Usage("Name the model after --: gpuctl advise -- --model gpt-124m")
+    """Return the rows of machines to rent; print the assumptions and torch's count.
+
+    Raises Usage for a question without an answer.
+    """
+    _check_model(request)
     prices = load(app.store.home)
     priced = [(shape, prices.of(shape.name, request.region)) for shape in _shapes(app, request)]
     known = [
@@ -53,6 +72,72 @@ def advise(app: App, request: AdviseRequest) -> Advice:
         machines_of_shape(shape, count, usd) for shape, usd in known for count in request.counts or COUNTS
     ]
     words = with_absolute_paths(request.words)
+    answer = _answer(app, request, words, machines)
+    account = Account(prices=prices, region=request.region, large_folders=large_folders(words))
+    return Advice(
+        rows=tuple(
+            _row(row, partial(command_of, account=account), SHAPES[str(row["shape"])].not_launched)
+            for row in answer.rows
+        )
+    )
+
+
+def advise_cluster(app: App, request: AdviseRequest) -> Advice:
+    """Return the rows of the cluster's machines, as `advise` does, by the GPUs that the nodes report.
+
+    Raises Usage also if they report no GPUs, or different ones.
+    """
+    from remote import facts
+    from remote.fanout import fan_out, values
+
+    _check_model(request)
+    if request.shapes or request.provider or request.region:
+        raise Usage(
+            "With --cluster, the machines are those of the cluster: leave out --shape, --provider and --region, "
+            "or leave out --cluster."
+        )
+    folder = app.store.cluster(app.options.cluster)
+    inventory = load_inventory(folder)
+    counts = request.counts or (len(inventory.machines),)
+    if max(counts) > len(inventory.machines):
+        raise Usage(
+            f"--count {max(counts)} is not possible: the cluster {inventory.cluster} has "
+            f"{plural(len(inventory.machines), 'machine')}. Add some with: gpuctl up --count {max(counts)}"
+        )
+    with connected(folder, inventory.machines[: max(counts)]) as nodes:
+        reported = values(fan_out(lambda node: facts.gather(node, ()), nodes))
+    machines = [machines_of_cluster(inventory, reported, count) for count in counts]
+    words = with_absolute_paths(request.words)
+    answer = _answer(app, request, words, machines)
+    command = partial(command_on, inventory, large=large_folders(words))
+    return Advice(rows=tuple(_row(row, command) for row in answer.rows))
+
+
+def machines_of_cluster(inventory: Inventory, facts: "Mapping[str, Facts]", count: int) -> dict[str, Any]:
+    """Return the first machines of a cluster, as the job's arithmetic takes them.
+
+    Raises Usage if they report no GPUs, or different ones.
+    """
+    machines = machines_of_nodes(inventory.machines[:count], facts, ranks=None)
+    if isinstance(machines, str):
+        raise Usage(
+            f"gpuctl has no advice for {plural(count, 'machine')} of the cluster {inventory.cluster}: {machines}. "
+            "Without --cluster, gpuctl advise shows machines to rent."
+        )
+    usd = inventory.hourly_usd
+    return {**machines, "hourly_usd": None if usd is None else usd * count / len(inventory.machines)}
+
+
+def _check_model(request: AdviseRequest) -> None:
+    """Raise Usage if the options name no model."""
+    if value_of(request.words, MODEL) is None:
+        raise Usage("Name the model after --: gpuctl advise -- --model gpt-124m")
+
+
+def _answer(
+    app: App, request: AdviseRequest, words: Sequence[str], machines: Sequence[dict[str, Any]]
+) -> Answer:
+    """Return the answer of the job's arithmetic for the machines; print the assumptions and torch's count."""
     answer = ask(
         words,
         machines,
@@ -65,8 +150,7 @@ def advise(app: App, request: AdviseRequest) -> Advice:
         app.output.say(f"note: {note}")
     if request.check and answer.rows[0]["fits"] and answer.vocabulary is not None:
         app.output.say(compared(answer.rows[0], answer.vocabulary))
-    account = Account(prices=prices, region=request.region, large_folders=large_folders(words))
-    return Advice(rows=tuple(_row(row, account) for row in answer.rows))
+    return answer
 
 
 def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
@@ -85,14 +169,18 @@ def _shapes(app: App, request: AdviseRequest) -> Sequence[Shape]:
     return shapes
 
 
-def _row(row: dict[str, object], account: Account) -> AdviceRow:
-    """Return a row of the document from a row of the job's arithmetic."""
+def _row(
+    row: dict[str, object], command: Callable[[Mapping[str, Any]], str], not_launched: str = ""
+) -> AdviceRow:
+    """Return a row of the document from a row of the job's arithmetic.
+
+    `not_launched`: why `up` does not create such machines.
+    """
     known = {name: row[name] for name in AdviceRow.__dataclass_fields__ if name in row}
     if not row["fits"]:
         return AdviceRow(**known, command=None)  # type: ignore[arg-type]  # as the job has them
-    not_launched = SHAPES[str(row["shape"])].not_launched
     without_command = f"No command: {not_launched}." if not_launched else row["without_command"]
     if without_command is not None:
         reason = " ".join(str(part) for part in (row["reason"], without_command) if part)
         return AdviceRow(**known | {"reason": reason}, command=None)  # type: ignore[arg-type]
-    return AdviceRow(**known, command=command_of(row, account))  # type: ignore[arg-type]
+    return AdviceRow(**known, command=command(row))  # type: ignore[arg-type]

@@ -62,6 +62,8 @@ def test_completion_offers_clusters(tmp_path: Path) -> None:
         )
     assert complete("gpuctl down --cluster bl", tmp_path)[0] == ["black", "blue"]
     assert complete("gpuctl --cluster r", tmp_path)[0] == ["red"]
+    assert complete("gpuctl advise --cl", tmp_path)[0] == ["--cluster"]
+    assert complete("gpuctl advise --cluster r", tmp_path)[0] == ["red"]
 
 
 def test_completion_offers_runs_latest_first(tmp_path: Path) -> None:

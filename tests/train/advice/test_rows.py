@@ -45,6 +45,19 @@ def test_rows_are_sorted_by_dollars_and_what_does_not_fit_is_last():
     assert found[2].usd_total is None
 
 
+@pytest.mark.parametrize("usd", [None, 0.0])
+def test_rows_without_a_price_are_sorted_by_the_time_of_all_gpus(usd):
+    among = [machines(shape="priced", usd=9.0), machines(gpus=8, gpu="A100-SXM4-40GB", gb=43.0, usd=usd)]
+    found = asked("--model", "gpt-7b", "--precision", "bf16", among=among, batch_tokens=5e5)
+    fitting = [row for row in found if row.fits]
+    assert [row.strategy for row in fitting] == ["pp 8", "tp 8"]
+    assert fitting[0].samples_per_s > 1.2 * fitting[1].samples_per_s
+    priced, *unpriced = asked(
+        *TEXT, among=[machines(usd=usd), machines(usd=None, gb=48.0), machines(usd=900.0)]
+    )
+    assert (priced.hourly_usd, len(unpriced)) == (900.0, 2)
+
+
 def test_range_of_a_step_is_at_most_1_6_times_as_wide():
     for row in asked(*TEXT, among=[machines(count=2, gpus=4)], batch_tokens=1e5):
         if row.step_s is not None:

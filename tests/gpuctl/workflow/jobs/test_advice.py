@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -12,19 +13,23 @@ from typing import Any
 
 import pytest
 from node_facts import facts as a_fact
-from support import a_result, a_run
+from support import Gpuctl, a_result, a_run
 
 from gpuctl.app import App
 from gpuctl.command_line import cli
 from gpuctl.errors import Usage
 from gpuctl.global_options import Options
+from gpuctl.library.functions import cluster as cluster_named
 from gpuctl.output import Output
+from gpuctl.workflow.jobs.advise import machines_of_cluster
 from gpuctl.workflow.jobs.check import compared, verdict
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
 from gpuctl.workflow.runs.strategy.auto import with_plain_strategy, with_strategy
+from inventories.codec import plain
 from inventories.disk.store import Store
-from inventories.machine import Machine
+from inventories.machine import Inventory, Machine
 from inventories.runs.run import RunNode, StepMs, TrainSummary
+from tests.fakes import nvidia_smi
 
 Advise = Callable[..., tuple[int, str, str]]
 KEYS = {
@@ -118,9 +123,21 @@ A10 = {"name": "NVIDIA A10", "memory_mb": 23_028}
 
 def machine(rank: int, shape: str | None) -> Machine:
     return Machine(
-        name=f"node-{rank}", rank=rank, state="running", host="h", user="u", private_ip="10.0.0.1", gpus=None,
-        id=f"i-{rank}", shape=shape,
+        name=f"node-{rank}", rank=rank, state="running", host=f"h{rank}", user="u", private_ip=f"10.0.0.{rank}",
+        gpus=None, id=f"i-{rank}", shape=shape,
     )  # fmt: skip
+
+
+def inventory_of(count: int, cluster: str = "work", hourly_usd: float | None = None) -> Inventory:
+    """Return a cluster with so many machines of no known shape."""
+    machines = tuple(machine(rank, None) for rank in range(count))
+    return Inventory(
+        cluster=cluster,
+        provider="hosts",
+        created_at="2026-11-21T05:46:25+00:00",
+        machines=machines,
+        hourly_usd=hourly_usd,
+    )
 
 
 def chosen(
@@ -249,3 +266,88 @@ def test_row_that_torch_can_not_count_is_told_to_be_unchecked() -> None:
 def test_arithmetic_needs_no_torch() -> None:
     code = "import sys; import train.ask, train.advice.rows; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("hourly_usd", "count", "share"), [(None, 2, None), (0.0, 2, 0.0), (9.0, 3, 9.0), (9.0, 1, 3.0)]
+)
+def test_machines_of_a_cluster_have_their_share_of_its_price(
+    hourly_usd: float | None, count: int, share: float | None
+) -> None:
+    inventory = inventory_of(3, hourly_usd=hourly_usd)
+    facts = {one.name: a_fact(gpus=(A10, A10)) for one in inventory.machines}
+    found = machines_of_cluster(inventory, facts, count)
+    assert (found["shape"], found["count"], found["hourly_usd"]) == ("2 x NVIDIA A10", count, share)
+
+
+def test_machines_of_a_cluster_without_equal_gpus_have_no_advice() -> None:
+    inventory = inventory_of(2)
+    for gpus, why in (((), "the machines have no GPUs"), ((A10,), "the machines' GPUs differ")):
+        facts = {"node-0": a_fact(gpus=()), "node-1": a_fact(gpus=gpus)}
+        with pytest.raises(
+            Usage, match=f"no advice for 2 machines of the cluster work: {why}. Without --cluster, "
+        ):
+            machines_of_cluster(inventory, facts, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--shape", "A10", "--", *MODEL),
+            "leave out --shape, --provider and --region, or leave out --cluster",
+        ),
+        (("--region", "eu-west-1", "--", *MODEL), "leave out --shape, --provider and --region"),
+        (
+            ("--count", "1,3", "--", *MODEL),
+            "has 2 machines. Add some with: gpuctl up --cluster work --count 3",
+        ),
+        (("--",), "Name the model after --"),
+    ],
+)
+def test_request_that_the_cluster_can_not_have_is_refused_without_a_connection(
+    advise: Advise, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    Store(tmp_path / "home").cluster("work").save(inventory_of(2))
+    status, _, err = advise("--cluster", "work", *words)
+    assert status == 2
+    assert sentence in err
+
+
+def test_cluster_that_nobody_typed_is_not_asked(
+    advise: Advise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpuctl.yaml").write_text("cluster: work")
+    for name in ("work", "default"):
+        Store(tmp_path / "home").cluster(name).save(inventory_of(1, name))
+    status, out, _ = advise("--shape", "VM.GPU.A10.1", "--count", "1", "--", *MODEL)
+    assert (status, out.startswith("gpuctl up --shape VM.GPU.A10.1")) == (0, True)
+
+
+@pytest.mark.slow
+def test_advice_for_a_cluster_goes_by_the_gpus_that_its_nodes_report(
+    gpuctl: Gpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = nvidia_smi.install(tmp_path / "smi")
+    path = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    gpuctl.ok("up", "--provider", "local", "--count", "2", "--cluster", "work", env=path)
+    words = ("--no-check", "--cluster", "work", "--count", "1,2")
+    job = (*MODEL, "--precision", "fp32")
+    rows = gpuctl.ok("advise", "--json", *words, "--", *job).json["rows"]
+    assert {(row["shape"], row["count"]) for row in rows} == {("1 x NVIDIA A10", 1), ("1 x NVIDIA A10", 2)}
+    assert [row["strategy"] for row in rows if row["count"] == 1] == ["ddp"]
+    first = rows[0]
+    assert (first["fits"], first["count"], first["step_s"] is not None) == (True, 1, True)
+    assert first["command"].startswith("gpuctl train --cluster work --nnodes 1 -- --model gpt-124m ")
+    assert "--nnodes" not in next(row["command"] for row in rows if row["count"] == 2)
+    table = gpuctl.ok("advise", *words, "--", *job).out
+    assert table.startswith(f"{first['command']}\n")
+    assert "time and $ in all: of the training alone" in table
+    gpuctl.ok(*shlex.split(first["command"])[1:2], "--dry-run", *shlex.split(first["command"])[2:])
+    monkeypatch.setenv("GPUCTL_HOME", str(gpuctl.home))
+    assert [plain(row) for row in cluster_named("work").advise(job, counts=[1, 2])] == rows
+
+    (folder / "rows.csv").write_text("")
+    refused = gpuctl("advise", *words, "--", *job)
+    assert (refused.status, "of the cluster work: the machines have no GPUs" in refused.err) == (2, True)
