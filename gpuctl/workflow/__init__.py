@@ -1,1 +1,1 @@
-"""What commands do: jobs, clusters, runs, machines, from a spec to results."""
+"""The steps of commands: jobs, clusters, runs, machines, from a spec to results."""

@@ -21,7 +21,7 @@ from gpuctl.workflow.runs.prepare import gather_facts, prepare
 from gpuctl.workflow.runs.prepared import Prepared
 from gpuctl.workflow.runs.request.project import Project
 from gpuctl.workflow.runs.request.request import TrainRequest
-from gpuctl.workflow.runs.strategy.fitting import most_that_fit, ranks_on
+from gpuctl.workflow.runs.strategy.fitting import max_that_fit, ranks_on
 from inventories.clocks import awake_s
 from inventories.disk.store import ClusterFolder
 from inventories.errors import GpuctlError, InventoryError, Locked
@@ -212,7 +212,7 @@ class ElasticScaler:
         """Return the spare machines that the next run would use. If it could use none, print the reason."""
         together = sorted([*working, *spare], key=lambda machine: machine.rank)
         ranks = [ranks_on(self._request, self._facts[machine.name]) for machine in together]
-        count, why = most_that_fit(self._request, ranks)
+        count, why = max_that_fit(self._request, ranks)
         if count <= len(working):
             names = ", ".join(machine.name for machine in spare)
             self._say_once(active, f"{names} can't be used until more machines are added: {why}")

@@ -177,7 +177,7 @@ def plan_launch(app: App, request: TrainRequest) -> PlannedLaunch:
             node_facts,
             master=machines[0],
             mode=run.mode,
-            installed=project.install.wanted is None,
+            installed=project.install.environment is None,
             env_names=request.env,
             expected=expected_gpus(inventory, on_cpu=project.on_cpu),
         ),

@@ -15,7 +15,7 @@ class Prepared:
     """The nodes of a run, ready for its launch."""
 
     facts: Mapping[str, "Facts"]
-    """With the interpreters that the ranks use and, where these are of environments, what is in them."""
+    """With the interpreters of the ranks and, for environments, their packages."""
     code: Mapping[str, str]
     """The folder on each node in which the script runs. Empty: nothing was sent, as the preflight refuses."""
     roots: Mapping[str, str]

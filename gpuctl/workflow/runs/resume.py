@@ -78,13 +78,13 @@ def _named(app: App, run: Run) -> ResumePoint:
     picked = survey.pick()
     if picked is None:
         raise _nothing(app, f"Run {run.run} left no", [run.run], survey)
-    source, found, locations = picked
+    source, checkpoints, locations = picked
     newer, node, error = survey.unknown() or (None, "", "")
     if newer is not None and not newer == source == run:
         raise Failed(older(source, newer, node, error))
     _note_torn(app, survey)
     return ResumePoint(
-        run=run, source=source, checkpoints=found, locations=locations, unknown=newer, unknown_node=node
+        run=run, source=source, checkpoints=checkpoints, locations=locations, unknown=newer, unknown_node=node
     )
 
 
@@ -99,26 +99,26 @@ def _latest_of_script(app: App, request: TrainRequest) -> ResumePoint:
     if picked is None:
         foreign = {run.run for run in runs}.difference(same)
         if request.built_in:
-            who = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
+            subject = f"Run {runs[0].run}, the latest, was of {runs[0].script}, and no run of that"
         else:
             name = request.module or request.words[0]
             missing = not request.module and not (request.folder / name).exists()
             scripts = [*(run.script for run in runs), *(path.name for path in request.folder.glob("*.py"))]
             if missing and not same and (hint := did_you_mean(name, scripts)):
                 raise NotFound(f"There is no script {name}, and no run of it{hint}")
-            who = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
+            subject = f"There is no script {name}, and no run of it" if missing else f"No run of {name}"
             # The script of another path may be the same one, moved since.
             foreign &= {run.run for run in runs if Path(run.script).name == Path(name).name}
         other = every.only(foreign).pick()
-        raise _nothing(app, f"{who} left a", [run.run for run in candidates.runs], survey, other)
-    source, found, locations = picked
+        raise _nothing(app, f"{subject} left a", [run.run for run in candidates.runs], survey, other)
+    source, checkpoints, locations = picked
     if (missed := survey.unknown()) is not None:
         raise Failed(older(source, *missed))
     _note_torn(app, survey)
     for run in candidates.runs[: candidates.runs.index(source)]:
         if run not in survey.runs:
             app.output.say(f"run {run.run} is skipped: it wrote no checkpoint")
-    return ResumePoint(run=source, source=source, checkpoints=found, locations=locations)
+    return ResumePoint(run=source, source=source, checkpoints=checkpoints, locations=locations)
 
 
 def _note_torn(app: App, survey: CheckpointSurvey) -> None:
@@ -131,16 +131,16 @@ def _note_torn(app: App, survey: CheckpointSurvey) -> None:
 
 def older(source: Run, newer: Run, node: str, error: str) -> str:
     """Return the sentences for checkpoints that may not be the newest."""
-    what = "what was brought here of it" if newer == source else f"the older run {source.run}"
+    source_text = "what was brought here of it" if newer == source else f"the older run {source.run}"
     return (
         f"Run {newer.run} may have left newer checkpoints on {node}, which does not answer: {error} "
-        f"Try again when it does, or resume from {what} all the same: "
+        f"Try again when it does, or resume from {source_text} all the same: "
         f"gpuctl train --resume-from {source.run}"
     )
 
 
 def resume_hint(app: App, result: Result) -> str:
-    """Return how to resume a run that did not succeed. Empty: no checkpoint of it is on this computer."""
+    """Return the command that resumes a run. Empty: it succeeded, or this computer has no checkpoint of the run."""
     from remote.files.checkpoints import in_folder
 
     folder = app.store.run(result.run)
@@ -175,8 +175,8 @@ def resume_point_of(app: App, run: Run, lost: Mapping[str, Sequence[RunNode]]) -
     left = ResumePoint(run=run, source=None, answering=answering, unknown=unknown, unknown_node=node)
     if picked is None:
         return left
-    source, found, locations = picked
-    return replace(left, source=source, checkpoints=found, locations=locations)
+    source, checkpoints, locations = picked
+    return replace(left, source=source, checkpoints=checkpoints, locations=locations)
 
 
 def taken_over(request: TrainRequest, run: Run) -> TrainRequest:
@@ -309,9 +309,9 @@ def script_path(run: Run) -> str | None:
 
 def _chain(store: Store, run: Run) -> Iterator[Run]:
     """Yield a run and the runs that it resumed, the nearest first, as far as their records can be read."""
-    seen = set()
-    while run.run not in seen:
-        seen.add(run.run)
+    ids = set()
+    while run.run not in ids:
+        ids.add(run.run)
         yield run
         if run.resumed_from is None:
             return
@@ -339,9 +339,9 @@ def _newest_first(app: App) -> list[Run]:
 def _nothing(
     app: App, begin: str, runs: Sequence[str], survey: CheckpointSurvey, other: "Picked | None" = None
 ) -> Failed | NotFound:
-    """Return the error for no checkpoints: NotFound if none exist, Failed if not every machine answered.
+    """Return the error for no checkpoints: NotFound, or Failed if not every machine answered.
 
-    `begin`: its first words. `runs`: those of the script. `other`: the checkpoints of a run of another script.
+    `begin`: its first words. `runs`: the script's runs. `other`: the checkpoints of a run of another script.
     """
     from remote.files.checkpoints import lacks_parts
 

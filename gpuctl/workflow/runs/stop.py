@@ -15,7 +15,7 @@ from inventories.runs.run import Result
 def stop(
     app: App, named: str | None, grace_s: float | None = None, *, interrupted: bool = False
 ) -> tuple[Result, list[str]]:
-    """End the run. Returns its result, and a sentence for each node that could not be told to stop.
+    """End the run. Returns its result, and a sentence for each node that did not get the order.
 
     `interrupted`: ranks get SIGINT, else SIGTERM. Without a name, the only active run, or the latest if no run is
     active. Raises Usage if several are.
@@ -42,9 +42,9 @@ def _only_active(app: App) -> RunFolder:
 def stop_run(
     app: App, folder: RunFolder, grace_s: float | None = None, *, interrupted: bool = False
 ) -> tuple[Result, list[str]]:
-    """End this run; one that is over is left as it is.
+    """End this run; a finished run is left as it is.
 
-    `grace_s`: seconds from the signal to SIGKILL. `None`: those that its launch set.
+    `grace_s`: seconds from the signal to SIGKILL. `None`: as set at its launch.
     """
     from remote.ending_sentences import seconds_text
     from remote.runs.node_state import stop_everywhere
@@ -56,7 +56,7 @@ def stop_run(
         return known, []
     run = folder.load_run()
     machines, cluster = machines_of(app.store, run), app.store.cluster(run.cluster)
-    most = seconds_text(run.stop_grace_s if grace_s is None else grace_s)
+    longest = seconds_text(run.stop_grace_s if grace_s is None else grace_s)
     lock, printed = Lock(), False
     with open_view(app.output, logs=False) as view:
 
@@ -65,7 +65,7 @@ def stop_run(
             with lock:
                 if not printed:
                     printed = True
-                    view.phase("stop", f"stopping run {run.run}: ranks are given up to {most} to save")
+                    view.phase("stop", f"stopping run {run.run}: ranks are given up to {longest} to save")
 
         errors = stop_everywhere(
             run, machines, cluster, grace_s, interrupted=interrupted, on_running=on_running

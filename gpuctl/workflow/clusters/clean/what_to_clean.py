@@ -45,7 +45,7 @@ class Policy:
     keep_runs: int | None = None
     """Number of each cluster's latest runs that never count as old. `None`: no such limit."""
     everything: bool = False
-    """Remove, too, what the next run would use, and results that may have no other copy."""
+    """Remove also items that the next run would use, and results that may have no other copy."""
 
     def is_old(self, run: "LocalRun | None", later: int, began: datetime | None, now: datetime) -> bool:
         """Return whether a run is old. `later`: number of younger runs of its cluster."""

@@ -221,8 +221,8 @@ def _place(checkpoint: PartedCheckpoint) -> str:
 def rewritten_sentence(
     outputs: Sequence[OutputFile], nodes: Sequence[str], earlier: Mapping[str, EarlierFiles]
 ) -> str:
-    """Return the sentence on shared weights that a run rewrote on some nodes only. Empty: the run rewrote none of
-    them.
+    """Return the sentence on shared weights that a run rewrote on some nodes only. Empty: it rewrote no shared
+    weights.
 
     `nodes`: the run's nodes. `earlier`: the files of earlier runs.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def loadable(project: "Project", earlier: Mapping[str, EarlierFiles], runs: Path) -> dict[str, EarlierFiles]:
-    """Return the files of earlier runs that a script may load; no files if its sources load none.
+    """Return the files of earlier runs that a script may load; empty if its sources load no files.
 
     `runs`: the folder of the runs' records.
     """

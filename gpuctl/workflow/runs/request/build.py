@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 LARGE_BYTES = 1000 * 1000 * 1000
-"""Downloads that are told of before they begin."""
+"""Size of downloads that are noted before they begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
     """The environment of a run, the same on all of its nodes."""
 
-    wanted: "Wanted"
+    environment: "Wanted"
     backend: str | None
-    """Which build of torch suits all nodes. `None`: what is wanted names its own."""
-    looks: Mapping[str, Mapping[str, Any]]
-    """What each node has of it."""
+    """The build of torch that suits all nodes. `None`: the requested packages name their own."""
+    states: Mapping[str, Mapping[str, Any]]
+    """Node → the existing parts of its environment."""
     constraints: tuple[str, ...]
     """Packages of a node that has it already: one that came later gets the same versions."""
     indexes: Mapping[str, str] = field(repr=False)
@@ -52,25 +52,25 @@ class Build:
         *,
         same_machine: bool = False,
     ) -> Self | None:
-        """Decide on the build, and look what of it is there. `None`: no packages are asked for.
+        """Choose the build, and look for its existing parts on the nodes. `None`: no packages are requested.
 
-        Raises PreflightFailed where no build can be chosen.
+        Raises PreflightFailed if no build suits all nodes.
         """
         from remote.fanout import fan_out, values
         from remote.python_env.backend import backend_of
         from remote.python_env.building import look, packages_of
 
-        wanted = install.wanted
-        if wanted is None:
+        environment = install.environment
+        if environment is None:
             return None
         gpus = {name: fact.gpus for name, fact in facts.items()}
-        backend = None if wanted.names_its_build else backend_of(gpus)
-        looks = values(fan_out(lambda node: look(node, wanted, backend), nodes))
+        backend = None if environment.names_its_build else backend_of(gpus)
+        states = values(fan_out(lambda node: look(node, environment, backend), nodes))
         return cls(
-            wanted=wanted,
+            environment=environment,
             backend=backend,
-            looks=looks,
-            constraints=packages_of(looks.values()),
+            states=states,
+            constraints=packages_of(states.values()),
             indexes=install.indexes,
             same_machine=same_machine,
         )
@@ -84,12 +84,13 @@ class Build:
         where = "once for all local hosts" if self.same_machine else "on each node that does not have them"
         torch = f"with torch {facts.torch}" if facts.torch else "without torch"
         view.note(
-            f"{human_bytes(size)} of packages are downloaded {where}, for the environment of {self.wanted.source}. "
-            f"Ranks use it in place of {facts.python}, {torch}. Later runs use it as it is."
+            f"{human_bytes(size)} of packages are downloaded {where}, for the environment of "
+            f"{self.environment.source}. Ranks use it in place of {facts.python}, {torch}. Later runs use it as it "
+            "is."
         )
 
     def on(self, view: View, node: "Node", facts: "Facts") -> "Facts":
-        """The node's facts with the environment's interpreter, built there if need be."""
+        """Return the node's facts with the environment's interpreter; build the environment if needed."""
         from inventories.text import human_bytes
         from remote.errors import PreflightFailed
         from remote.facts import with_environment
@@ -98,8 +99,8 @@ class Build:
         with self._turn if self.same_machine else nullcontext():
             built = ensure(
                 node,
-                self.wanted,
-                facts_of_env=self.looks[node.name],
+                self.environment,
+                facts_of_env=self.states[node.name],
                 backend=self.backend,
                 constraints=self.constraints,
                 indexes=self.indexes,
@@ -107,18 +108,20 @@ class Build:
                 say=lambda text: view.node(node.name, text.removeprefix(f"{node.name}: ")),
             )
         if built.torch is None:
-            there = self.looks[node.name].get("interpreters")
-            image = f", or use what the image has: --python {there[0]['python']}" if there else ""
+            interpreters = self.states[node.name].get("interpreters")
+            image = (
+                f", or use what the image has: --python {interpreters[0]['python']}" if interpreters else ""
+            )
             raise PreflightFailed(
-                f"{node.name}: the environment of {self.wanted.source} has no torch, which starts the ranks. Add it "
-                f"({'list pytorch there' if self.wanted.kind == 'conda' else 'uv add torch'}){image}"
+                f"{node.name}: the environment of {self.environment.source} has no torch, which starts the ranks. "
+                f"Add it ({'list pytorch there' if self.environment.kind == 'conda' else 'uv add torch'}){image}"
             )
         if built.torch_index is not None and built.built:
             view.note(which_build(node.name, built, self.backend))
         done = (
             f"built in {duration(built.seconds)}, {human_bytes(built.size_bytes)}" if built.built else "ready"
         )
-        view.node(node.name, f"environment of {self.wanted.source}: {done}, torch {built.torch}")
+        view.node(node.name, f"environment of {self.environment.source}: {done}, torch {built.torch}")
         return with_environment(
             facts,
             python=built.python,
@@ -131,9 +134,9 @@ class Build:
 def install_project(
     view: View, node: "Node", facts: "Facts", install: "ToInstall", root: str
 ) -> "tuple[Facts, Sequence[Finding]]":
-    """Have the run's project on a node, where it is to be; the facts, with the interpreter that finds it.
+    """Install the run's project on a node if the settings say so; return the facts, with the interpreter that has it.
 
-    `root`: where on the node what was sent lies. What can't be installed is told, and keeps no run from starting.
+    `root`: the folder on the node with the sent files. A failed installation is a finding, and lets the run start.
     """
     from remote.errors import NodeFailed
     from remote.python_env import project as projects
@@ -149,6 +152,6 @@ def install_project(
     except NodeFailed as error:
         return facts, [projects.not_installed(project, node.name, str(error), by_path=False)]
     if done.problem is None:
-        how = f"installed in {duration(done.seconds)}, editable" if done.made else "ready"
-        say(f"project {project.name}: {how}")
+        state = f"installed in {duration(done.seconds)}, editable" if done.made else "ready"
+        say(f"project {project.name}: {state}")
     return done.facts, projects.findings(project, node.name, done)

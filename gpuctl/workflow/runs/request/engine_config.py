@@ -1,7 +1,7 @@
-"""The file of --deepspeed-config: it is read here, and reaches the ranks among the built-in job's options.
+"""Read the file of --deepspeed-config, and pass it to the ranks among the built-in job's options.
 
-Options are in the records of a run and in lists of processes. So what a file holds beside training, which may be a
-token, is refused before it is among them.
+Options are in the records of a run and in lists of processes. So keys that are not about training, whose values may
+be tokens, are refused before.
 """
 
 import json
@@ -14,14 +14,14 @@ from gpuctl.workflow.runs.request.ask_built_in import ask_built_in
 from gpuctl.workflow.runs.request.request import TrainRequest, value_of
 
 DEEPSPEED_CONFIG = "--deepspeed-config"
-MOST_BYTES = 64 * 1024
-"""Of a configuration; Linux takes twice that in one word of a command line."""
+MAX_BYTES = 64 * 1024
+"""Maximum of a configuration; Linux takes twice that in one word of a command line."""
 
 
 def with_config(request: TrainRequest) -> TrainRequest:
-    """Return the request with what the file of --deepspeed-config holds in place of its name. Raises Usage.
+    """Return the request with the content of the --deepspeed-config file in place of its name. Raises Usage.
 
-    So it reaches the ranks wherever they are, and a run that is resumed has it after the file was changed.
+    So all ranks get it, on any node, and a resumed run has it after the file was changed.
     """
     name = value_of(request.words, DEEPSPEED_CONFIG) if request.built_in else None
     if name is None:
@@ -42,36 +42,36 @@ def _config(name: str, folder: Path) -> str:
     inline = name.lstrip().startswith("{")
     shown = DEEPSPEED_CONFIG if inline else f"{DEEPSPEED_CONFIG} {name}"
     try:
-        found = json.loads(name if inline else _text(folder / name, shown))
+        config_keys = json.loads(name if inline else _text(folder / name, shown))
     except OSError as error:
         raise Usage(f"{shown} can't be read: {error.strerror}.") from None
     except RecursionError:
         raise Usage(f"{shown} is no configuration: its JSON is too deep.") from None
     except ValueError as error:
         raise Usage(f"{shown} is no JSON: {error}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(config_keys, dict):
         raise Usage(f"{shown} is no JSON object: give one, as DeepSpeed's documentation has it.")
-    config = json.dumps(found, separators=(",", ":"))
-    if len(config) > MOST_BYTES:
+    config = json.dumps(config_keys, separators=(",", ":"))
+    if len(config) > MAX_BYTES:
         raise _too_large(shown)
-    done = ask_built_in("keys", (), found)
+    done = ask_built_in("keys", (), config_keys)
     if done.returncode:
         raise Usage(f"{shown} can't be checked: the job's code ended with status {done.returncode}.")
     return config
 
 
 def _text(path: Path, shown: str) -> str:
-    """Return what a file holds. Raises Usage for what may have no end, and for one that is too large."""
+    """Return the content of a file. Raises Usage for a file without end, or one that is too large."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise Usage(f"{shown} is no regular file: give a JSON file.")
     with path.open("rb") as file:
-        found = file.read(MOST_BYTES + 1)
-    if len(found) > MOST_BYTES:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
         raise _too_large(shown)
-    return found.decode()
+    return content.decode()
 
 
 def _too_large(shown: str) -> Usage:
     return Usage(
-        f"{shown} is larger than {MOST_BYTES // 1024} KiB, which no configuration needs to be: is it the right file?"
+        f"{shown} is larger than {MAX_BYTES // 1024} KiB, which no configuration needs to be: is it the right file?"
     )

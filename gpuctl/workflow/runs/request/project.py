@@ -44,7 +44,7 @@ class Project:
 
     @cached_property
     def sources(self) -> Sequence[str]:
-        """The sources of the user's script and of its imports. Empty: no source is among the files to send."""
+        """Return the sources of the user's script and of its imports. Empty: no source is among the files to send."""
         if self.script.kind == "built-in":
             return ()
         return sources_of_script(self.script, self.tree, self.tree.root / self.folder)
@@ -57,7 +57,7 @@ class Project:
 
 
 def project_of(app: App, request: TrainRequest, inventory: Inventory, machines: Sequence[Machine]) -> Project:
-    """Read what a request means on this computer; no machine is asked. Raises Usage and what reading files does."""
+    """Read the request's files on this computer, without asking a machine. Raises Usage and file errors."""
     from remote.files.git import commit_of
 
     script, tree, destination, folder = _what_to_run(app, request, inventory)

@@ -36,41 +36,41 @@ class TrainRequest(TrainSettings):
     words: tuple[str, ...] = ()
     """The script and its arguments, or the built-in job's options."""
     search: Mapping[str, Any] | None = None
-    """What Ray Tune is to search, for `gpuctl tune`. `None`: what is named is run once."""
+    """The search of Ray Tune, for `gpuctl tune`. `None`: no search, but a single run."""
     added_args: int = 0
-    """The number of the last words that were added to those of the run that it resumes."""
+    """Number of the last words, added to the words of the resumed run."""
     misplaced: Misplaced | None = None
-    """Options of gpuctl that stood after the script on the command line. `None`: none did."""
+    """Options of gpuctl after the script on the command line. `None`: no such options."""
 
     @property
     def built_in(self) -> bool:
-        """True: no script was named."""
+        """Return whether no script was named."""
         return self.module is None and (not self.words or self.words[0].startswith("-"))
 
     @property
     def mode(self) -> str:
-        """The launcher's name."""
+        """Return the launcher's name."""
         return self.launcher or DEFAULT
 
     @property
     def drives(self) -> bool:
-        """True: the run is one process, which has the launcher start others."""
+        """Return whether the run is a single process that makes the launcher start others."""
         return launcher_of(self.mode).drives(built_in=self.built_in, search=self.search is not None)
 
     @property
     def on_cpu(self) -> bool:
-        """True: GPUs are not to be used."""
+        """Return whether the run uses no GPUs."""
         of_job = value_of(self.words, "--device") if self.built_in else None
         return "cpu" in (self.device, of_job) or self.env.get(VISIBLE) in NONE_VISIBLE
 
     @property
     def engine(self) -> str | None:
-        """The engine of the built-in job's steps. `None`: not set."""
+        """Return the engine of the built-in job's steps. `None`: not set."""
         return value_of(self.words, ENGINE) if self.built_in else None
 
     @property
     def job_words(self) -> tuple[str, ...]:
-        """The built-in job's options, with the device that was chosen for it."""
+        """Return the built-in job's options, with the chosen device."""
         if value_of(self.words, "--device") is not None:
             return self.words
         device = "cpu" if self.on_cpu else self.device
@@ -78,46 +78,46 @@ class TrainRequest(TrainSettings):
 
     @property
     def rank_env(self) -> Mapping[str, str]:
-        """The variables that the ranks are given."""
+        """Return the variables of the ranks."""
         hidden = {VISIBLE: ""} if self.on_cpu and not self.built_in else {}
         return {**self.env, **hidden, **self._hang_env}
 
     @property
     def _hang_env(self) -> Mapping[str, str]:
-        """The variable with the time after which the run counts as hung. Empty: its own steps decide."""
+        """Return the variable with the time after which the run counts as hung. Empty: its own steps decide."""
         if self.hang_after is None:
             return {}
         return {HANG_AFTER_VARIABLE: HANG_OFF if self.hang_after == "off" else f"{self.hang_after:g}"}
 
     @property
     def ends_hung(self) -> bool:
-        """True: it is stopped if it hangs."""
+        """Return whether the run is stopped if it hangs."""
         return self.on_hang in ("stop", "restart")
 
     @property
     def elastic(self) -> bool:
-        """True: it takes as many machines as there are, within limits."""
+        """Return whether the number of machines may vary, within limits."""
         return self.min_nodes is not None
 
     @property
     def continues(self) -> bool:
-        """True: other runs may follow its first, which gpuctl has to stay for."""
+        """Return whether other runs may follow the first one, so that gpuctl has to stay."""
         return self.max_restarts > 0 or self.elastic
 
     @property
     def max_nodes(self) -> int:
-        """As many machines as may take part later on; 0: as many as do now."""
+        """Return the maximum number of machines during the job. 0: the number at its start."""
         return (self.nnodes or 0) if self.elastic else 0
 
     @property
     def nnodes_text(self) -> str:
-        """The value of --nnodes as it is typed: `4`, `1:4`. Empty: not typed."""
+        """Return the value of --nnodes as typed: `4`, `1:4`. Empty: not typed."""
         lowest = "" if self.min_nodes is None else f"{self.min_nodes}:"
         return f"{lowest}{self.nnodes}" if self.nnodes is not None else ""
 
     @property
     def folder(self) -> Path:
-        """The folder in whose copy the script runs."""
+        """Return the folder whose copy is the script's working folder."""
         return (self.project or Path.cwd()).resolve()
 
     def options(self, root: Path | None = None) -> RunOptions:
@@ -157,9 +157,9 @@ def machines_of(
     usable: Collection[str] | None = None,
     preferred: Collection[str] = (),
 ) -> Sequence[Machine]:
-    """Return the machines that take part, by rank: the first `nnodes` candidates.
+    """Return the machines of the run, by rank: the first `nnodes` candidates.
 
-    `usable`: names of those that can, of which fewer than `nnodes` will do. `None`: all must.
+    `usable`: names of the machines that can take part, of which fewer than `nnodes` suffice. `None`: all must.
     """
     candidates = candidates_of(inventory, request, usable, preferred)
     min_count = request.min_nodes or 1

@@ -1,4 +1,4 @@
-"""What is installed for a run's ranks: the packages that are asked for, and the project itself."""
+"""Packages for a run's ranks: the requested packages, and the project itself."""
 
 import os
 import shlex
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from remote.python_env.requirements import Wanted
 
 ENGINES = {"deepspeed": ("deepspeed>=0.19",)}
-"""What an engine of the built-in job needs beside torch."""
+"""Engine of the built-in job → its packages, without torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToInstall:
-    """What is installed for a run's ranks."""
+    """Packages to install for a run's ranks."""
 
-    wanted: "Wanted | None"
+    environment: "Wanted | None"
     """The environment's packages. `None`: the machines' interpreter is used as it is."""
     project: "LocalProject | None"
     """The project itself, over that interpreter. `None`: it has no build system, or is not to be installed."""
     dependencies: "Dependencies"
-    """What is done about the project's own requirements that are not there."""
+    """Treatment of the project's own missing requirements."""
 
     indexes: Mapping[str, str] = field(repr=False)
     """Variables of this computer that say where the nodes' installers find packages; they may hold passwords."""
 
     def lines(self) -> Iterator[str]:
-        """What a dry run says of it."""
-        if self.wanted is not None:
+        """Yield the lines of a dry run."""
+        if self.environment is not None:
             where = "on each node, where it is not there, with its Python below"
-            yield f"build an environment of {self.wanted.source} {where}"
+            yield f"build an environment of {self.environment.source} {where}"
         if self.project is not None:
             needs = ", with what it needs and is not there" if self.dependencies == "install" else ""
             where = "" if self.project.folder == "." else f" ({self.project.folder})"
             yield f"the project {self.project.name}{where} is installed, editable{needs}; that Python stays as it is"
-        if self.indexes and (self.wanted or self.project):
+        if self.indexes and (self.environment or self.project):
             yield f"what installs there is given this computer's {', '.join(sorted(self.indexes))}"
 
 
@@ -70,14 +70,14 @@ def what_to_install(
     project = None
     if request.install_project and not request.built_in:
         project = project_above(request.folder, tree)
-    wanted, named = _packages(request, tree.root, machines, say, project, same_machine=same_machine)
+    packages, named = _packages(request, tree.root, machines, say, project, same_machine=same_machine)
     named = named if request.install_project else ()
     project = with_named(project, named, tree)
     if project is not None:
         project = with_version(project, commit, tree.root)
-    settled = (wanted is not None and not named) or request.python is not None
+    settled = (packages is not None and not named) or request.python is not None
     return ToInstall(
-        wanted=wanted,
+        environment=packages,
         project=project,
         dependencies="tell" if settled else "install",
         # With wheels nothing comes from elsewhere.
@@ -100,17 +100,17 @@ def _packages(
     """
     from remote.python_env.requirements import wanted
 
-    own = next((machine for machine in machines if machine.python), None)
-    if own is not None and not (request.pip or request.requirements or request.wheels):
+    with_python = next((machine for machine in machines if machine.python), None)
+    if with_python is not None and not (request.pip or request.requirements or request.wheels):
         listed = None
         if not request.built_in and not request.python:
             listed = wanted(request.folder, root=root)
         if listed is None:
             return None, ()
-        if note := _not_installed(listed, own, project, same_machine=same_machine):
+        if note := _not_installed(listed, with_python, project, same_machine=same_machine):
             say(note)
         return None, listed.projects
-    found = wanted(
+    environment = wanted(
         request.folder,
         root=root,
         pip=request.pip,
@@ -119,18 +119,19 @@ def _packages(
         built_in=request.built_in,
         always=(*launcher_of(request.mode).requirements(machines), *ENGINES.get(request.engine or "", ())),
     )
-    if found is None:
+    if environment is None:
         return None, ()
-    lists_packages = any(text.strip() for _, text in found.files)
-    return found if lists_packages or own is None else None, found.projects
+    lists_packages = any(text.strip() for _, text in environment.files)
+    return environment if lists_packages or with_python is None else None, environment.projects
 
 
 def _not_installed(
     listed: "Wanted", machine: Machine, project: "LocalProject | None", *, same_machine: bool
 ) -> str:
-    """The sentence on what is listed and not installed where a machine's own Python is used; empty: nothing is.
+    """Return the note on listed packages that are not installed because a machine's own Python is used. Empty: all
+    are.
 
-    `project`: the one that is installed over that Python with what it needs.
+    `project`: the project that is installed over that Python, with its requirements.
     """
     if project is not None and listed.kind == "project" and listed.files[0] in project.files:
         return ""
@@ -143,11 +144,13 @@ def _not_installed(
 
 
 def _not_in_python_here(listed: "Wanted", python: str) -> str:
-    """The sentence on packages that are listed and that local hosts' Python, one of this computer, may lack."""
+    """Return the note on listed packages that local hosts' Python, of this computer, may lack."""
     packages = list(listed.named)
     lacks = "may lack"
     if python == sys.executable:
-        packages = [one for one in packages if ";" not in one and "://" not in one and not _is_installed(one)]
+        packages = [
+            name for name in packages if ";" not in name and "://" not in name and not _is_installed(name)
+        ]
         lacks = "lacks"
     if not packages:
         return ""
@@ -158,7 +161,7 @@ def _not_in_python_here(listed: "Wanted", python: str) -> str:
 
 
 def _is_installed(requirement: str) -> bool:
-    """Whether the Python of this process has a package of that name, in whatever version."""
+    """Return whether this process's Python has a package of that name, in any version."""
     from remote.python_env.project_files import project_of
 
     try:

@@ -1,4 +1,4 @@
-"""Asks the built-in job's own arithmetic, in a process of its own, what a job would need on some machines."""
+"""Ask the built-in job's arithmetic, in a child process, for a job's needs on some machines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the job's arithmetic says."""
+    """The answer of the job's arithmetic."""
 
     rows: Sequence[dict[str, Any]]
     """As `train.advice.rows.Row` has them: what fits by dollars, then what doesn't."""
     notes: Sequence[str]
-    """What was assumed."""
+    """Its assumptions."""
     vocabulary: int | None
-    """Tokens that there are. `None`: it is a network for images."""
+    """Number of tokens. `None`: an image network."""
 
 
 def machines_of_shape(shape: Shape, count: int, usd_per_hour: float | None) -> dict[str, Any]:
-    """Return so many machines of a shape, as the job's arithmetic takes them."""
+    """Return `count` machines of a shape, as the job's arithmetic takes them."""
     return {
         "shape": shape.name,
         "count": count,
@@ -46,9 +46,9 @@ def machines_of_shape(shape: Shape, count: int, usd_per_hour: float | None) -> d
 def machines_of_nodes(
     machines: Sequence[Machine], facts: "Mapping[str, Facts]", *, ranks: int | None
 ) -> dict[str, Any] | str:
-    """Return the machines of a cluster, by what nvidia-smi lists on them; or why there is no advice, in a clause.
+    """Return the machines of a cluster, as nvidia-smi lists their GPUs; or why there is no advice, in a clause.
 
-    `ranks`: the ranks of each machine. `None`: one for each GPU. The network between them is that of their shape, if
+    `ranks`: the ranks of each machine. `None`: a rank per GPU. The network between them is that of their shape, if
     gpuctl knows it.
     """
     kinds = {
@@ -84,10 +84,10 @@ def ask(
     runs: Sequence[dict[str, Any]] = (),
     spelled_out: bool = False,
 ) -> Answer:
-    """Ask what a job of these options needs on each of the machines. Raises Usage for options that are refused.
+    """Ask for the needs of a job with these options on each of the machines. Raises Usage for refused options.
 
-    `runs`: earlier ones, the latest last, whose steps count where they were the same. `spelled_out`: the options of
-    the answer have a precision and epochs, also if `words` name none.
+    `runs`: earlier runs, the latest last, whose steps count if their options are the same. `spelled_out`: the options
+    of the answer have a precision and epochs, also if `words` name none.
     """
     question = {
         "machines": machines,

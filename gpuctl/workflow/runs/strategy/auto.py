@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from remote.facts import Facts
 
 PLAIN = "ddp"
-"""The strategy if there is no advice."""
+"""The strategy without advice."""
 
 
 def with_plain_strategy(request: TrainRequest) -> TrainRequest:
@@ -68,8 +68,8 @@ def _advised(
 
 def _plain(words: Sequence[str]) -> tuple[str, ...]:
     """Return the words with the plain strategy in place of each `auto`."""
-    found = [f"{STRATEGY}={PLAIN}" if word == f"{STRATEGY}={AUTO}" else word for word in words]
+    plain_words = [f"{STRATEGY}={PLAIN}" if word == f"{STRATEGY}={AUTO}" else word for word in words]
     return tuple(
         PLAIN if word == AUTO and before == STRATEGY else word
-        for before, word in zip(["", *found[:-1]], found, strict=True)
+        for before, word in zip(["", *plain_words[:-1]], plain_words, strict=True)
     )

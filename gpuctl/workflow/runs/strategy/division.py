@@ -1,4 +1,4 @@
-"""How the built-in job would divide its network among the ranks: told by a dry run, by the job's own functions."""
+"""The division of the built-in job's network among the ranks, for a dry run, by the job's own functions."""
 
 import re
 import subprocess
@@ -9,21 +9,21 @@ from gpuctl.workflow.runs.request.ask_built_in import answer_in, ask_built_in, l
 from gpuctl.workflow.runs.request.request import STRATEGY, TrainRequest, value_of
 from inventories.text import plural
 
-MOST_S = 120.0
-"""That torch may look at a network for."""
+TIMEOUT_S = 120.0
+"""For torch to analyze the network."""
 WHOLE = (None, "ddp", "dp", "zero1")
 """Strategies with the whole network on every rank."""
 DIVIDING = ("--tp", "--pp", "--activation-checkpointing")
-"""Options that there is something to tell of with any strategy."""
+"""Options whose effect is shown with any strategy."""
 
 Division = Mapping[str, Any]
 """What `train.advice.division` prints."""
 
 
 def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
-    """Ask how the network is divided among ranks, so many on each node. Raises Usage where it can't be.
+    """Ask how the network is divided among these ranks per node. Raises Usage if it can't be.
 
-    `None`: it is whole on every rank, or a script's own. Then no process is started: a dry run is to be fast.
+    `None`: it is whole on every rank, or a script's own. Then no process is started: a dry run should be fast.
     """
     words = request.job_words if request.built_in else ()
     names = {word.partition("=")[0] for word in words}
@@ -31,9 +31,9 @@ def division_of(request: TrainRequest, ranks: Sequence[int]) -> Division | None:
     if whole and not names & set(DIVIDING):
         return None
     try:
-        done = ask_built_in("division", words, ranks, MOST_S)
+        done = ask_built_in("division", words, ranks, TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return {"reason": f"torch looked at the network for longer than {MOST_S:.0f} s"}
+        return {"reason": f"torch looked at the network for longer than {TIMEOUT_S:.0f} s"}
     if done.returncode:
         return {"reason": f"torch can't look at the network ({last_line(done)})"}
     try:
@@ -75,12 +75,12 @@ def lines(division: Division) -> Iterator[str]:
 
 def _alike(named: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for one in named:
-        groups.setdefault(re.sub(r"\d+", "*", one["name"]), []).append(one)
+    for part in named:
+        groups.setdefault(re.sub(r"\d+", "*", part["name"]), []).append(part)
     for pattern, group in groups.items():
         yield group[0]["name"] if len(group) == 1 else pattern, group
 
 
 def _range(parts: Sequence[Mapping[str, Any]]) -> str:
-    least, most = (end(part["weights"] for part in parts) for end in (min, max))
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    smallest, largest = (end(part["weights"] for part in parts) for end in (min, max))
+    return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"

@@ -1,4 +1,4 @@
-"""Which of a job's machines it can use: the built-in job's strategy has to divide their ranks."""
+"""Choose the job's machines whose ranks the built-in job's strategy can divide."""
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from remote.facts import Facts
 
 OPTIONS = (STRATEGY, "--tp", "--pp", ENGINE, "--global-batch-size")
-"""Those of the built-in job that not every number of ranks can have."""
+"""Options of the built-in job that exclude some numbers of ranks."""
 ANY_NUMBER = ("--strategy", "fsdp", "--tp", "1", "--pp", "1")
 """Options with which the built-in job divides any number of ranks."""
-MOST_S = 60.0
-"""That the job's modules may take to answer."""
+TIMEOUT_S = 60.0
+"""For the answer of the job's modules."""
 
 
 def machines_that_fit(
@@ -30,36 +30,36 @@ def machines_that_fit(
     *,
     fewer: bool,
 ) -> tuple[Sequence[Machine], Sequence[Machine]]:
-    """Return the machines that the job can use, by rank, and those that are left over.
+    """Return the machines that the job can use, by rank, and the ones left over.
 
-    `fewer`: whether it may leave out machines. Raises StrategyDoesNotFit where too few are left.
+    `fewer`: allow leaving out machines. Raises StrategyDoesNotFit if too few can be used.
     """
     ranks = [ranks_on(request, facts[machine.name]) for machine in machines]
-    most, why = most_that_fit(request, ranks)
-    if most < ((request.min_nodes or 1) if fewer else len(machines)):
+    count, why = max_that_fit(request, ranks)
+    if count < ((request.min_nodes or 1) if fewer else len(machines)):
         raise StrategyDoesNotFit(why, hint=_other_options(request, ranks))
-    used, over = machines[:most], machines[most:]
+    used, over = machines[:count], machines[count:]
     if over:
         names = ", ".join(machine.name for machine in over)
-        say(f"{names} can't be used now, and the job runs on {plural(most, 'machine')}: {why}")
+        say(f"{names} can't be used now, and the job runs on {plural(count, 'machine')}: {why}")
     return used, over
 
 
-def most_that_fit(request: TrainRequest, ranks: Sequence[int]) -> tuple[int, str]:
-    """Return how many of the first machines the job can use, and why not all; 0 where it can use none.
+def max_that_fit(request: TrainRequest, ranks: Sequence[int]) -> tuple[int, str]:
+    """Return how many of the first machines the job can use, and why not all. 0: it can use no machines.
 
-    `ranks`: how many each machine has.
+    `ranks`: the number of each machine's ranks.
     """
     counts = range(len(ranks), 0, -1)
     refused = _refusals(request, [ranks[:count] for count in counts])
-    most = next((count for count, why in zip(counts, refused, strict=True) if why is None), 0)
-    return most, refused[0] or ""
+    usable = next((count for count, why in zip(counts, refused, strict=True) if why is None), 0)
+    return usable, refused[0] or ""
 
 
 def ranks_on(request: TrainRequest, fact: "Facts") -> int:
-    """Return how many ranks a machine has: those asked for, else one a GPU, or one where there is none."""
-    asked = request.nproc_per_node
-    return asked if isinstance(asked, int) else len(fact.gpus) or 1
+    """Return the number of a machine's ranks: the requested one, else one per GPU, at least one."""
+    requested = request.nproc_per_node
+    return requested if isinstance(requested, int) else len(fact.gpus) or 1
 
 
 def _other_options(request: TrainRequest, ranks: Sequence[int]) -> str:
@@ -79,11 +79,11 @@ def _refusals(request: TrainRequest, layouts: Sequence[Sequence[int]]) -> Sequen
     Raises Usage where the job refuses its options, or does not answer.
     """
     words = request.job_words if request.built_in and not request.drives else ()
-    given = any(word.partition("=")[0] in OPTIONS for word in words)
-    if not given or value_of(words, STRATEGY) == AUTO:  # which then is one that fits
+    restricted = any(word.partition("=")[0] in OPTIONS for word in words)
+    if not restricted or value_of(words, STRATEGY) == AUTO:  # which then is one that fits
         return [None] * len(layouts)
     try:
-        done = ask_built_in("refusals", words, layouts, MOST_S)
+        done = ask_built_in("refusals", words, layouts, TIMEOUT_S)
         answer: list[str | None] = answer_in(done.stdout, list)
     except (subprocess.TimeoutExpired, ValueError) as error:
         raise Usage(f"The built-in job can't be asked what its options fit: {error!r}.") from error

@@ -19,7 +19,7 @@ def test_large_download_is_noted_once_with_the_python_that_it_replaces(
 ) -> None:
     wanted = Wanted(source="requirements.txt", kind="requirements", files=(("requirements.txt", "torch\n"),))
     build = Build(
-        wanted=wanted, backend="cpu", looks={}, constraints=(), indexes={}, same_machine=same_machine
+        environment=wanted, backend="cpu", states={}, constraints=(), indexes={}, same_machine=same_machine
     )
     noted: list[str] = []
     view: Any = SimpleNamespace(note=noted.append)

@@ -10,7 +10,7 @@ import pytest
 from gpuctl.errors import Usage
 from gpuctl.workflow.runs.request.engine_config import with_config
 from gpuctl.workflow.runs.request.request import TrainRequest, check_built_in
-from gpuctl.workflow.runs.strategy.fitting import most_that_fit
+from gpuctl.workflow.runs.strategy.fitting import max_that_fit
 
 NAME = "--deepspeed-config"
 CONFIG = {"zero_optimization": {"stage": 2}}
@@ -98,5 +98,5 @@ def test_configuration_that_contradicts_an_option_is_refused_before_launch() -> 
 
 def test_batch_that_the_ranks_can_not_share_is_refused_before_they_start() -> None:
     words = ("--engine", "deepspeed", NAME, '{"train_batch_size": 64}')
-    most, why = most_that_fit(TrainRequest(words=words), [3])
+    most, why = max_that_fit(TrainRequest(words=words), [3])
     assert (most, "64 can't be divided among 3 ranks. Give a multiple of 3" in why) == (0, True)

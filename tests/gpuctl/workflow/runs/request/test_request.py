@@ -12,7 +12,7 @@ from gpuctl.workflow.runs.request.ask_built_in import Question, answer_in, ask_b
 from gpuctl.workflow.runs.request.request import TrainRequest, check_together, home_note
 from gpuctl.workflow.runs.strategy.ask import ask
 from gpuctl.workflow.runs.strategy.division import division_of
-from gpuctl.workflow.runs.strategy.fitting import most_that_fit
+from gpuctl.workflow.runs.strategy.fitting import max_that_fit
 from inventories.machine import Inventory, Machine
 from train.ask import QUESTIONS
 
@@ -150,13 +150,13 @@ def test_libraries_that_print_do_not_hide_an_answer(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     request = TrainRequest(words=("--model", "gpt-10m", "--strategy", "fsdp"))
     assert division_of(request, [2, 2]) == {"reason": "torch is not installed on this computer"}
-    assert most_that_fit(request, [2, 2]) == (2, "")
+    assert max_that_fit(request, [2, 2]) == (2, "")
     assert compared(ROW, 256) == "memory not checked: torch is not installed here"
     assert ask(request.words, []).rows == []
     monkeypatch.setenv("LAST", "1")
     assert division_of(request, [2, 2]) == {"reason": f"torch looked at the network, and {NO_ANSWER}"}
     assert compared(ROW, 256) == f"memory not checked: {NO_ANSWER}"
     with pytest.raises(Usage, match=r"its options fit: .*no answer"):
-        most_that_fit(request, [2, 2])
+        max_that_fit(request, [2, 2])
     with pytest.raises(Failed, match=f"could not be asked: {NO_ANSWER}"):
         ask(request.words, [])

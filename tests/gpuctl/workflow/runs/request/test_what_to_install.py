@@ -35,12 +35,12 @@ def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Pa
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     said: list[str] = []
     on_nodes = decided(tmp_path, said)
-    assert (on_nodes.wanted and on_nodes.wanted.kind, on_nodes.dependencies) == ("project", "tell")
+    assert (on_nodes.environment and on_nodes.environment.kind, on_nodes.dependencies) == ("project", "tell")
     on_hosts = decided(tmp_path, said, local=True)
-    assert (on_hosts.wanted, on_hosts.dependencies) == (None, "install")
+    assert (on_hosts.environment, on_hosts.dependencies) == (None, "install")
     assert said == [], "what the project lists is installed over the hosts' own Python"
     with_python = decided(tmp_path, said, local=True, python="/own/python")
-    assert (with_python.wanted, with_python.dependencies) == (None, "tell")
+    assert (with_python.environment, with_python.dependencies) == (None, "tell")
     assert with_python.project is not None
     (tmp_path / "requirements.txt").write_text("torch\n-e .[more]\n")
     by_folder = decided(tmp_path, said)
@@ -48,7 +48,11 @@ def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Pa
     assert (by_folder.project.extras, by_folder.dependencies) == (("more",), "install")
     on_hosts = decided(tmp_path, said, local=True)
     assert on_hosts.project is not None
-    assert (on_hosts.wanted, on_hosts.project.extras, on_hosts.dependencies) == (None, ("more",), "install")
+    assert (on_hosts.environment, on_hosts.project.extras, on_hosts.dependencies) == (
+        None,
+        ("more",),
+        "install",
+    )
     assert said == [
         "/own/python, which local hosts use, may lack packages that requirements.txt lists. Install them: "
         "/own/python -m pip install torch"
@@ -63,9 +67,9 @@ def test_local_hosts_get_no_environment_for_projects_alone(
         (tmp_path / "r.txt").write_text("-e .[more]\n")
         found = decided(tmp_path, [], local=True, **options)
         assert found.project is not None
-        assert (found.wanted, found.project.extras, found.dependencies) == (None, ("more",), "install")
+        assert (found.environment, found.project.extras, found.dependencies) == (None, ("more",), "install")
         on_nodes = decided(tmp_path, [], **options)
-        assert (on_nodes.wanted and on_nodes.wanted.always) == ("torch",)
+        assert (on_nodes.environment and on_nodes.environment.always) == ("torch",)
     said: list[str] = []
     monkeypatch.setitem(LOCAL, "python", sys.executable)
     (tmp_path / "requirements.txt").write_text("torch>=2\nno-such-thing==1\n-e .\n")
@@ -101,8 +105,8 @@ def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
         install = what_to_install(
             TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
         )
-        assert install.wanted is not None
-        return install.wanted.always
+        assert install.environment is not None
+        return install.environment.always
 
     assert wanted("--epochs", "1") == ("torch",)
     assert wanted("--engine", "torch") == ("torch",)

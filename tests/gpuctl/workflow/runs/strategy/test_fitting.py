@@ -7,7 +7,7 @@ import pytest
 
 from gpuctl.errors import StrategyDoesNotFit, Usage
 from gpuctl.workflow.runs.request.request import TrainRequest
-from gpuctl.workflow.runs.strategy.fitting import machines_that_fit, most_that_fit
+from gpuctl.workflow.runs.strategy.fitting import machines_that_fit, max_that_fit
 from inventories.machine import Machine
 
 PIPELINE = TrainRequest(words=("--strategy", "fsdp", "--pp", "2"), min_nodes=2, nnodes=9, nproc_per_node=1)
@@ -54,10 +54,10 @@ def test_job_that_is_refused_names_options_with_which_it_can_go_on_if_there_are_
     assert refused.value.hint == "", "nor can another strategy divide the batch"
     wrong = replace(PIPELINE, words=("--strategy", "nothing"))
     with pytest.raises(Usage, match="nothing"):
-        most_that_fit(wrong, [1])
+        max_that_fit(wrong, [1])
 
 
 def test_strategies_that_divide_any_number_use_all_machines() -> None:
     for words in (("--strategy", "fsdp"), ("--strategy=auto",), ("--model", "mlp"), ("my.py", "--pp", "2")):
-        assert most_that_fit(TrainRequest(words=words), [1, 1, 1]) == (3, "")
-    assert most_that_fit(TrainRequest(launcher="ray", words=("my.py", "--pp", "2")), [1, 1, 1]) == (3, "")
+        assert max_that_fit(TrainRequest(words=words), [1, 1, 1]) == (3, "")
+    assert max_that_fit(TrainRequest(launcher="ray", words=("my.py", "--pp", "2")), [1, 1, 1]) == (3, "")
