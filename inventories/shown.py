@@ -1,6 +1,5 @@
 """Values as messages show them: in one line, and shortened."""
 
-import json
 from dataclasses import dataclass
 
 
@@ -12,7 +11,9 @@ class Foreign:
 
 
 def shown(value: object) -> str:
-    """A value in one line, for a message."""
+    """Return a value in one line, for a message."""
+    import json  # only messages need it, not the options of a command
+
     if isinstance(value, Foreign):
         return f"a value with the tag {value.tag}"
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=shown)

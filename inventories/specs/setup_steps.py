@@ -1,7 +1,5 @@
 """What a spec has run on each new machine, once, before its first run: shell lines and tasks of a fabfile."""
 
-import hashlib
-import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -33,7 +31,10 @@ class SetupStep:
 
 
 def digest(steps: Sequence[SetupStep]) -> str:
-    """Return what tells steps apart from others."""
+    """Return a hash of steps, which changes with any of them."""
+    import hashlib  # not for the options of a command
+    import json
+
     return hashlib.sha256(json.dumps([[step.kind, step.text] for step in steps]).encode()).hexdigest()
 
 
