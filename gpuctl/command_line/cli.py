@@ -32,11 +32,11 @@ class Commands(click.Group):
     """The commands of the overview's table, each imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The names, in the overview's order."""
+        """Return the names in the order of the overview."""
         return list(root_help.COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, or None."""
+        """Return the command of a name. None: it does not exist."""
         if cmd_name not in root_help.COMMANDS and cmd_name not in root_help.HIDDEN:
             return None
         command = import_module(root_help.module_of(cmd_name)).command
@@ -46,7 +46,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command and its arguments; raises UsageError with the nearest name."""
+        """Return the command and its arguments. Raises UsageError with the nearest name."""
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
@@ -56,11 +56,11 @@ class Commands(click.Group):
         return name, command, args[1:]
 
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
-        """The overview."""
+        """Return the overview of all commands."""
         return root_help.text()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Names of commands from the table, without importing the commands; else options."""
+        """Return the names of commands from the table, without importing the commands; else options."""
         from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
@@ -73,13 +73,13 @@ class Commands(click.Group):
 
 
 @click.pass_context
-def _take_options(context: click.Context, /, **given: str | bool | None) -> None:
-    context.ensure_object(App).give(**given)
+def _take_options(context: click.Context, /, **options: str | bool | None) -> None:
+    context.ensure_object(App).give(**options)
 
 
-def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+def _version(context: click.Context, _parameter: click.Parameter, requested: bool) -> None:
     """Print the version and end."""
-    if wanted and not context.resilient_parsing:
+    if requested and not context.resilient_parsing:
         import gpuctl
 
         click.echo(f"gpuctl {gpuctl.version()}")
@@ -128,20 +128,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: Exception) -> tuple[str, int]:
-    """What to tell of an error, and its exit status."""
+    """Return the sentence for an error, and its exit status."""
     if isinstance(error, GpuctlError):
         return str(error), error.exit_status
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}.", 1
-    import traceback  # only those who have an error pay for it
+    import traceback  # only an error needs it
 
-    what = " ".join(traceback.format_exception_only(error)[-1].split())
-    return f"{what.rstrip('.')}. This is a bug in gpuctl; --verbose shows where.", 1
+    text = " ".join(traceback.format_exception_only(error)[-1].split())
+    return f"{text.rstrip('.')}. This is a bug in gpuctl; --verbose shows where.", 1
 
 
 def _usage_message(arguments: Sequence[str], error: click.ClickException) -> str:
-    """click's own message, as one of our sentences."""
+    """Return the message of click as a sentence."""
     message = (
         no_such_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
     ).strip()
@@ -157,15 +157,15 @@ def _extra_words(error: click.UsageError, words: str) -> str:
     """Return the sentence on words that are more than a command takes."""
     name = error.ctx.command_path if error.ctx else "gpuctl"
     params = error.ctx.command.params if error.ctx else ()
-    taken = [param.name for param in params if isinstance(param, click.Argument)]
-    if not taken:
+    names = [param.name for param in params if isinstance(param, click.Argument)]
+    if not names:
         return f"{name} takes no {words!r}"
-    limit = f"one {taken[0]} at a time" if len(taken) == 1 else f"{' and '.join(map(str, taken))} alone"
+    limit = f"one {names[0]} at a time" if len(names) == 1 else f"{' and '.join(map(str, names))} alone"
     return f"{name} takes {limit}: leave out {words}"
 
 
 def _command_of(arguments: Sequence[str]) -> str:
-    """The command that was typed, with `gpuctl`: click does not tell of which one an option lacks its value."""
+    """Return the command that was typed, with `gpuctl`: click does not name it if an option lacks its value."""
     from gpuctl.command_line import other_tools
 
     at = other_tools.command_at(arguments)
@@ -173,8 +173,8 @@ def _command_of(arguments: Sequence[str]) -> str:
 
 
 def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | None:
-    """The answer to a line that other tools would take; None: it is none."""
-    refused = next((one for one in (error, error.__cause__) if isinstance(one, click.NoSuchOption)), None)
+    """Return the answer to a line that another tool would take. None: no tool would."""
+    refused = next((each for each in (error, error.__cause__) if isinstance(each, click.NoSuchOption)), None)
     if refused is None and type(error) is not click.UsageError:
         return None  # a value that can't be used, or one that is missing
     from gpuctl.command_line import other_tools
@@ -185,7 +185,7 @@ def _familiar(arguments: Sequence[str], error: click.ClickException) -> str | No
 
 
 def _options_of(name: str) -> tuple[frozenset[str], bool]:
-    """A command's options that take a value, and whether what follows its first word is somebody else's."""
+    """Return the options of a command that take a value, and whether words after its first one are a script's."""
     command = group.get_command(click.Context(group), name)
     if command is None:
         return frozenset(), False
@@ -195,9 +195,9 @@ def _options_of(name: str) -> tuple[frozenset[str], bool]:
 
 
 def _asked_for_json(arguments: Sequence[str]) -> bool:
-    """True: --json is among the arguments that can be ours."""
-    ours = list(arguments)
-    return "--json" in (ours[: ours.index("--")] if "--" in ours else ours)
+    """Return whether --json is among the arguments of gpuctl."""
+    words = list(arguments)
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def _report(app: App, kind: str, message: str, status: int, error: BaseException) -> int:
@@ -212,16 +212,16 @@ def _report(app: App, kind: str, message: str, status: int, error: BaseException
     else:
         output.error(message)
     if app.options.json and not output.printed_document:
-        told = {"type": kind, "message": message, "exit_status": status}
-        output.json({**_partly_done(error), "error": told})
+        details = {"type": kind, "message": message, "exit_status": status}
+        output.json({**_partly_done(error), "error": details})
     return status
 
 
 def _partly_done(error: BaseException) -> dict[str, Any]:
-    """What --json shows beside an error: what was done before it."""
+    """Return the results before an error, which --json shows, too."""
     result = error.result if isinstance(error, Attention) else None
     if result is None:
         return {}
-    from inventories.codec import to_json  # only those who have an error pay for it
+    from inventories.codec import to_json  # only an error needs it
 
     return to_json(result)

@@ -1,4 +1,4 @@
-"""What the shell is offered in place of a value: names of clusters, runs, nodes, providers, shapes.
+"""Values that the shell offers: names of clusters, runs, nodes, providers, shapes.
 
 A person waits for it with a finger on the key: only what is on this computer is looked at, and nothing is imported
 before it is needed. What can't be read offers nothing.
@@ -17,7 +17,7 @@ Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def _offer(known: Callable[[click.Context], Iterable[tuple[str, str]]]) -> Offer:
-    """What click asks for completions. `known`: the values there are, each with a word on it or an empty one."""
+    """Return the function that click calls for completions. `known`: the values, each with a description or none."""
 
     def begin_so(
         context: click.Context, _parameter: click.Parameter, incomplete: str
@@ -39,7 +39,7 @@ def _offer(known: Callable[[click.Context], Iterable[tuple[str, str]]]) -> Offer
 
 @_offer
 def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """The clusters there are."""
+    """Yield the names of all clusters."""
     from inventories.disk.store import Store
 
     for folder in Store.default().clusters():
@@ -48,7 +48,7 @@ def clusters(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 @_offer
 def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """The runs of all clusters, the latest first. Their records are not read: there may be thousands."""
+    """Yield the runs of all clusters, the latest first. Their records, maybe thousands, are not read."""
     from inventories.disk.store import Store
 
     for folder in reversed(Store.default().runs()):
@@ -57,24 +57,24 @@ def runs(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 @_offer
 def nodes(context: click.Context) -> Iterator[tuple[str, str]]:
-    """The names of the cluster's machines."""
+    """Yield the names of the cluster's machines."""
     from inventories.disk.store import Store
     from inventories.specs.job_file import cluster_of, find
 
     job = find()
-    name = _told(context, "cluster") or (cluster_of(job) if job else None) or "default"
+    name = _value_of(context, "cluster") or (cluster_of(job) if job else None) or "default"
     for machine in Store.default().cluster(name).load().machines:
         yield machine.name, f"rank {machine.rank}"
 
 
 @_offer
 def tasks(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """The tasks that the nearest fabfile defines itself; it is read, and not run."""
+    """Yield the tasks that the nearest fabfile defines. The file is read, and not run."""
     import ast
     from pathlib import Path
 
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         for path in (folder / "fabfile.py", folder / "fabfile" / "__init__.py"):
             if path.is_file():
                 with suppress(SyntaxError, ValueError):
@@ -86,14 +86,14 @@ def tasks(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _is_task(decorator: Any) -> bool:  # noqa: ANN401 - a node of the syntax tree, whose module is imported late
-    """Whether a decorator is `@task`, `@task(…)` or `@fabric.task`."""
+    """Return whether a decorator is `@task`, `@task(…)` or `@fabric.task`."""
     named = getattr(decorator, "func", decorator)
     return "task" in (getattr(named, "id", None), getattr(named, "attr", None))
 
 
 @_offer
 def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """The providers of this build."""
+    """Yield the providers of this build."""
     from provision.clouds import about, names
 
     for name in names():
@@ -102,7 +102,7 @@ def providers(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 @_offer
 def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
-    """The providers that rent machines."""
+    """Yield the providers that rent machines."""
     from provision.clouds import RENTED, about
 
     for name in RENTED:
@@ -111,16 +111,16 @@ def clouds(_context: click.Context) -> Iterator[tuple[str, str]]:
 
 @_offer
 def shapes(context: click.Context) -> Iterator[tuple[str, str]]:
-    """The shapes that gpuctl knows, of the provider that was named before."""
+    """Yield the known shapes, or only the shapes of the provider on the line."""
     from provision.pricing.catalog import SHAPES
 
     for shape in SHAPES.values():
-        if _told(context, "provider") in (None, shape.provider):
+        if _value_of(context, "provider") in (None, shape.provider):
             yield shape.name, f"{shape.gpus} x {shape.gpu}"
 
 
-def _told(context: click.Context | None, option: str) -> Any:  # noqa: ANN401 - as the option has it
-    """The option's value on the line so far, after the command's name or before; None: it is not there."""
+def _value_of(context: click.Context | None, option: str) -> Any:  # noqa: ANN401 - as the option has it
+    """Return the value of an option on the line, after the command's name or before it. None: not typed."""
     while context is not None:
         if context.params.get(option):
             return context.params[option]

@@ -1,13 +1,13 @@
-"""Options of the command line: the global ones, and those that several commands share.
+"""Options of the command line, as click takes them.
 
     @click.command()
     @common_options
     @click.option("--rank", type=int)
     def command(app: App, rank: int | None) -> int | None: ...
 
-A command returns its exit status, or None for 0. Options given before and after the command's name are
-put together here. For commands whose tail belongs to somebody else there are `TAIL` and `ScriptCommand`.
-`command_options` makes the options that `gpuctl.option_table` declares.
+A command returns its exit status; None stands for 0. `common_options` merges options before and after the command's
+name. `TAIL` and `ScriptCommand` are for commands whose last arguments belong to a script. `command_options` makes the
+options that `gpuctl.option_table` declares.
 """
 
 import functools
@@ -50,9 +50,9 @@ def command_options(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         options = in_order([*options_of(*classes, command=command), *more])
-        made = [click_option(option, command) for option in options if option.flags]
-        above = getattr(function, "__click_params__", [])
-        function.__click_params__ = [*above, *reversed(made)]  # type: ignore[attr-defined]
+        parameters = [click_option(option, command) for option in options if option.flags]
+        below = getattr(function, "__click_params__", [])
+        function.__click_params__ = [*below, *reversed(parameters)]  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -117,15 +117,15 @@ def common_options(function: Callable[..., Any], *, about: About = "one") -> Cal
         return function(app, **kwargs)
 
     # click shows the last in this list first: the global options come after the command's own.
-    own = getattr(function, "__click_params__", [])
-    with_app.__click_params__ = [*reversed(global_options(about)), *own]  # type: ignore[attr-defined]
+    parameters = getattr(function, "__click_params__", [])
+    with_app.__click_params__ = [*reversed(global_options(about)), *parameters]  # type: ignore[attr-defined]
     return with_app
 
 
 every_cluster_options = functools.partial(common_options, about="all")
 """As `common_options`, for a command about all clusters, which `app.cluster_named` narrows to one."""
 no_cluster_options = functools.partial(common_options, about="none")
-"""As `common_options`, for a command that --cluster can mean nothing to: it is refused there."""
+"""As `common_options`, for a command that refuses --cluster."""
 optional_cluster_options = functools.partial(common_options, about="optional")
 """As `common_options`, for a command that is about a cluster only if --cluster was typed: `app.cluster_named`."""
 

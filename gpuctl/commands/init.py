@@ -30,7 +30,7 @@ def command(app: App, schema: bool, script: str | None) -> None:
     above = app.job_path
     proposal = propose(Path.cwd(), app.store, script=script)
     write(proposal)
-    for line in proposal.told():
+    for line in proposal.reasons():
         app.output.say(line)
     if above is not None:
         app.output.say(f"note: {above} no longer holds in this folder")

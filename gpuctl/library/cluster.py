@@ -1,4 +1,4 @@
-"""A cluster in a program's hands: what the commands about one cluster do, as methods."""
+"""A cluster as an object: the commands about one cluster are its methods."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -48,12 +48,12 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """The cluster's name."""
+        """Name of the cluster."""
         return self._app.options.cluster
 
     @property
     def machines(self) -> "tuple[MachineInfo, ...]":
-        """The machines by rank, as they were when `up` ended. Raises NotFound where there is no such cluster."""
+        """The machines by rank, as `up` left them. Raises NotFound for an unknown cluster."""
         return tuple(machine.public() for machine in load_inventory(self._folder, empty=True).machines)
 
     @property
@@ -116,7 +116,7 @@ class Cluster:
         return train(self._app, train_request(words, options))
 
     def bench(self, args: Sequence[object] = (), **options: Unpack["BenchOptions"]) -> "BenchResult":
-        """Measure a script or the built-in job on one layout after the other; return how it scales and what it costs.
+        """Measure a script or the built-in job on one layout after the other; return how it scales and its cost.
 
         `args`: the script and its arguments, or the built-in job's options. Raises Interrupted, with what
         was measured until then, after Ctrl-C; a run that fails ends it with `status` `failed`.
@@ -146,7 +146,7 @@ class Cluster:
     def exec(
         self, command: str | Sequence[str], *, rank: int | str | None = None
     ) -> "tuple[CommandResult, ...]":
-        """Run a command on every node at once, or on one (by number or name), and return what came of it on each.
+        """Run a command on every node at once, or on one (by number or name), and return its output on each node.
 
         `command`: a shell command line, or the words of an argv. A node that can't be reached has an `error`. Raises
         Usage for an empty command.
@@ -167,7 +167,7 @@ class Cluster:
     ) -> "tuple[Pushed, ...]":
         """Copy a file or folder into a folder of every node, or of one; return what each node got.
 
-        `destination`: None: the node's home. `into_project`: its own place in the copy that `train` makes of the
+        `destination`: default: the node's home. `into_project`: its own place in the copy that `train` makes of the
         current folder's project. `allow_large`: a folder of any size is sent; else one that is too large is refused.
         """
         if into_project and destination is not None:
@@ -225,10 +225,10 @@ class Cluster:
     ) -> "Result":
         """Stop a run on every node and return its result; the only active run unless named.
 
-        `stop_grace`: how long its ranks get to save before they are killed, such as `5m`. None: as its launch set.
+        `stop_grace`: how long its ranks get to save before they are killed, such as `5m`. Default: as its launch set.
         `signal`: `int` sends the ranks SIGINT, which Python raises as KeyboardInterrupt.
 
-        Machines that were started for runs end, as with the command. Raises Attention, with that result, where a node
+        Machines that were started for runs end, as with the command. Raises Attention, with that result, if a node
         could not be told, and Usage for a run of another cluster, another signal, or if several runs are active.
         """
         if signal not in ("term", "int"):
@@ -249,7 +249,7 @@ class Cluster:
         return result
 
     def down(self, *, forget: bool = False) -> "DownResult":
-        """Stop what runs, remove the machines, forget the cluster; return what was removed. Results stay.
+        """Stop all runs, remove the machines, forget the cluster; return the removed resources. Results stay.
 
         Whoever started the runs, they are stopped without a question. Succeeds if there is nothing to remove.
         `forget`: machines of provider hosts are forgotten also where their firewall can't be restored, and pods

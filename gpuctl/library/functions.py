@@ -1,4 +1,4 @@
-"""What `import gpuctl` gives beside `Cluster`: making one, finding it, and what came of runs."""
+"""The functions of `import gpuctl`: create and find clusters, list runs and results."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,13 +26,15 @@ def up(
 ) -> Cluster:
     """Create a cluster's machines, wait for them and return the cluster; again: converge.
 
-    The options are those of `gpuctl up`. Leaving the `with` block removes the machines, also those that were there
-    before this call, unless a run is active that the returned object did not start. `keep`: leaving the
-    block leaves the machines. `confirm`: what costs money is created only with True, or where this function, which
-    gets the question with the price, returns True. `progress`: gets each line on what is being done. Raises Usage
-    where nobody confirmed, Declined after a no, NoCapacity, Attention where machines are there whose GPUs or setup
-    failed. Machines that were created before an error or Ctrl-C stay, and the error says so in a note:
-    `gpuctl.cluster(NAME).down()` removes them.
+    `gpuctl up` has the same options. The end of the `with` block removes the machines, also machines that existed
+    before this call, unless a run is active that the returned object did not start. `keep`: the machines stay.
+    `confirm`: True, or a function that gets the question with the price and returns True, agrees to the price.
+    `progress`: a function that gets each line on the work. Raises Usage without an agreement, Declined after a no,
+    NoCapacity, and Attention for machines whose GPUs or setup failed. Machines that were created before an error or
+    Ctrl-C stay, and a note of the error says so: `gpuctl.cluster(NAME).down()` removes them.
+
+        with gpuctl.up(provider="local", count=2) as cluster:
+            run = cluster.train("my.py")
     """
     request = up_request(cluster, options)
     app = silent_app(request.spec.cluster, confirm=confirm, progress=progress)
@@ -40,7 +42,7 @@ def up(
     try:
         create(app, request)
     except (Exception, KeyboardInterrupt) as error:
-        with suppress(InventoryError):  # it is not to take the place of what happened
+        with suppress(InventoryError):  # it must not replace the first error
             if made.name in {folder.name for folder in app.store.clusters()}:
                 error.add_note(
                     f"gpuctl: machines may be there: gpuctl.cluster({made.name!r}).down() removes them"
@@ -50,7 +52,7 @@ def up(
 
 
 def create(app: App, request: UpRequest) -> UpResult:
-    """Bring a cluster to what is asked for, and tell what there is."""
+    """Create or extend a cluster as requested, and return its machines."""
     from gpuctl.workflow.clusters.up import up as converge
 
     return converge(
@@ -59,17 +61,17 @@ def create(app: App, request: UpRequest) -> UpResult:
 
 
 def plan(cluster: str | None = None, *, progress: Progress = None, **options: Unpack[UpOptions]) -> UpPlan:
-    """Return what `up` would do with these options, and what it would cost. Creates nothing.
+    """Return the changes that `up` would make with these options, and their price. Creates nothing.
 
-    Where the account can't be asked, `account_asked` is False: it is what would be made if nothing were there.
+    If the account does not answer, `account_asked` is False, and the plan is for an empty account.
     """
     from gpuctl.workflow.clusters.up import plan as planned
     from gpuctl.workflow.clusters.up_plan import document
 
     request = up_request(cluster, options)
     app = silent_app(request.spec.cluster, progress=progress)
-    found, setup, unasked = planned(app, request.spec, boot_timeout_s=request.boot_timeout_s)
-    return document(found, setup, account_asked=not unasked)
+    changes, setup, unasked = planned(app, request.spec, boot_timeout_s=request.boot_timeout_s)
+    return document(changes, setup, account_asked=not unasked)
 
 
 def cluster(
@@ -79,15 +81,15 @@ def cluster(
     confirm: Confirm = None,
     progress: Progress = None,
 ) -> Cluster:
-    """Return a cluster that was made before. Raises NotFound where there is none of that name.
+    """Return an existing cluster. Raises NotFound for an unknown name.
 
     `keep`: False: leaving the `with` block brings it down. `progress`, `confirm`: as for `up`.
     """
     app = silent_app(name, confirm=confirm, progress=progress)
-    found = Cluster(app, keep=keep)
+    existing = Cluster(app, keep=keep)
     if name not in {folder.name for folder in app.store.clusters()}:
-        _ = found.machines  # raises, with the way to make one
-    return found
+        _ = existing.machines  # raises, with the way to make one
+    return existing
 
 
 def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
@@ -103,7 +105,7 @@ def clusters(*, progress: Progress = None) -> tuple[ClusterSummary, ...]:
 def results(*runs: str, cluster: str = DEFAULT_CLUSTER, progress: Progress = None) -> tuple[Result, ...]:
     """Return the results of these runs (an id's beginning or end is enough), or of the cluster's latest.
 
-    A run that is not over is brought up to date first. Raises NotFound where there is no such run.
+    A run that is not over is updated first. Raises NotFound for an unknown run.
     """
     from gpuctl.workflow.runs.runs import results_of
 

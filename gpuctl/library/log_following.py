@@ -1,4 +1,4 @@
-"""A run's log as an iterator: a thread follows the nodes, and waits where nobody takes the lines."""
+"""The log of a run as an iterator: a thread follows the nodes, and waits for a slow reader."""
 
 from collections.abc import Iterator
 from queue import Full, Queue
@@ -10,13 +10,13 @@ from gpuctl.workflow.runs.logs import ranks_of, read_logs
 from gpuctl.workflow.runs.runs import latest
 
 AHEAD = 1000
-"""Lines that are kept for a reader that is slow."""
-LOOK_S = 0.2
-"""How soon it is seen that nobody reads any more."""
+"""Lines that wait for a slow reader."""
+POLL_S = 0.2
+"""Time after which the thread notices that the reader left."""
 
 
 def log_lines(app: App, run: str | None, *, follow: bool, rank: int | None) -> Iterator[LogLine]:
-    """The lines of a run's log. Raises NotFound where there is no such run, Usage where there is no such rank."""
+    """Yield the lines of a run's log. Raises NotFound for an unknown run, Usage for an unknown rank."""
     folder = latest(app, run)
     ranks = ranks_of(folder.load_run(), rank)
     lines: Queue[LogLine | BaseException | None] = Queue(AHEAD)
@@ -25,7 +25,7 @@ def log_lines(app: App, run: str | None, *, follow: bool, rank: int | None) -> I
     def put(line: LogLine | BaseException | None) -> None:
         while not left.is_set():
             try:
-                lines.put(line, timeout=LOOK_S)
+                lines.put(line, timeout=POLL_S)
             except Full:
                 continue
             return
@@ -39,10 +39,12 @@ def log_lines(app: App, run: str | None, *, follow: bool, rank: int | None) -> I
         finally:
             put(end)
 
-    return _taken(lines, left, Thread(target=read, daemon=True, name=f"logs of {folder.id}"))
+    return _read_lines(lines, left, Thread(target=read, daemon=True, name=f"logs of {folder.id}"))
 
 
-def _taken(lines: "Queue[LogLine | BaseException | None]", left: Event, thread: Thread) -> Iterator[LogLine]:
+def _read_lines(
+    lines: "Queue[LogLine | BaseException | None]", left: Event, thread: Thread
+) -> Iterator[LogLine]:
     thread.start()
     try:
         while True:

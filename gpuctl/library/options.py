@@ -1,4 +1,4 @@
-"""What `up`, `train` and `bench` accept, and what is made of it, for the library and for the command line."""
+"""The requests of `up`, `train`, `bench` and `advise`, made from options of the library or the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

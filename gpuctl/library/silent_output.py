@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Confirm: TypeAlias = bool | Callable[[str], bool] | None
-"""The answer to a question about money, or what is asked for it. None: nobody is."""
+"""Answer to a question about money, or a function that gets the question. Default: no answer."""
 Progress: TypeAlias = Callable[[str], object] | None
-"""Gets each line on what is being done, one at a time, from several threads."""
+"""Function that gets each line on the work in progress, one at a time, from several threads."""
 
 LOGGER = logging.getLogger("gpuctl")
-LOGGER.addHandler(logging.NullHandler())  # without any, Python prints warnings
+LOGGER.addHandler(logging.NullHandler())  # without a handler, Python prints warnings
 
 
 class SilentOutput(Output):
-    """Prints nothing: what a person would read goes to `progress` and to the logger `gpuctl`."""
+    """Output of a program: lines for people go to `progress` and to the logger `gpuctl`."""
 
     def __init__(self, options: Options, *, confirm: Confirm = None, progress: Progress = None) -> None:
         super().__init__(options, stdin=io.StringIO(), stdout=io.StringIO(), stderr=io.StringIO())
@@ -34,7 +34,7 @@ class SilentOutput(Output):
         self._lock = RLock()
 
     def table(self, table: "RenderableType", *, aside: bool = False) -> None:
-        """Tell a table's lines where it is no result; results are returned."""
+        """Report the lines of a table that is no result; results are returned."""
         if aside and (self._progress is not None or LOGGER.isEnabledFor(logging.INFO)):
             console = self.console(self.stderr)
             with console.capture() as captured:
@@ -42,41 +42,41 @@ class SilentOutput(Output):
             self.say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def say(self, text: str, style: str = "") -> None:  # noqa: ARG002 - there are no colours
-        """Tell lines for people."""
+        """Report lines for people."""
         self._tell(logging.INFO, text)
 
     def detail(self, text: str) -> None:
-        """Log what only a search for a cause needs."""
+        """Log details for a search for a cause."""
         LOGGER.debug("%s", clean_lines(text))
 
     def error(self, message: str) -> None:
-        """Tell what went wrong and did not end the work."""
+        """Report an error that does not end the work."""
         self._tell(logging.WARNING, message)
 
     @property
     def asks(self) -> bool:
-        """True: a function of the caller's answers questions."""
+        """Whether a function of the caller answers questions."""
         return callable(self._confirm)
 
     @property
     def owns_process(self) -> bool:
-        """False: other threads of the program print what they like."""
+        """False, as other threads of the program may print."""
         return False
 
     @property
     def offers(self) -> bool:
-        """False: the caller's function is asked about money; what nobody called for is not done."""
+        """False, as the caller's function answers questions about money only."""
         return False
 
     @property
     def live(self) -> bool:
-        """False: nothing is kept up to date."""
+        """False, as no display is updated."""
         return False
 
     def confirm(self, question: str, *, paid: bool = False) -> bool:
-        """Have the caller's function answer what costs money; what a program calls for by name it wants.
+        """Return the caller's answer to a question about money, and yes to any other question.
 
-        Raises Usage where there is no answer.
+        Raises Usage if the caller gave no answer.
         """
         if not paid:
             return True
@@ -95,7 +95,7 @@ class SilentOutput(Output):
                 try:
                     self._progress(text)
                 except (Exception, SystemExit):
-                    # The lines come from within the work, which is not to fail of it.
+                    # The lines come from the work itself, which must not fail with `progress`.
                     LOGGER.warning("progress raised, and the work goes on", exc_info=True)
 
     def _write(self, stream: TextIO, text: str) -> None:
@@ -103,6 +103,6 @@ class SilentOutput(Output):
 
 
 def silent_app(cluster: str, *, confirm: Confirm = None, progress: Progress = None) -> App:
-    """What the workflow of a library's call works with; `confirm=True` stands for --yes."""
+    """Return the app of a call of the library. `confirm=True` stands for --yes."""
     options = Options(cluster=cluster, yes=confirm is True)
     return App(options, SilentOutput(options, confirm=confirm, progress=progress))

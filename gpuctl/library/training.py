@@ -1,4 +1,4 @@
-"""A run to its end, for the library and for the command line: the one place from which `train` is called."""
+"""The call of `train` to the end of the run, for the library and for the command line."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def train(
     app: "App", request: "TrainRequest", *, on_end: "Callable[[Job], None]" = lambda _: None
 ) -> "Result":
-    """Run what is asked for, and return its result. Raises Interrupted with the result after Ctrl-C.
+    """Run a request, and return its result. Raises Interrupted with the result after Ctrl-C.
 
-    `on_end` gets the job before machines that were started for it are ended, which may take minutes.
+    `on_end` gets the job before gpuctl terminates machines that it started for the job, which may take minutes.
     """
     from gpuctl.workflow.jobs import train as workflow
     from gpuctl.workflow.jobs.run_machines import run_machines
@@ -34,6 +34,6 @@ def train(
         hand_over(job.result)
         on_end(job)
     if job.interrupted:
-        why = f"Run {job.result.run} was interrupted: it is {job.result.status}."
-        raise Interrupted(why, result=job.result)
+        sentence = f"Run {job.result.run} was interrupted: it is {job.result.status}."
+        raise Interrupted(sentence, result=job.result)
     return job.result

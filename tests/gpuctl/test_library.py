@@ -443,7 +443,10 @@ def test_command_of_one_word_is_no_shell_line(
             lines.append(line)
             raise gpuctl.RemoteError("gone")
 
-        def close(self) -> None:
+        def __enter__(self) -> "Node":
+            return self
+
+        def __exit__(self, *_: object) -> None:
             pass
 
     monkeypatch.setattr("remote.sessions.connect.connect", lambda *_, **__: Node())

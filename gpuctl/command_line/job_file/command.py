@@ -1,4 +1,4 @@
-"""What of a job's file holds for one command: what was typed wins over it."""
+"""The options of a command that a job's file sets. Typed options win over the file."""
 
 import functools
 import os
@@ -21,19 +21,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 INSTALL = frozenset({"pip", "requirements", "wheels"})
 """Options that exclude --python, with which nothing is installed."""
 NONE = "none"
-"""In place of a file, or of a pattern: there is none."""
+"""Stands for no file, or for no pattern."""
 
 
 def job_file_options(*sections: str) -> Callable[[F], Callable[..., Any]]:
-    """Give a command -f, and let the file say what was not typed, as far as it is in these of its sections.
+    """Give a command -f, and options that were not typed from these sections of the file.
 
-    With `run` the command gets an argument `job`: the file, if that is to say what runs, and else None.
+    With `run` the command gets an argument `job`: the file, if it names the script, or None.
     """
 
     def decorate(function: F) -> Callable[..., Any]:
         @functools.wraps(function)
-        def with_job(app: App, **given: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
-            return function(app, **_completed(app, given, sections))
+        def with_job(app: App, **typed: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
+            return function(app, **_completed(app, typed, sections))
 
         return click.option(
             "-f",
@@ -50,10 +50,9 @@ def job_file_options(*sections: str) -> Callable[[F], Callable[..., Any]]:
 
 
 def what_runs(words: tuple[str, ...], job: "Job | None") -> tuple[tuple[str, ...], Path | None]:
-    """The script and its arguments, or those of a module or the built-in job; and the folder to run it in.
+    """Return the script and its arguments, or arguments alone; and its folder. No folder: the current one.
 
-    `words`: what was typed, which comes after the file's. `job`: None: the file has no say. A folder that is None is
-    the current one.
+    `words`: the typed words, which come after the words of the file. `job`: the file, if it names the script.
     """
     if job is None:
         return words, None
@@ -62,7 +61,7 @@ def what_runs(words: tuple[str, ...], job: "Job | None") -> tuple[tuple[str, ...
 
 
 def file_with_cluster(app: App) -> Path | None:
-    """The project's file, where it says what the cluster is to be that this command is about."""
+    """Return the project's file, if it describes the cluster of this command."""
     if app.job_path is None:
         return None
     from gpuctl.command_line.job_file.read import read_job
@@ -80,78 +79,78 @@ def _take_file(context: click.Context, _parameter: click.Parameter, file: str | 
         context.ensure_object(App).job_path = None if file == NONE else Path(file)
 
 
-def _completed(app: App, given: dict[str, Any], sections: Collection[str]) -> dict[str, Any]:
-    """The command's arguments, with what the file says in place of what was not typed."""
+def _completed(app: App, typed: dict[str, Any], sections: Collection[str]) -> dict[str, Any]:
+    """Return the command's arguments, with the file's values for options that were not typed."""
     more: dict[str, Any] = {"job": None} if RUN in sections else {}
     if app.job_path is None:
-        return given | more
+        return typed | more
     from gpuctl.command_line.job_file.read import read_job
 
     job = read_job(app.job_path)
-    named = given.get("module") is not None or bool(given["words"] and not given["words"][0].startswith("-"))
-    says_what_runs = RUN in sections and not named and not _continues_another(given, job)
+    named = typed.get("module") is not None or bool(typed["words"] and not typed["words"][0].startswith("-"))
+    says_what_runs = RUN in sections and not named and not _continues_another(typed, job)
     built_in = not named and not (says_what_runs and (job.script or job.module))
-    left_out = _left_out(given, built_in=built_in)
+    left_out = _left_out(typed, built_in=built_in)
     if not says_what_runs:
         left_out |= {"module"}
-    found = {
+    values = {
         key: value
         for key, value in job.options.items()
-        if section_of(key) in sections and key.keyword in given and key.keyword not in left_out
+        if section_of(key) in sections and key.keyword in typed and key.keyword not in left_out
     }
-    used = {key.path[0] for key in found}
+    used = {key.path[0] for key in values}
     if says_what_runs:
         more = {"job": job}
         used |= {RUN} if job.script or job.arguments else set()
-    in_vain = (
+    unused = (
         {"include", "root"} & {key.keyword for key in job.options} if built_in and says_what_runs else set()
     )
     nothing = "nothing"
-    if built_in and says_what_runs and not in_vain:
+    if built_in and says_what_runs and not unused:
         nothing += ", and the built-in job runs: a script is named under run, as in 'script: train.py'"
     app.output.say(
-        f"from {job.path}: {', '.join(sorted(used)) or nothing}{_taken_from_here(found)}{_in_vain(in_vain)}"
+        f"from {job.path}: {', '.join(sorted(used)) or nothing}{_taken_from_here(values)}{_without_effect(unused)}"
     )
     return (
-        given | {key.keyword: _merged(key, given[key.keyword], value) for key, value in found.items()} | more
+        typed | {key.keyword: _merged(key, typed[key.keyword], value) for key, value in values.items()} | more
     )
 
 
-def _continues_another(given: Mapping[str, Any], job: "Job") -> bool:
-    """Whether an earlier run says what is run: one that was named, or the latest where the file names no script."""
-    return bool(given["resume_from"] or (given["resume"] and not (job.script or job.module)))
+def _continues_another(typed: Mapping[str, Any], job: "Job") -> bool:
+    """Return whether an earlier run names the script: a given run, or the latest if the file names no script."""
+    return bool(typed["resume_from"] or (typed["resume"] and not (job.script or job.module)))
 
 
-def _left_out(given: Mapping[str, Any], *, built_in: bool) -> set[str]:
-    """Names of options that the file says in vain, beside what was typed."""
+def _left_out(typed: Mapping[str, Any], *, built_in: bool) -> set[str]:
+    """Return the names of options in the file that typed options exclude."""
     left_out: set[str] = set()
-    if given.get("resume_from"):  # all but the values of variables is that run's
-        return {name for name in given if name != "env"}
-    if "python" in _typed(given):
+    if typed.get("resume_from"):  # that run has all but the values of variables
+        return {name for name in typed if name != "env"}
+    if "python" in _typed(typed):
         left_out |= INSTALL
-    if INSTALL & _typed(given):
+    if INSTALL & _typed(typed):
         left_out |= {"python"}
     if built_in:  # it brings its own code
         left_out |= {"include", "root"}
     return left_out
 
 
-def _typed(given: Mapping[str, Any]) -> set[str]:
-    """Names of the options that somebody typed."""
+def _typed(names: Collection[str]) -> set[str]:
+    """Return the names of the options that were typed."""
     source = click.get_current_context().get_parameter_source
-    return {name for name in given if source(name) not in (None, ParameterSource.DEFAULT)}
+    return {name for name in names if source(name) not in (None, ParameterSource.DEFAULT)}
 
 
-def _taken_from_here(found: Mapping[Option, Any]) -> str:
-    """The end of the line on the file, where it asks for variables of this computer: some may be secrets."""
+def _taken_from_here(values: Mapping[Option, Any]) -> str:
+    """Return the end of the line on the file, which names variables of this computer: some may be secrets."""
     names = [
-        word for key, value in found.items() if key.keyword == "env" for word in value if "=" not in word
+        word for key, value in values.items() if key.keyword == "env" for word in value if "=" not in word
     ]
     return f"; {', '.join(names)} with the value here" if names else ""
 
 
-def _in_vain(names: Collection[str]) -> str:
-    """The end of the line on the file, where it says what is sent and no script that runs there."""
+def _without_effect(names: Collection[str]) -> str:
+    """Return the end of the line on the file, if its `include` and `root` have no effect without a script."""
     return (
         f"; {' and '.join(sorted(names))} not, as it names no script and the built-in job runs"
         if names
@@ -160,7 +159,7 @@ def _in_vain(names: Collection[str]) -> str:
 
 
 def _merged(option: Option, typed: Any, value: Any) -> Any:  # noqa: ANN401 - an option's value is its own
-    """The value of an option: of those that are repeatable what the file says and what was typed, else what was."""
+    """Return the value of an option: the typed one, or for a repeatable option the file's and the typed values."""
     if not option.multiple:
-        return typed if option.keyword in _typed({option.keyword: None}) else value
+        return typed if option.keyword in _typed({option.keyword}) else value
     return (*value, *typed) if typed and NONE not in (*value, *typed) else typed or value

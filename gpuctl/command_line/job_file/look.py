@@ -1,4 +1,4 @@
-"""Look at a project for `gpuctl init`: which script it trains with, and what that needs. Changes nothing."""
+"""The search for the training script of a project, its data and requirements, for `gpuctl init`. Changes nothing."""
 
 import ast
 import os
@@ -26,7 +26,7 @@ _SIGNS = (
     (re.compile(r"\.backward\(\)"), 4, "it has backward()"),
     (_MAIN, 1, "it has __main__"),
 )
-"""What scripts that train have, how much it counts, and how that is told."""
+"""Sign of a training script, its points, and the reason for people."""
 _NAMES = (("train", 3), ("finetune", 2), ("pretrain", 2), ("main", 1), ("run", 1))
 _NO_SCRIPT = re.compile(
     r"(^|/)(tests?|docs?|build|dist|examples?/tests?)/|(^|/)(test_[^/]*|[^/]*_test|conftest|setup)\.py$"
@@ -35,22 +35,22 @@ _WRITTEN = re.compile(
     r"outputs?|out|runs?|logs?|results?|artifacts?|checkpoints?|ckpts?|saved?|wandb|mlruns|lightning_logs"
     r"|__pycache__|\..*"
 )
-"""Names of what scripts write, and not read."""
+"""Names of files and folders that scripts write, and do not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is to be run, and why."""
+    """The script to run, and the reason."""
 
     path: str
     """From the folder, with `/`."""
     reason: str
     module: str | None = None
-    """Its name, where it has to be run as one."""
+    """The name of the module, if it must run as a module."""
     ray: bool = False
-    """True: it is a driver of Ray's."""
+    """Whether it is a driver of Ray."""
     others: tuple[str, ...] = ()
-    """Scripts that were nearly chosen, the likeliest first."""
+    """The next candidates, the likeliest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ class Data:
     path: str
     """From the folder, with `/`."""
     bytes: int | None
-    """None: more than is sent without asking."""
+    """None: more than gpuctl sends without a question."""
 
 
 def find_entry(folder: Path, tree: Tree, named: str | None) -> Entry | None:
-    """The script that a person named, else the likeliest one in the folder; None: there is none. Raises Usage."""
+    """Return the given script, or else the likeliest one in the folder. Raises Usage."""
     if named is not None:
         path = Path(os.path.normpath(folder / named))
         if not path.is_file():
@@ -82,35 +82,35 @@ def find_entry(folder: Path, tree: Tree, named: str | None) -> Entry | None:
         return None
     scored.sort()
     score, name, reason, text = scored[0]
-    if -score <= 1 and len(scored) > 1:  # nothing tells one from the others
+    if -score <= 1 and len(scored) > 1:  # all candidates are equal
         return None
     return _entry(folder, name, text, reason, others=tuple(other for _, other, _, _ in scored[1:6]))
 
 
 def find_data(folder: Path, tree: Tree, script: str) -> list[Data]:
-    """What the script names in plain text that is there and is not sent, as git ignores it."""
-    found: dict[str, Data] = {}
-    beside = (folder / script).parent
+    """Return existing files that the script names in plain text, and that are not sent, as git ignores them."""
+    data: dict[str, Data] = {}
+    script_folder = (folder / script).parent
     names = _paths_in(_text(folder / script) or "")
-    for path in (Path(os.path.normpath(place / name)) for place in (folder, beside) for name in names):
+    for path in (Path(os.path.normpath(place / name)) for place in (folder, script_folder) for name in names):
         if not path.is_relative_to(tree.root) or path == tree.root or not os.path.lexists(path):
             continue
         inner = _largest_unsent(path.relative_to(tree.root), tree)
         if inner is None or any(part in SECRETS or _WRITTEN.fullmatch(part) for part in inner.parts):
             continue
         shown = Path(os.path.relpath(tree.root / inner, folder)).as_posix()
-        if shown not in found and shown.isprintable():
-            found[shown] = Data(path=shown, bytes=_size(tree, tree.root / inner))
-    return [one for name, one in sorted(found.items()) if one.bytes != 0]
+        if shown not in data and shown.isprintable():
+            data[shown] = Data(path=shown, bytes=_size(tree, tree.root / inner))
+    return [each for _, each in sorted(data.items()) if each.bytes != 0]
 
 
 def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
-    """The file that lists what is to be installed, and whether a run finds it by itself."""
+    """Return the file with the requirements, and whether a run finds it without gpuctl.yaml."""
     from remote.python_env.requirements import wanted
 
     try:
         listed = wanted(folder, root=root)
-    except RemoteError:  # a run says what is wrong with it
+    except RemoteError:  # a run reports the error
         listed = None
     if listed is not None:
         return listed.source, True
@@ -120,23 +120,25 @@ def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
 
 
 def _scripts(folder: Path, tree: Tree) -> Iterator[str]:
-    """The Python files in the folder that are sent and may be scripts, the highest first."""
+    """Yield the Python files in the folder that are sent and may be scripts, the highest first."""
     inner = folder.relative_to(tree.root).as_posix()
     prefix = "" if inner == "." else f"{inner}/"
     names = [
         name.removeprefix(prefix) for name in tree.entries if name.endswith(".py") and name.startswith(prefix)
     ]
-    kept = sorted((name for name in names if not _NO_SCRIPT.search(name)), key=lambda name: name.count("/"))
-    yield from kept[:MOST_SCRIPTS]
+    scripts = sorted(
+        (name for name in names if not _NO_SCRIPT.search(name)), key=lambda name: name.count("/")
+    )
+    yield from scripts[:MOST_SCRIPTS]
 
 
 def _score(name: str, text: str) -> tuple[int, str]:
-    """How likely a file is the script, and the best sign of that; 0: it is none."""
+    """Return the points of a file as the script, and the best sign. 0: it is no script."""
     if not (_MAIN.search(text) or _does_something(text)):
         return 0, ""
     signs = [
-        (points, told.format(*match.groups()))
-        for sign, points, told in _SIGNS
+        (points, reason.format(*match.groups()))
+        for sign, points, reason in _SIGNS
         if (match := sign.search(text))
     ]
     stem = PurePosixPath(name).stem.lower()
@@ -147,21 +149,21 @@ def _score(name: str, text: str) -> tuple[int, str]:
 
 
 def _does_something(text: str) -> bool:
-    """Whether a module does more at its top than to define: a script without `__main__`."""
+    """Return whether a module does more than define names: a script without `__main__`."""
     module = _parsed(text)
     if module is None:
         return False
     return any(
-        isinstance(one, ast.For | ast.While | ast.With)
-        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call))
-        for one in module.body
+        isinstance(node, ast.For | ast.While | ast.With)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+        for node in module.body
     )
 
 
 def _entry(folder: Path, name: str, text: str, reason: str, others: Sequence[str] = ()) -> Entry:
     module = _parsed(text)
     relative = module is not None and any(
-        isinstance(one, ast.ImportFrom) and one.level > 0 for one in ast.walk(module)
+        isinstance(node, ast.ImportFrom) and node.level > 0 for node in ast.walk(module)
     )
     dotted = None
     if relative and "/" in name:
@@ -173,12 +175,14 @@ def _entry(folder: Path, name: str, text: str, reason: str, others: Sequence[str
 
 
 def _paths_in(text: str) -> list[str]:
-    """Texts in a script's code that may be relative paths."""
+    """Return texts in a script's code that may be relative paths."""
     module = _parsed(text)
     if module is None:
         return []
     texts = (
-        one.value for one in ast.walk(module) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
     may_be = (
         text
@@ -189,7 +193,7 @@ def _paths_in(text: str) -> list[str]:
 
 
 def _largest_unsent(inner: Path, tree: Tree) -> Path | None:
-    """The path, or the highest folder above it of which nothing is sent; None: it is sent, or part of it."""
+    """Return the path, or the highest folder above it without sent files. None: a part is sent."""
     for path in (*reversed(inner.parents[:-1]), inner):
         name = path.as_posix()
         if name in tree.entries:
@@ -200,7 +204,7 @@ def _largest_unsent(inner: Path, tree: Tree) -> Path | None:
 
 
 def _size(tree: Tree, path: Path) -> int | None:
-    """Bytes that sending it would add; None: with it, it would be too much."""
+    """Return the bytes that a path adds to the sent files. None: too many."""
     try:
         return read_tree(tree.root, include=[path]).total_bytes - tree.total_bytes
     except RemoteError:
@@ -215,7 +219,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _text(path: Path) -> str | None:
-    """A script's text; None: it is no text, or too large for a script."""
+    """Return the text of a script. None: no text, or too large for a script."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_SCRIPT + 1)

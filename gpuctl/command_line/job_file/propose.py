@@ -1,4 +1,4 @@
-"""The first gpuctl.yaml of a project, for `gpuctl init`: its text, and what was chosen and why."""
+"""The first gpuctl.yaml of a project, for `gpuctl init`: its text, and the reasons for its content."""
 
 import json
 import re
@@ -27,17 +27,17 @@ _COLUMN = 34
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What a project's file is to say, and why."""
+    """The proposed content of a project's file, with reasons."""
 
     path: Path
     entry: Entry | None
-    """None: there is no script; the built-in job runs."""
+    """The script. None: the built-in job runs."""
     requirements: str | None
     found_by_itself: bool
-    """A run finds the requirements without being told."""
+    """Whether a run finds the requirements without the file."""
     data: tuple[Data, ...]
     cluster: Inventory | None
-    """A cluster that is there."""
+    """An existing cluster."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `init --json`."""
@@ -54,8 +54,8 @@ class Proposal:
             "cluster": self.cluster.cluster if self.cluster else None,
         }
 
-    def told(self) -> Iterator[str]:
-        """Yield what was chosen and why, in lines for people."""
+    def reasons(self) -> Iterator[str]:
+        """Yield the choices and their reasons, in lines for people."""
         if self.entry is None:
             yield "run: the built-in job, as no script that trains was found. Name yours: gpuctl init SCRIPT"
         else:
@@ -75,7 +75,7 @@ class Proposal:
             yield f"cluster: {self.cluster.cluster}, which is there"
 
     def text(self) -> str:
-        """Return the file."""
+        """Return the text of the file."""
         parts = (
             self._head(),
             self._cluster(),
@@ -153,9 +153,9 @@ class Proposal:
 
 
 def propose(folder: Path, store: Store, *, script: str | None = None) -> Proposal:
-    """Look at the project in a folder. `script`: as it was typed; None: it is found.
+    """Look at the project in a folder. `script`: the typed path; default: the likeliest script.
 
-    Raises Usage where there is a file already, or no such script; and what reading the project's files raises.
+    Raises Usage for an existing file or a missing script, and the errors of reading the project's files.
     """
     path = folder / NAME
     if path.exists() or path.is_symlink():
@@ -177,7 +177,7 @@ def propose(folder: Path, store: Store, *, script: str | None = None) -> Proposa
 
 
 def write(proposal: Proposal) -> None:
-    """Write the file. Raises Usage where there is one by now."""
+    """Write the file. Raises Usage if it exists by now."""
     try:
         with proposal.path.open("x", encoding="utf-8") as file:
             file.write(proposal.text())
@@ -186,26 +186,26 @@ def write(proposal: Proposal) -> None:
 
 
 def _cluster(store: Store) -> Inventory | None:
-    """The default cluster, else the only one; None: it is not there."""
-    there = {}
+    """Return the default cluster, or else the only cluster, if it exists."""
+    clusters = {}
     for folder in store.clusters():
         try:
-            there[folder.path.name] = folder.load()
-        except InventoryError:  # `gpuctl status` says what is wrong with it
+            clusters[folder.path.name] = folder.load()
+        except InventoryError:  # `gpuctl status` reports the error
             continue
-    alone = next(iter(there.values())) if len(there) == 1 else None
-    return there.get(DEFAULT_CLUSTER, alone)
+    alone = next(iter(clusters.values())) if len(clusters) == 1 else None
+    return clusters.get(DEFAULT_CLUSTER, alone)
 
 
 def _remarked(line: str, remark: str, comment: bool = False) -> Iterator[str]:
-    """A line with a remark behind it. `comment`: it is not to hold, and is there to be changed."""
+    """Yield a line with a remark behind it. `comment`: the line is a comment, as an example."""
     indent = len(line) - len(line.lstrip())
     shown = f"{line[:indent]}# {line[indent:]}" if comment else line
     yield f"{shown + '  ':<{_COLUMN}}# {remark}" if remark else shown
 
 
 def _quoted(text: str) -> str:
-    """A text as YAML takes it for one."""
+    """Return a text as YAML reads it as text."""
     if _PLAIN.fullmatch(text) and text.isascii() and text.lower() not in _WORDS:
         return text
     return json.dumps(text, ensure_ascii=False)

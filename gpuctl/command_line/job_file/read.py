@@ -29,11 +29,11 @@ NO_TEXT = "it should be text; put it in quotes if it is."
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a job's file says."""
+    """The content of a job's file."""
 
     path: Path
     spec: Spec | None
-    """None: it says nothing of a cluster."""
+    """None: the file has no cluster."""
     options: Mapping[Option, Any]
     """Values as click gives them to a command. Paths are absolute."""
     script: Path | None
@@ -65,7 +65,7 @@ def read_job(path: Path) -> Job:
 
 
 class _Reader:
-    """One file on its way to a job; what is wrong is gathered."""
+    """Reads one file into a job, and gathers all mistakes."""
 
     def __init__(self, source: Source, problems: Problems) -> None:
         self._source = source
@@ -96,19 +96,19 @@ class _Reader:
         return Job(path=self._source.path, spec=spec, options=options, script=script, arguments=arguments)
 
     def _paths(self) -> "Sequence[tuple[str, ...]]":
-        """The paths of the known keys that are there; the others are problems."""
+        """Return the paths of the known keys in the file. Any other key is a problem."""
         known = [(CLUSTER,), (RUN, SCRIPT), (RUN, ARGUMENTS), *self._keys]
         sections = {path[0] for path in known if len(path) > 1}
-        found: list[tuple[str, ...]] = []
+        paths: list[tuple[str, ...]] = []
         for name in self._mapping(()):
             if name not in sections:
-                found.append((name,))
+                paths.append((name,))
             elif self._source.value(name) is not None:  # a heading, all below which is a comment
-                found += [(name, inner) for inner in self._mapping((name,))]
-        for path in found:
+                paths += [(name, inner) for inner in self._mapping((name,))]
+        for path in paths:
             if path not in known:
                 self._unknown(path, known)
-        return [path for path in found if path in known]
+        return [path for path in paths if path in known]
 
     def _mapping(self, keys: tuple[str, ...]) -> Mapping[str, Any]:
         data = self._source.value(*keys)
@@ -122,21 +122,22 @@ class _Reader:
         return {}
 
     def _unknown(self, path: tuple[str, ...], known: "Sequence[tuple[str, ...]]") -> None:
-        """Say that there is no such key, and which one was meant."""
-        beside = list(dict.fromkeys(one[len(path) - 1] for one in known if one[: len(path) - 1] == path[:-1]))
+        """Report a key that does not exist, with the nearest one."""
+        depth = len(path) - 1
+        siblings = list(dict.fromkeys(key[depth] for key in known if key[:depth] == path[:-1]))
         name = path[-1]
-        elsewhere = [one for one in known if one[-1] == name]
+        elsewhere = [key for key in known if key[-1] == name]
         if elsewhere:
             above = elsewhere[0][:-1]
             hint = f" here; put it under '{above[0]}'." if above else " here; put it at the top."
         elif name in spec_keys():
             hint = f" here; put it under '{CLUSTER}'."
-        elif OTHER_WORDS.get(name) in {part for one in known for part in one}:
-            meant = next(one for one in known if OTHER_WORDS[name] in one)
+        elif OTHER_WORDS.get(name) in {part for key in known for part in key}:
+            meant = next(key for key in known if OTHER_WORDS[name] in key)
             hint = f"; did you mean '{'.'.join(meant[: meant.index(OTHER_WORDS[name]) + 1])}'?"
         else:
-            hint = did_you_mean(name, beside) or "."
-        self._problem(path, f"key '{'.'.join(path)}' is not known{hint} Allowed: {', '.join(beside)}.")
+            hint = did_you_mean(name, siblings) or "."
+        self._problem(path, f"key '{'.'.join(path)}' is not known{hint} Allowed: {', '.join(siblings)}.")
 
     def _spec(self) -> Spec | None:
         value = self._source.value(CLUSTER)
@@ -151,19 +152,19 @@ class _Reader:
             return tuple(self._variables(option.path))
         if option.multiple:
             return tuple(self._each(option))
-        return self._one(option, option.path)
+        return self._single(option, option.path)
 
     def _each(self, option: Option) -> Iterator[object]:
         """Yield the values of a list. A mistake in one is a problem at its own line."""
         for at in self._items(option.path):
             try:
-                value = self._one(option, at)
+                value = self._single(option, at)
             except InvalidInput as error:
                 self._problem(at, f"key '{option.key}': {error}")
             else:
                 yield value.absolute() if isinstance(value, Path) else value
 
-    def _one(self, option: Option, at: Keys) -> object:
+    def _single(self, option: Option, at: Keys) -> object:
         """Return a value that is no list, as click gives it to a command."""
         value = self._source.value(*at)
         if option.kind is bool:
@@ -205,7 +206,7 @@ class _Reader:
         return path
 
     def _check_inside(self, path: Path) -> None:
-        """Raise InvalidInput for what is not the project's: a file of others does not say what of yours is sent."""
+        """Raise InvalidInput for a path outside the project, so that a file of others sends nothing else of yours."""
         if self._repository is None:
             return
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._repository)):
@@ -215,14 +216,14 @@ class _Reader:
             )
 
     def _items(self, at: Keys) -> list[Keys]:
-        """Where the items of a list are; one that stands alone is a list, too."""
+        """Return the places of a list's items. A single value is a list, too."""
         value = self._source.value(*at)
         if value is None or isinstance(value, dict):
             raise InvalidInput(f"{shown(value)} can't be used: {NO_LIST}")
         return [(*at, index) for index in range(len(value))] if isinstance(value, list) else [at]
 
     def _texts(self, at: Keys) -> list[str]:
-        """A list of words, each as it is written: 1e-4, 007, true."""
+        """Return a list of words, each as it is written: 1e-4, 007, true."""
         value = self._source.value(*at)
         if isinstance(value, str):
             raise InvalidInput(
@@ -233,18 +234,18 @@ class _Reader:
         return [self._as_written(item) for item in self._items(at)]
 
     def _variables(self, at: Keys) -> list[str]:
-        """`NAME=VALUE`, or `NAME` alone, whose value is taken from here when it is needed."""
+        """Return `NAME=VALUE`, or `NAME` alone, which takes its value from this computer when it is needed."""
         mapping = self._source.value(*at)
         if not isinstance(mapping, dict):
             raise InvalidInput(f"{shown(mapping)} can't be used: it should be lines such as NAME: value.")
-        found = []
+        words = []
         for name, value in mapping.items():
             try:
                 variable(f"{name}=")
-                found.append(name if value is None else f"{name}={self._as_written((*at, name))}")
+                words.append(name if value is None else f"{name}={self._as_written((*at, name))}")
             except GpuctlError as error:
                 self._problem((*at, name), f"key '{'.'.join((*map(str, at), name))}': {error}")
-        return found
+        return words
 
     def _as_written(self, at: Keys) -> str:
         text = self._source.text(*at)
@@ -256,7 +257,7 @@ class _Reader:
         self._problems.add(self._source.line(*at), text)
 
     def check_together(self, job: Job) -> None:
-        """Add what the options' own checks refuse, at the line of the option that it is about."""
+        """Add the problem of options that exclude each other, at the line of one of these options."""
         from gpuctl.library.options import train_request
 
         words = (*(() if job.script is None else ("script",)), *job.arguments)
@@ -288,7 +289,7 @@ def _in_keys(sentence: str) -> str:
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder that a file lies in, or a link to it; `../gpuctl.yaml` without its `..`."""
+    """Return the folder of a file, or of a link to it; `../gpuctl.yaml` without its `..`."""
     return Path(os.path.abspath(path)).parent  # noqa: PTH100 - links stay
 
 

@@ -1,4 +1,4 @@
-"""The JSON schema of a job's file, for editors: made of what reads the file. Pure."""
+"""The JSON schema of a job's file, for editors, made from the options' declarations. Pure."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def schema() -> Schema:
 
 
 def _mapping(properties: Schema, *types: str) -> Schema:
-    """Keys with values. `types`: what it may be; empty: that, or nothing but comments."""
+    """Return the schema of keys with values. `types`: default: an object, or comments alone."""
     return {
         "type": list(types or ("object", "null")),
         "additionalProperties": False,
@@ -67,7 +67,7 @@ def _mapping(properties: Schema, *types: str) -> Schema:
 
 
 def _scalar(*more: str) -> Schema:
-    """Anything that is passed on as it is written."""
+    """Return the schema of a value that is passed on as it is written."""
     return {"type": ["string", "number", "boolean", *more]}
 
 
@@ -99,7 +99,7 @@ def _value(option: Option) -> Schema:
 
 
 def _cluster() -> Schema:
-    """The spec's own keys, those of `network` within it."""
+    """Return the schema of a spec, with the keys under `network`."""
     properties: Schema = {}
     for path, option in spec_keys().items():
         above, _, name = path.rpartition(".")

@@ -81,14 +81,16 @@ def test_init_proposes_the_built_in_job_where_nothing_trains(project: Path, file
     put(project, **files)
     found = proposed(project)
     assert found.entry is None
-    assert next(found.told()).startswith("run: the built-in job, as no script that trains was found.")
+    assert next(found.reasons()).startswith("run: the built-in job, as no script that trains was found.")
     job = written(found)
     assert (job.script, job.module) == (None, None)
 
 
 def test_init_takes_the_script_that_was_named_and_tells_of_others(project: Path) -> None:
     put(project, train=TRAINS, other=TRAINS)
-    assert list(proposed(project).told())[1] == "run: not other.py; to choose one of them: gpuctl init SCRIPT"
+    assert (
+        list(proposed(project).reasons())[1] == "run: not other.py; to choose one of them: gpuctl init SCRIPT"
+    )
     entry = proposed(project, "other.py").entry
     assert entry is not None
     assert (entry.path, entry.reason) == ("other.py", "you named it")
@@ -123,7 +125,7 @@ def test_init_includes_what_git_ignores_and_the_script_names(project: Path) -> N
     )
     includes = [value for key, value in written(found).options.items() if key.keyword == "include"]
     assert includes == [(project / "data", project / "my/beside")], "what is too large is told alone"
-    assert "gpuctl push --into-project huge.bin" in "\n".join(found.told())
+    assert "gpuctl push --into-project huge.bin" in "\n".join(found.reasons())
 
 
 @pytest.mark.parametrize(
