@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from pkgutil import iter_modules
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Self
 
 import click
 import pytest
@@ -443,7 +443,7 @@ def test_command_of_one_word_is_no_shell_line(
             lines.append(line)
             raise gpuctl.RemoteError("gone")
 
-        def __enter__(self) -> "Node":
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:
