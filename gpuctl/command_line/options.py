@@ -146,15 +146,15 @@ def global_options(about: About = "one") -> list[click.Option]:
     return options
 
 
-def json_note(app: App, command: str, what: str, words: Sequence[str]) -> str | None:
-    """The note on a last --json that is not gpuctl's, where the output is for people; None: there is none.
+def json_note(app: App, command: str, owner: str, words: Sequence[str]) -> str | None:
+    """Return a note on a last --json that gpuctl does not read, if the output is for people.
 
-    `command`: gpuctl's, as it is typed before the words that are another's. `what`: what these are of.
+    `command`: the command of gpuctl, as typed before the other words. `owner`: the reader of these words.
     """
     if app.options.json or words[-1:] != ("--json",):
         return None
     line = f"gpuctl {command.replace(' ', ' --json ', 1)}{shlex.join(words[:-1])}"
-    return f"note: the --json at the end went to the {what}; gpuctl's own goes before it: {line.rstrip()}"
+    return f"note: the --json at the end went to the {owner}; gpuctl's own goes before it: {line.rstrip()}"
 
 
 def no_such_option(error: click.NoSuchOption) -> str:

@@ -100,7 +100,7 @@ def command(
         if done.failure:
             app.output.error(done.failure)
         if plot is not None:
-            # Last: the measurement is told, whatever becomes of the picture.
+            # Last, as the measurement has to be reported even if the plot fails.
             from gpuctl.scaling.plot import write_bench_plot
 
             app.output.say(write_bench_plot(done.measured, done.outlooks, plot))

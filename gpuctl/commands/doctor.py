@@ -36,7 +36,7 @@ from gpuctl.errors import Usage
 @click.option("--context", metavar="NAME", help="Kubernetes: context of the kubeconfig.")
 @click.pass_context
 def command(
-    context: click.Context, /, app: App, spot: bool, ttl: str | None, **asked: str | int | None
+    context: click.Context, /, app: App, spot: bool, ttl: str | None, **options: str | int | None
 ) -> int:
     """Check what `up` and `train` need: keys, credentials, permissions, quota, clock, versions.
 
@@ -51,24 +51,24 @@ def command(
     from gpuctl.workflow.clusters.doctor import doctor, show
 
     if context.get_parameter_source("cluster") is ParameterSource.COMMANDLINE:
-        document = _of_machines(app, spot=spot, ttl=ttl, **asked)
+        document = _of_machines(app, spot=spot, ttl=ttl, **options)
     else:
         from inventories.specs.spec import Spec
         from inventories.specs.validate import check_option
 
-        given = {key: check_option(key, value) for key, value in asked.items() if value is not None}
+        values = {key: check_option(key, value) for key, value in options.items() if value is not None}
         ttl_s = None if ttl is None else check_option("ttl_s", ttl)
-        document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, ttl_s=ttl_s, **given))
+        document = doctor(app, Spec(cluster=app.options.cluster, spot=spot, ttl_s=ttl_s, **values))
     show(app, document)
     if app.options.json:
         app.output.json(document)
     return 0 if document["ok"] else 1
 
 
-def _of_machines(app: App, **asked: str | int | bool | None) -> dict[str, Any]:
+def _of_machines(app: App, **options: str | int | bool | None) -> dict[str, Any]:
     from gpuctl.workflow.clusters.doctor_cluster import doctor_cluster
 
-    other = next((f"--{name.replace('_', '-')}" for name, value in asked.items() if value), None)
+    other = next((f"--{name.replace('_', '-')}" for name, value in options.items() if value), None)
     if other is not None:
         raise Usage(
             f"--cluster looks at machines that are there, {other} asks for new ones: give one of the two. "

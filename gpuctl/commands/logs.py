@@ -73,7 +73,7 @@ def _nothing_printed(result: "Result", rank: int | None) -> str:
 
 
 def _tell_the_end(app: App, result: "Result") -> None:
-    """How the run that was followed ended, and what failed first."""
+    """Report the end of the run, and the first failure."""
     error = result.first_error
     if error is not None:
         from gpuctl.run_results.failures.failures import headline

@@ -76,19 +76,19 @@ def command(
     shapes, exact = chosen(app, words, gpu, provider)
     failed = refresh(app, provider, region) if refresh_prices else None
     prices = load(app.store.home)
-    wanted = [
+    priced = [
         (shape, prices.of(shape.name, region))
         for shape in shapes
         if shape.gpus >= (min_gpus or 1) and gpus in (None, shape.gpus)
     ]
-    rows = ordered([row for row in wanted if affordable(row, max_price)], sort)
+    rows = ordered([row for row in priced if affordable(row, max_price)], sort)
     if app.options.json:
         app.output.json(document(rows, region))
     elif not rows:
         app.output.say(nothing(shapes, gpus))
     else:
         show(app, rows, region, in_full=exact)
-    tell_unknown(app, wanted, prices, region, max_price)
+    tell_unknown(app, priced, prices, region, max_price)
     if rows and not exact and not app.options.json:
         tell_not_launched(app, [shape for shape, _ in rows])
         app.output.say(NOT_WHOLE)
@@ -97,19 +97,19 @@ def command(
 
 
 def of_prices(app: App, region: str | None) -> str | None:
-    """The region of the prices; for one of a cloud whose prices are the same everywhere, none."""
+    """Return the region of the prices. None: the cloud has the same prices everywhere."""
     from provision.clouds import describe, descriptions, likely_cloud_of
 
     owner = None if region is None else likely_cloud_of(region)
     if owner is None or describe(owner).price_region is not None:
         return region
-    others = [
+    regions = [
         f"{cloud.name.upper()}'s are those of {cloud.price_region}"
         for cloud in descriptions()
         if cloud.price_region
     ]
     app.output.say(
-        f"note: {region} is a region of {owner.upper()}, whose prices are the same everywhere; {', '.join(others)}."
+        f"note: {region} is a region of {owner.upper()}, whose prices are the same everywhere; {', '.join(regions)}."
     )
     return None
 
@@ -117,7 +117,7 @@ def of_prices(app: App, region: str | None) -> str | None:
 def chosen(
     app: App, words: Sequence[str], gpu: str | None, provider: str | None
 ) -> "tuple[list[Shape], bool]":
-    """The shapes that are named, of the GPU and provider; and whether each was named in full.
+    """Return the shapes of these names, GPU and provider, and whether each name is complete.
 
     Raises Usage for a name that no shape and no GPU has.
     """
@@ -126,28 +126,28 @@ def chosen(
 
     named = find(words) if words else None
     of_gpu = by_gpu(gpu) if gpu is not None else None
-    for found in (named, of_gpu):
-        for note in found.notes if found is not None else ():
+    for match in (named, of_gpu):
+        for note in match.notes if match is not None else ():
             app.output.say(note)
     shapes = [
         shape
         for shape in SHAPES.values()
         if provider in (None, shape.provider)
-        and all(found is None or shape.name in found.names for found in (named, of_gpu))
+        and all(match is None or shape.name in match.names for match in (named, of_gpu))
     ]
     return shapes, named is not None and named.exact
 
 
 def refresh(app: App, provider: str | None, region: str | None) -> Exception | None:
-    """Ask for today's prices. What could not be asked is returned as the error to end with."""
+    """Ask for today's prices. Returns the error to raise at the end, if a provider did not answer."""
     from datetime import UTC, datetime
 
     from gpuctl.errors import Attention, Failed
     from inventories.text import plural
     from provision.pricing.prices import refresh as ask
 
-    asked = tuple(CLOUDS) if provider is None else (provider,)
-    done = ask(app.store.home, asked, region, datetime.now(UTC), app.output.say)
+    providers = tuple(CLOUDS) if provider is None else (provider,)
+    done = ask(app.store.home, providers, region, datetime.now(UTC), app.output.say)
     for answer in done.got:
         where = f" in {answer.region}" if answer.region else ""
         app.output.say(f"{answer.provider.upper()}: {plural(len(answer.usd_per_hour), 'price')}{where}")
@@ -160,13 +160,13 @@ def refresh(app: App, provider: str | None, region: str | None) -> Exception | N
 
 
 def affordable(row: Priced, max_price: float | None) -> bool:
-    """Whether a machine costs at most that much; one of unknown price does not."""
+    """Return whether a machine costs at most `max_price`. An unknown price counts as higher."""
     _, price = row
     return max_price is None or (price is not None and price.usd_per_hour <= max_price)
 
 
 def ordered(rows: Sequence[Priced], sort: str) -> list[Priced]:
-    """The shapes by price, price of a GPU or name; those of unknown price last."""
+    """Return the shapes by price, price of a GPU or name. Shapes of unknown price are last."""
 
     def key(row: Priced) -> tuple[float, str]:
         shape, price = row
@@ -179,7 +179,7 @@ def ordered(rows: Sequence[Priced], sort: str) -> list[Priced]:
 
 
 def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
-    """What `shapes --json` prints. The date of the prices is that of the oldest."""
+    """Return the document of `shapes --json`. The date is that of the oldest price."""
     prices = [price for _, price in rows if price is not None]
     return {
         "shapes": [describe(*row, region) for row in rows],
@@ -191,7 +191,7 @@ def document(rows: Sequence[Priced], region: str | None) -> dict[str, Any]:
 
 
 def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[str, Any]:
-    """One shape of the document."""
+    """Return a shape of the document."""
     from provision.clouds import price_region
 
     usd = None if price is None else price.usd_per_hour
@@ -219,7 +219,7 @@ def describe(shape: "Shape", price: "Price | None", region: str | None) -> dict[
 
 
 def show(app: App, rows: Sequence[Priced], region: str | None, *, in_full: bool) -> None:
-    """The table, and under it when and from where the prices are; `in_full`: all that is known of each shape."""
+    """Print the table, with date and source of the prices. `in_full`: all details of each shape."""
     from gpuctl.tables.lists import shapes_table
     from gpuctl.tables.shape import shape_in_full
 
@@ -234,20 +234,20 @@ def show(app: App, rows: Sequence[Priced], region: str | None, *, in_full: bool)
 
 
 def tell_unknown(
-    app: App, wanted: Sequence[Priced], prices: "Prices", region: str | None, max_price: float | None
+    app: App, priced: Sequence[Priced], prices: "Prices", region: str | None, max_price: float | None
 ) -> None:
     """Say of which shapes the price is not known, and what to do."""
     from inventories.text import plural
     from provision import clouds
     from provision.clouds import price_region, refresh_command
 
-    unknown = [shape for shape, price in wanted if price is None]
+    unknown = [shape for shape, price in priced if price is None]
     for provider in dict.fromkeys(shape.provider for shape in unknown):
         names = [shape.name for shape in unknown if shape.provider == provider]
         left_out = f" --max-price leaves {plural(len(names), 'shape')} out." if max_price is not None else ""
         place = price_region(provider, region)
         where = f" in {place}" if place else ""
-        # A release has the prices of most shapes there.
+        # A release has the prices of most shapes of that region.
         shipped = place == clouds.describe(provider).price_region
         of = f" of {', '.join(names)}" if shipped else ""
         if place and not prices.asked(provider, region):

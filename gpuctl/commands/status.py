@@ -19,22 +19,22 @@ def command(app: App, every: bool) -> int:
     from gpuctl.json_documents import ClusterStatus, ClusterSummary
     from gpuctl.tables.lists import machines_table
 
-    found: list[ClusterStatus] | list[ClusterSummary]
+    rows: list[ClusterStatus] | list[ClusterSummary]
     if every:
         from gpuctl.workflow.clusters.clusters import every_cluster
 
-        found = summaries = every_cluster(app)
+        rows = summaries = every_cluster(app)
         problem = any(cluster.problem for cluster in summaries)
     else:
         from gpuctl.library.cluster import Cluster
 
-        found, problem = [Cluster(app).status()], False
+        rows, problem = [Cluster(app).status()], False
     if app.options.json:
-        app.output.json({"clusters": found} if every else found[0])
-    elif not found:
+        app.output.json({"clusters": rows} if every else rows[0])
+    elif not rows:
         app.output.say("There is no cluster. Create one: gpuctl up --provider local --count 2")
     else:
-        for cluster in found:
+        for cluster in rows:
             if cluster.machines is not None:
                 app.output.table(machines_table(cluster))
     return 4 if problem else 0

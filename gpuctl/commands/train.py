@@ -144,19 +144,19 @@ def command(
         nonlocal status
         status = report(app, job.result, interrupted=job.interrupted)
 
-    with suppress(Interrupted):  # it was told
+    with suppress(Interrupted):  # it was reported
         train(app, request, on_end=show)
     return status
 
 
 def something_is_piped_in(descriptor: int = 0) -> bool:
-    """Whether a pipe with something in it, or a file that is not empty, is this command's standard input."""
+    """Return whether this command's standard input is a pipe with data, or a file that is not empty."""
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
-            return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < status.st_size  # a loop has read a part of it
+            return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < status.st_size  # a loop has read a part
         return stat.S_ISFIFO(status.st_mode) and _waiting_bytes(descriptor) > 0
-    except OSError:  # there is none
+    except OSError:  # no standard input
         return False
 
 
@@ -167,7 +167,7 @@ def _waiting_bytes(descriptor: int) -> int:
 
 
 def report(app: App, result: "Result", *, interrupted: bool) -> int:
-    """Show what came of a job, and return the command's exit status."""
+    """Show the result of a job, and return the command's exit status."""
     from gpuctl.workflow.jobs.job import WRONG_OPTIONS
     from inventories.runs.end_reasons import Reason
 

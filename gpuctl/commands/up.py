@@ -83,7 +83,7 @@ def _show_plan(app: App, request: "UpRequest") -> None:
 
 
 def _names_a_cluster(context: click.Context | None) -> bool:
-    """Whether --cluster was given, before or after the command's name: then it wins over the spec file."""
+    """Return whether --cluster was typed, before or after the command's name: it wins over the spec file."""
     while context is not None:
         if context.params.get("cluster") is not None:
             return True

@@ -40,7 +40,7 @@ class Param:
         return "--param", f"{self.name}={self.kind}({','.join(map(str, self.values))})"
 
     def document(self) -> dict[str, Any]:
-        """As the nodes are told."""
+        """Return the form for the nodes."""
         return {"kind": self.kind, "values": list(self.values)}
 
 
@@ -74,7 +74,7 @@ def trials_of(params: Sequence[Param], trials: int | None) -> int:
 
 
 def parse_param(word: str) -> Param:
-    """`lr=loguniform(1e-4,1e-1)`. Raises Usage."""
+    """Read a param such as `lr=loguniform(1e-4,1e-1)`. Raises Usage."""
     written = _WRITTEN.fullmatch(word.replace(" ", ""))
     if written is None:
         raise Usage(f"--param {word!r} is not understood. {_meant(word)}")

@@ -1,4 +1,4 @@
-"""The NVIDIA driver of a cluster's machines: what is asked for, and where a plan takes it from."""
+"""The NVIDIA driver of a cluster's machines: the requested one, and its source in a plan."""
 
 import re
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ _VERSION = re.compile(r"[1-9][0-9]{2}")
 
 @dataclass(frozen=True, kw_only=True)
 class DriverPlan:
-    """How the machines' GPUs get their driver."""
+    """The source of the driver of the machines' GPUs."""
 
     source: DriverSource
     version: str | None = None
-    """With `install`: the branch of Ubuntu's server packages, `580`. None: the newest that fits the GPUs."""
+    """With `install`: the branch of Ubuntu's server packages, `580`. Default: the newest that fits the GPUs."""
 
 
 NO_DRIVER = DriverPlan(source="none")
 
 
 def check_driver(value: object) -> str:
-    """The value of `--driver`: `auto`, `none`, or a branch of the driver such as `580`. Raises InvalidInput."""
+    """Return the value of `--driver`: `auto`, `none`, or a branch such as `580`. Raises InvalidInput."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and (text in ("auto", "none") or _VERSION.fullmatch(text)):
         return text
@@ -44,7 +44,7 @@ def check_driver(value: object) -> str:
 
 
 def unknown_branch(driver: DriverPlan | None) -> tuple[str, ...]:
-    """A note where the branch that is asked for is none that gpuctl knows."""
+    """Return a note on a requested branch that gpuctl does not know."""
     if driver is None or driver.version is None or driver.version in KNOWN_BRANCHES:
         return ()
     return (

@@ -1,6 +1,6 @@
-"""Where the file of a project's job is, `gpuctl.yaml`, and which cluster it is about.
+"""The path of a project's `gpuctl.yaml`, and the name of its cluster.
 
-What else is in it says the options of commands: the command line reads that.
+The command line reads the options of commands in it.
 """
 
 import os
@@ -16,34 +16,34 @@ NAME = "gpuctl.yaml"
 
 
 def find() -> Path | None:
-    """The nearest gpuctl.yaml at or above the current folder in its git repository; outside of one, the folder's own.
+    """Return the nearest gpuctl.yaml at or above the current folder in its git repository, such as `../gpuctl.yaml`.
 
-    As seen from the folder: `../gpuctl.yaml`. None: there is no such file.
+    Outside a repository, only the current folder counts. None: no such file exists.
     """
     try:
-        here = Path.cwd()
+        current = Path.cwd()
     except OSError:  # the current folder has been deleted
         return None
-    top = repository_above(here) or here
-    within = (one for one in (here, *here.parents) if one.is_relative_to(top))
-    path = next((one / NAME for one in within if os.path.lexists(one / NAME)), None)
-    return None if path is None else Path(os.path.relpath(path, here))
+    top = repository_above(current) or current
+    within = (folder for folder in (current, *current.parents) if folder.is_relative_to(top))
+    path = next((folder / NAME for folder in within if os.path.lexists(folder / NAME)), None)
+    return None if path is None else Path(os.path.relpath(path, current))
 
 
 def repository_above(folder: Path) -> Path | None:
-    """The git repository that a folder is in; None: it is in none.
+    """Return the git repository of a folder, if it has one.
 
-    One that holds the user's home is for their settings, and no project's.
+    A repository that contains the user's home has settings, and is no project.
     """
-    top = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
+    top = next((each for each in (folder, *folder.parents) if os.path.lexists(each / ".git")), None)
     home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - never raises
     return None if top is None or home.is_relative_to(top) else top
 
 
 def cluster_of(path: Path) -> str | None:
-    """The name of the cluster that a job's file is about; None: it names none.
+    """Return the name of the cluster of a job's file, if the file names a cluster.
 
-    Raises InvalidInput where that can't be known. Nothing else in the file is looked at.
+    Raises InvalidInput for a file without a readable name. Nothing else in the file is checked.
     """
     source = read(path)
     keys: tuple[str, ...] = (CLUSTER,)
@@ -57,7 +57,7 @@ def cluster_of(path: Path) -> str | None:
 
 
 def describes(path: Path, cluster: str) -> bool:
-    """Whether `gpuctl up` makes the cluster of that name from a job's file; False where that can't be read."""
+    """Return whether `gpuctl up` makes the cluster of this name from a job's file. False for an unreadable file."""
     try:
         return holds_job(read(path).data) and (cluster_of(path) or DEFAULT_CLUSTER) == cluster
     except InvalidInput:

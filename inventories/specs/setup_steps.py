@@ -1,4 +1,4 @@
-"""What a spec has run on each new machine, once, before its first run: shell lines and tasks of a fabfile."""
+"""Steps of a spec that each new machine runs once, before its first run: shell lines and tasks of a fabfile."""
 
 import re
 import shlex
@@ -16,13 +16,13 @@ _QUOTED = re.compile(r"(run|fab):\s")
 
 @dataclass(frozen=True, kw_only=True)
 class SetupStep:
-    """One of them."""
+    """A step of the setup."""
 
     kind: Kind
     """`run`: a shell line; `fab`: tasks of a fabfile with their arguments."""
     text: str
     folder: str | None = None
-    """Where the fabfile is, or below it; None: the current folder."""
+    """Folder of the fabfile, or a folder below it. Default: the current folder."""
 
     def __str__(self) -> str:
         """Show it in one line."""
@@ -41,7 +41,7 @@ def digest(steps: Sequence[SetupStep]) -> str:
 def read_setup(
     value: object, problem: Callable[[tuple[int, ...], str], None], folder: Path
 ) -> tuple[SetupStep, ...]:
-    """Read the list under `setup` of a spec. `problem` gets where in it something is wrong, and a sentence.
+    """Read the list under `setup` of a spec. `problem` gets the place of each mistake, and a sentence.
 
     `folder`: the spec's, beside which its fabfile is.
     """
@@ -59,7 +59,7 @@ def read_setup(
 
 
 def _read(item: object, folder: Path) -> SetupStep | str:
-    """The step that an item is, or what is wrong with it."""
+    """Return the step of an item, or the sentence on its mistake."""
     kind: Kind = "run"
     text = item
     if isinstance(item, dict):
@@ -77,7 +77,7 @@ def _read(item: object, folder: Path) -> SetupStep | str:
 
 
 def _not_words(text: str) -> str | None:
-    """Why a text can't be split into words as a shell does; None: it can."""
+    """Return why a shell can't split a text into words. None: a shell can."""
     try:
         words = shlex.split(text)
     except ValueError as error:
