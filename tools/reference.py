@@ -36,7 +36,6 @@ from inventories.specs.validate import spec_keys
 from train.command_line import option_groups
 
 ROOT = Path(__file__).parent.parent
-PAGES = ROOT / "docs" / "reference"
 NOTE = "<!-- Made from the code by `make docs`: change the code, not this page. -->\n"
 
 KEYWORDS_HEAD = '''"""Types of the library's keywords, written by `make docs`: change `gpuctl.option_table`."""
@@ -309,23 +308,25 @@ def _table(
 
 def main(words: list[str]) -> int:
     """Write the pages, or compare them with `--check`; the exit status."""
-    stale = []
-    pages = {"commands.md": commands_page(), "spec.md": spec_page(), "built-in-job.md": job_page()}
-    pages["../../gpuctl/library/keywords.py"] = keywords_module()
-    pages |= {"../folders.md": folders_page(), "../decisions/README.md": decisions_page()}
-    pages["gpuctl.schema.json"] = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    for name, text in pages.items():
-        path = PAGES / name
-        if not path.exists() or path.read_text() != text:
-            stale.append(name)
-            if "--check" not in words:
-                path.write_text(text)
+    pages = {
+        "docs/reference/commands.md": commands_page(),
+        "docs/reference/spec.md": spec_page(),
+        "docs/reference/built-in-job.md": job_page(),
+        "docs/reference/gpuctl.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
+        "docs/folders.md": folders_page(),
+        "docs/decisions/README.md": decisions_page(),
+        "gpuctl/library/keywords.py": keywords_module(),
+    }
+    stale = {
+        path: text
+        for path, text in pages.items()
+        if not (ROOT / path).exists() or (ROOT / path).read_text() != text
+    }
     if "--check" in words and stale:
-        print(
-            f"pages in docs/reference are not current: {', '.join(stale)}. `make docs` writes it.",
-            file=sys.stderr,
-        )
+        print(f"Not current: {', '.join(stale)}. `make docs` writes these files.", file=sys.stderr)
         return 1
+    for path, text in stale.items():
+        (ROOT / path).write_text(text)
     return 0
 
 
