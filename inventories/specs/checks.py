@@ -6,6 +6,7 @@ value and what is allowed.
 
 import ipaddress
 import re
+from os import PathLike
 from pathlib import Path
 
 from inventories.bastion import read_bastion
@@ -169,8 +170,8 @@ def check_flag(value: object) -> bool:
 
 def check_path(value: object) -> Path:
     """Return a path, with the home folder for a `~`."""
-    if isinstance(value, Path):
-        return value
+    if isinstance(value, PathLike):
+        return Path(value)
     text = check_text(value)
     try:
         return Path(text).expanduser()
