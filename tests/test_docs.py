@@ -15,6 +15,7 @@ from pages import PAGES, ROOT, SESSIONS, Block, blocks_of, gpuctl_words, session
 from gpuctl.command_line import root_help
 from gpuctl.command_line.cli import group
 from remote.node.__main__ import ANSWERING, CONVERSING
+from remote.shared import frames
 
 BLOCKS = [pytest.param(block, id=f"{page.stem}:{block.line}") for page in PAGES for block in blocks_of(page)]
 IN_PROSE = re.compile(r"`gpuctl ([a-z][^`]*)`")
@@ -144,10 +145,12 @@ def test_paths_of_this_repository_in_developer_pages_exist(page: Path) -> None:
     assert [path for path in ours if not (ROOT / path).exists()] == []
 
 
-def test_architecture_page_lists_every_command_of_a_node() -> None:
+def test_architecture_page_lists_every_command_of_a_node_with_its_frames() -> None:
     section = (ROOT / "docs" / "architecture.md").read_text().partition("## The protocol with a node")[2]
-    rows = re.findall(r"^\| (`[^|]+) \| `([^`]+)\.py` \|", section, re.MULTILINE)
-    listed = {command: module for cell, module in rows for command in re.findall(r"`(\w+)`", cell)}
+    rows = re.findall(r"^\| (`[^|]+) \| `([^`]+)\.py` \| ([^|]+\|[^|]+) \|$", section, re.MULTILINE)
+    listed = {command: module for cell, module, _ in rows for command in re.findall(r"`(\w+)`", cell)}
+    shown = {frame for *_, cells in rows for frame in re.findall(r"`(\w+)`", cells)}
+    assert shown <= {value for name, value in vars(frames).items() if name.isupper()}
     commands = {**ANSWERING, **CONVERSING}
     assert listed == {command: module.replace(".", "/") for command, module in commands.items()}
 
