@@ -1,4 +1,4 @@
-"""`gpuctl clean` on this computer: real folders of runs, and what is wrong usage."""
+"""`gpuctl clean` on this computer: real folders of runs, and wrong usage."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def made(
     store: Store, *, days: float, script: str = "my.py", over: bool = True, **checkpoints: bytes
 ) -> RunFolder:
-    """A run of a cluster that is gone, which began so many days ago."""
+    """Make a run of a removed cluster that began this number of days ago."""
     began = NOW - timedelta(days=days)
     folder = store.new_run(began)
     node = RunNode(name="gpu-0", rank=0, nproc=1, first_rank=0, run_dir="/nowhere")
@@ -90,7 +90,7 @@ def test_clean_removes_old_runs_and_keeps_the_rest(
     (outside / "precious").write_text("safe")
     old = made(store, days=40)
     (old.artifacts_path / "link").symlink_to(outside)
-    kept = made(store, days=50, c=b"y" * 1000)
+    retained = made(store, days=50, c=b"y" * 1000)
     new = made(store, days=1)
     torn = made(store, days=60)
     torn.run_path.write_text('{"format": 1, "ru')
@@ -102,10 +102,10 @@ def test_clean_removes_old_runs_and_keeps_the_rest(
 
     status, document, _ = clean(capsys, "--dry-run")
     assert status == 0
-    fates = {one["name"]: "goes" if one["removes"] else one["why"] for one in document["items"]}
+    fates = {item["name"]: "goes" if item["removes"] else item["why"] for item in document["items"]}
     assert fates == {
         old.id: "goes",
-        kept.id: "the latest checkpoints of my.py",
+        retained.id: "the latest checkpoints of my.py",
         new.id: "not old",
         torn.id: "its record can't be read",
         f"runs/{begun.id}": "goes",
@@ -121,7 +121,7 @@ def test_clean_removes_old_runs_and_keeps_the_rest(
     assert "3 items removed, " in err
     for path in (old.path, begun.path, removed):
         assert not path.exists()
-    for path in (kept.path, new.path, torn.path, lately.path, outside / "precious"):
+    for path in (retained.path, new.path, torn.path, lately.path, outside / "precious"):
         assert path.exists()
     assert sorted(path.name for path in (store.home / "runs").glob(".*")) == []
     status, document, err = clean(capsys, "--yes")
@@ -131,7 +131,7 @@ def test_clean_removes_old_runs_and_keeps_the_rest(
 def test_clean_keep_runs_keeps_the_latest_runs(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [made(store, days=days) for days in (3, 2, 1)]
     _, document, _ = clean(capsys, "--here", "--keep-runs", "1", "--older-than", "36h", "--dry-run")
-    assert [one["name"] for one in document["items"] if one["removes"]] == [run.id for run in runs[:2]]
+    assert [item["name"] for item in document["items"] if item["removes"]] == [run.id for run in runs[:2]]
     clean(capsys, "--here", "--keep-runs", "1", "--yes")
     assert [folder.id for folder in store.runs()] == [runs[2].id]
 
@@ -152,14 +152,14 @@ def test_clean_keeps_runs_whose_machines_were_not_checked(
     )
     cluster = store.cluster("c")
     cluster.save(Inventory(cluster="c", provider="local", created_at="", machines=(machine,)))
-    stays = "gpu-0, which may have more of it, was not looked at"
+    reason = "gpu-0, which may have more of it, was not looked at"
     status, document, _ = clean(capsys, "--here", "--yes")
-    assert (status, document["items"][0]["why"], document["not_asked"]) == (0, stays, [])
+    assert (status, document["items"][0]["why"], document["not_asked"]) == (0, reason, [])
     cluster.inventory_path.write_text("torn: [")
-    assert clean(capsys, "--here", "--yes")[1]["items"][0]["why"] == stays
+    assert clean(capsys, "--here", "--yes")[1]["items"][0]["why"] == reason
     status, document, err = clean(capsys, "--yes")
-    assert (status, document["items"][0]["why"]) == (4, stays)
-    assert [(one["cluster"], one["node"]) for one in document["not_asked"]] == [("c", None)]
+    assert (status, document["items"][0]["why"]) == (4, reason)
+    assert [(node["cluster"], node["node"]) for node in document["not_asked"]] == [("c", None)]
     assert "the machines of c are not looked at: " in err
     assert run.path.exists()
     cluster.inventory_path.unlink()
@@ -195,7 +195,7 @@ def test_clean_reports_run_it_cannot_remove(store: Store, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--here", "--all"), "--all is about the nodes"),
         (("--older-than", "3"), "For example: --older-than 3s"),
@@ -205,11 +205,11 @@ def test_clean_reports_run_it_cannot_remove(store: Store, capsys: pytest.Capture
     ],
 )
 def test_clean_wrong_usage_exits_2_with_one_sentence(
-    store: Store, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    store: Store, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     assert cli.main(["clean", *words]) == 2
     out, err = capsys.readouterr()
-    assert (out, err.startswith("error: "), said in err) == ("", True, True)
+    assert (out, err.startswith("error: "), message in err) == ("", True, True)
 
 
 def test_clean_reports_when_nothing_is_to_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What `clean` removes, decided from facts: tables of cases, no disk and no node."""
+"""The choices of `clean` from facts: tables of cases, without a disk or a node."""
 
 import io
 from dataclasses import replace
@@ -53,23 +53,23 @@ def here(
     *runs: LocalRun,
     policy: Policy = USUAL,
     silent: dict[str, set[str]] | None = None,
-    kept: dict[str, str] | None = None,
+    staying: dict[str, str] | None = None,
     on_nodes: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Id → `goes`, or why it stays."""
     latest = latest_checkpoints(runs, on_nodes)
-    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, on_nodes=kept or {})
-    return {one.name: "goes" if one.removes else one.why for one in choices}
+    choices = choose_here(runs, latest, policy, NOW, silent=silent or {}, on_nodes=staying or {})
+    return {choice.name: "goes" if choice.removes else choice.why for choice in choices}
 
 
 def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
     """`goes`, or why it stays, an item."""
     choices = choose_on_node("n0", left(*items), about, policy)
-    return ["goes" if one.removes else one.why for one in choices]
+    return ["goes" if choice.removes else choice.why for choice in choices]
 
 
 @pytest.mark.parametrize(
-    ("policy", "gone"),
+    ("policy", "removed"),
     [
         (USUAL, {OLDER, OLD}),
         (Policy(older_than_s=60 * 86_400), {OLDER}),
@@ -81,9 +81,9 @@ def on_node(*items: Item, about: Known, policy: Policy = USUAL) -> list[str]:
         (ALL, {OLDER, OLD}),
     ],
 )
-def test_choose_here_removes_runs_by_age_and_keep_runs(policy: Policy, gone: set[str]) -> None:
+def test_choose_here_removes_runs_by_age_and_keep_runs(policy: Policy, removed: set[str]) -> None:
     fates = here(run(OLDER), run(OLD), run(NEW), policy=policy)
-    assert {name for name, fate in fates.items() if fate == "goes"} == gone
+    assert {name for name, fate in fates.items() if fate == "goes"} == removed
 
 
 def test_choose_here_counts_keep_runs_per_cluster() -> None:
@@ -108,15 +108,15 @@ def test_choose_here_keeps_protected_runs_at_any_age(facts: dict[str, Any], why:
 def test_choose_here_keeps_run_while_a_node_may_hold_its_files() -> None:
     assert here(run(OLD), silent={"c": {"n0"}}) == {OLD: "n0, which may have more of it, was not looked at"}
     assert here(run(OLD), silent={"c": {"n1"}, "d": {"n0"}}) == {OLD: "goes"}
-    assert here(run(OLD), kept={OLD: "in use"}) == {OLD: "in use"}
+    assert here(run(OLD), staying={OLD: "in use"}) == {OLD: "in use"}
 
 
 def test_latest_checkpoints_keeps_newest_run_per_script_and_cluster() -> None:
     runs = (run(OLDER, checkpoints=5), run(OLD), run(NEW))
     assert latest_checkpoints(runs, ()) == {OLDER: "the latest checkpoints of my.py"}
     assert list(latest_checkpoints(runs, {OLD})) == [OLD]
-    others = (run(OLDER, checkpoints=5, script="a/b.py"), run(OLD, checkpoints=5), run(NEW, cluster="d"))
-    assert set(latest_checkpoints(others, {NEW})) == {OLDER, OLD, NEW}
+    unrelated = (run(OLDER, checkpoints=5, script="a/b.py"), run(OLD, checkpoints=5), run(NEW, cluster="d"))
+    assert set(latest_checkpoints(unrelated, {NEW})) == {OLDER, OLD, NEW}
 
 
 def test_choose_on_node_keeps_last_used_environment_code_and_uv() -> None:
@@ -155,8 +155,8 @@ def test_choose_on_node_removes_written_files_only_with_all() -> None:
     ]
     of_bench = "p-0123abcd.aside-bench-20261121-060000"
     assert on_node(item("written", of_bench), about=known()) == ["goes"]
-    for own in ("p.aside-bench-20261121-060000", f"{of_bench}-4567cdef", f"{of_bench}-4567cdef.aside-1"):
-        assert on_node(item("written", own), about=known()) == ["written by a run; removed with --all"]
+    for folder in ("p.aside-bench-20261121-060000", f"{of_bench}-4567cdef", f"{of_bench}-4567cdef.aside-1"):
+        assert on_node(item("written", folder), about=known()) == ["written by a run; removed with --all"]
 
 
 def test_choose_on_node_keeps_items_of_other_users_and_clusters() -> None:
@@ -216,13 +216,13 @@ def test_clean_table_accepts_node_named_here() -> None:
     out = io.StringIO()
     Output(Options(), stdout=out).table(clean_table([*nodes, choice(None, "wheels", 1, removes=True)]))
     assert [line.split()[:3] for line in out.getvalue().splitlines()[1:3]] == [["here", "wheels", "1"]] * 2
-    assert [one.where for one in nodes] == ["here"], "of this computer it is None"
+    assert [choice.where for choice in nodes] == ["here"], "of this computer it is None"
 
 
 def test_seen_counts_unreadable_clusters_as_not_checked() -> None:
-    seen = Survey(hosts={}, leftovers={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
-    assert seen.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
-    assert seen.not_asked() == [
+    survey = Survey(hosts={}, leftovers={}, errors={("d", "n1"): "no route"}, torn={"c": "torn file"})
+    assert survey.silent([run(OLD), run(NEW, nodes=("n2",))]) == {"d": {"n1"}, "c": {"n0", "n2"}}
+    assert survey.not_asked() == [
         {"cluster": "c", "node": None, "reason": "torn file"},
         {"cluster": "d", "node": "n1", "reason": "no route"},
     ]
@@ -244,17 +244,17 @@ def test_is_all_here_separates_same_named_files_by_node() -> None:
 
 
 def test_once_a_home_groups_nodes_with_shared_home() -> None:
-    one, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
+    first, two, three = left(home="h"), left(item("wheels"), home="h"), left(home="other")
     unknown = left()
-    found = {
-        ("c", "n0"): one,
+    leftovers = {
+        ("c", "n0"): first,
         ("c", "n1"): two,
         ("c", "n2"): three,
         ("c", "n3"): unknown,
         ("c", "n4"): unknown,
     }
-    assert once_per_home(found) == [
-        (("c", "n0"), one, [two]),
+    assert once_per_home(leftovers) == [
+        (("c", "n0"), first, [two]),
         (("c", "n2"), three, []),
         (("c", "n3"), unknown, []),
         (("c", "n4"), unknown, []),
@@ -291,10 +291,10 @@ def test_clean_table_shows_counts_sizes_and_reasons(monkeypatch: pytest.MonkeyPa
 
 
 def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
-    there = [one for one in CHOICES if one.where is not None]
-    assert sentence(there) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
-    assert by_kind(there, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
-    assert by_kind(there, "gpu-1") == {}
+    on_nodes = [choice for choice in CHOICES if choice.where is not None]
+    assert sentence(on_nodes) == "gpuctl leaves 7.7 GB on gpu-0: environments 7.7 GB, files of runs 4.1 kB"
+    assert by_kind(on_nodes, "gpu-0") == {"environment": 7_700_000_000, "written": 4096}
+    assert by_kind(on_nodes, "gpu-1") == {}
 
 
 @pytest.mark.parametrize(
@@ -302,6 +302,6 @@ def test_sentence_lists_leftover_sizes_by_node_and_kind() -> None:
     [("/g/clusters/c/local/c-0/home/.cache/uv", [7]), ("/home/me/.cache/uv", []), (None, [])],
 )
 def test_downloads_on_a_local_host_are_shown_and_stay(cache: str | None, sizes: list[int]) -> None:
-    found = replace(left(), uv_cache=cache, uv_cache_bytes=7)
-    rows = downloads_of("c-0", "c", found, Path("/g"))
+    leftovers = replace(left(), uv_cache=cache, uv_cache_bytes=7)
+    rows = downloads_of("c-0", "c", leftovers, Path("/g"))
     assert [(row.bytes, row.removes) for row in rows] == [(size, False) for size in sizes]

@@ -1,4 +1,4 @@
-"""`gpuctl clusters`: what is made of what providers and files tell, and how it is shown."""
+"""`gpuctl clusters`: its rows from providers and files, and their display."""
 
 import io
 import json
@@ -197,9 +197,9 @@ def test_clusters_lists_unreadable_clusters_as_unknown(
     save(store, "lost", listening, provider="aws", region="us-east-1", shape="g5.xlarge", hourly_usd=1.006)
     assert cli.main(["clusters", "--json"]) == 4
     out, err = capsys.readouterr()
-    clusters = {one["cluster"]: one for one in json.loads(out)["clusters"]}
+    clusters = {row["cluster"]: row for row in json.loads(out)["clusters"]}
     assert list(clusters) == ["torn", "lost", "answers", "halves"]
-    states = {name: (one["provider"], one["state"]) for name, one in clusters.items()}
+    states = {name: (row["provider"], row["state"]) for name, row in clusters.items()}
     assert states == {
         "answers": ("hosts", "running"),
         "halves": ("hosts", "partial"),
@@ -207,11 +207,11 @@ def test_clusters_lists_unreadable_clusters_as_unknown(
         "lost": ("aws", "unknown"),
     }
     keys = {"cluster", "provider", "state", "machines", "hourly_usd", "cost_usd", "age_s", "runs"}
-    assert all(keys <= set(one) for one in clusters.values())
+    assert all(keys <= set(row) for row in clusters.values())
     assert clusters["torn"]["machines"] is None
-    assert [one["state"] for one in clusters["lost"]["machines"]] == ["unknown"]
+    assert [row["state"] for row in clusters["lost"]["machines"]] == ["unknown"]
     assert (clusters["lost"]["hourly_usd"], clusters["lost"]["cost_usd"]) == (1.006, None)
-    assert [one["state"] for one in clusters["halves"]["machines"]] == ["running", "unknown"]
+    assert [row["state"] for row in clusters["halves"]["machines"]] == ["running", "unknown"]
     assert "note: torn: " in err
     assert "inventory.yaml:1: this can't be read as YAML" in err
     assert "cloud.json' is missing" in err
@@ -233,8 +233,8 @@ def test_status_all_shows_machines_of_each_cluster(
 
 
 def test_clusters_table_bills_no_hourly_cost_for_gone_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = summary("over", state="gone", machines=shown("gone", "gone"), hourly_usd=0.0)
-    table = drawn(gone, summary("big"), width=110, monkeypatch=monkeypatch)
+    deleted = summary("over", state="gone", machines=shown("gone", "gone"), hourly_usd=0.0)
+    table = drawn(deleted, summary("big"), width=110, monkeypatch=monkeypatch)
     row = next(line for line in table.splitlines() if line.startswith("over"))
     assert row.split()[7:] == ["-", "$22.69", "2", "h", "0", "min", "-"]
     assert "2 clusters, 2 machines, $11.34 an hour" in table
@@ -265,8 +265,8 @@ def test_describe_takes_end_time_from_local_file_if_unreachable(tmp_path: Path) 
     )  # fmt: skip
     some = (replace(MACHINE, state="running"),)
     folder.save(Inventory(cluster="lost", provider="aws", created_at=BEGAN, machines=some, hourly_usd=1.0))
-    found = describe(folder, LiveCluster(problem="no credentials"), (), NOW)
-    assert (found.state, found.expires_at) == ("unknown", ending)
+    cluster = describe(folder, LiveCluster(problem="no credentials"), (), NOW)
+    assert (cluster.state, cluster.expires_at) == ("unknown", ending)
 
 
 def test_clusters_without_any_prints_how_to_create_one(

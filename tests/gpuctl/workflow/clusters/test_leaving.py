@@ -1,4 +1,4 @@
-"""What becomes of machines that leave an inventory, as far as nobody has to be asked."""
+"""Machines that leave an inventory, as far as no machine has to be asked."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,17 +20,17 @@ A, B = (
 )  # fmt: skip
 """Nobody listens on their ports."""
 BOTH = Inventory(cluster="c", provider="hosts", created_at="2026-01-01T00:00:00+00:00", machines=(A, B))
-ONE = replace(BOTH, machines=(A,))
+ONLY_A = replace(BOTH, machines=(A,))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ClusterFolder:
     """A cluster whose second machine has left, with its firewall open."""
-    found = ClusterFolder(tmp_path / "c")
-    found.make()
-    found.journal.append("firewall", **entry(machine=B))
-    found.save(ONE)
-    return found
+    cluster = ClusterFolder(tmp_path / "c")
+    cluster.make()
+    cluster.journal.append("firewall", **entry(machine=B))
+    cluster.save(ONLY_A)
+    return cluster
 
 
 def entry(**more: object) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def entry(**more: object) -> dict[str, Any]:
 
 
 def test_let_go_records_firewall_closed_for_ended_machine(folder: ClusterFolder) -> None:
-    update_firewalls(App(), folder, BOTH, ONE, ended=True)
+    update_firewalls(App(), folder, BOTH, ONLY_A, ended=True)
     last = folder.journal.read()[-1]
     assert last == {"at": last["at"], "event": "firewall closed", **entry()}
     assert restore_firewalls(App(), folder) == []
@@ -47,12 +47,13 @@ def test_let_go_records_firewall_closed_for_ended_machine(folder: ClusterFolder)
 def test_restore_firewalls_retries_unreachable_machine_of_journal(
     folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    update_firewalls(App(), folder, BOTH, ONE, ended=False)
-    said = capsys.readouterr().err
+    update_firewalls(App(), folder, BOTH, ONLY_A, ended=False)
+    errors = capsys.readouterr().err
     assert (
-        "note: gpu-1: it may still let the cluster's machines in (127.0.0.1): gpu-1 (u@127.0.0.1:2): " in said
+        "note: gpu-1: it may still let the cluster's machines in (127.0.0.1): gpu-1 (u@127.0.0.1:2): "
+        in errors
     )
-    assert said.endswith("`gpuctl down` tries it again.\n")
+    assert errors.endswith("`gpuctl down` tries it again.\n")
     (left,) = restore_firewalls(App(), folder)
     assert left.id == "gpu-1"
     assert "gpu-1 (u@127.0.0.1:2): no TCP connection" in left.reason

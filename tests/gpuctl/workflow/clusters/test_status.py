@@ -1,4 +1,4 @@
-"""What `status` makes of an inventory and of what the cloud lists."""
+"""The result of `status` from an inventory and the cloud's list."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,14 +45,16 @@ def test_with_found_takes_launch_time_from_cloud() -> None:
 
 def test_cost_of_gone_machines_stops_at_their_end() -> None:
     began = "2026-11-21T06:00:00+00:00"
-    there, gone = (replace(KNOWN, launched_at=began, state=state) for state in ("running", "gone"))
-    both = Inventory(cluster="c", provider="aws", created_at=began, machines=(there, gone), hourly_usd=8.0)
+    running, deleted = (replace(KNOWN, launched_at=began, state=state) for state in ("running", "gone"))
+    both = Inventory(
+        cluster="c", provider="aws", created_at=began, machines=(running, deleted), hourly_usd=8.0
+    )
     now = datetime(2026, 11, 21, 10, tzinfo=UTC)
     assert hourly_of(both) == 4.0
     assert cost_of(both, None, now) == 32.0
     assert cost_of(both, "2026-11-21T07:00:00+00:00", now) == 4.0 * (4 + 1)
     assert cost_of(both, "2026-11-21T12:00:00+00:00", now) == 32.0
-    ended = replace(both, machines=(gone, gone))
+    ended = replace(both, machines=(deleted, deleted))
     assert (hourly_of(ended), cost_of(ended, "2026-11-21T07:00:00+00:00", now)) == (0.0, 8.0)
     assert hourly_of(replace(both, hourly_usd=None)) is None
 

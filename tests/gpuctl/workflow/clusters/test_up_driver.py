@@ -1,4 +1,4 @@
-"""What `up` says of machines whose GPUs can't be used, and which machines it may reboot."""
+"""Output of `up` about machines with unusable GPUs, and the machines that it may reboot."""
 
 from pathlib import Path
 
@@ -51,5 +51,5 @@ def test_without_gpus_explains_each_machine_and_next_steps(
 ) -> None:
     inventory = Inventory(cluster="a", provider="oci", hourly_usd=6.0, created_at="", machines=MACHINES)
     reached = Reached(machines=MACHINES, problems=problems)
-    told = [gpu_problems(inventory, reached), gpu_hint(inventory, reached, billed=billed)]
-    assert "\n".join(told) == text
+    texts = [gpu_problems(inventory, reached), gpu_hint(inventory, reached, billed=billed)]
+    assert "\n".join(texts) == text

@@ -1,4 +1,4 @@
-"""What is typed for `up` and can't be meant: a sentence and status 2, before anything is asked of a cloud."""
+"""Wrong input of `up`: a sentence and status 2, before any call to a cloud."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("--shape", "a10"),
@@ -93,10 +93,10 @@ def test_up_refuses_a_profile_that_is_not_there_and_outlines_without_an_account(
     ],
 )
 def test_up_says_what_a_shape_or_region_is_that_can_not_be_meant(
-    up: Up, words: tuple[str, ...], said: str
+    up: Up, words: tuple[str, ...], message: str
 ) -> None:
     status, _, err = up(*words)
-    assert (status, said in err) == (2, True), err
+    assert (status, message in err) == (2, True), err
 
 
 def test_plan_without_an_account_shows_terms_and_unknown_branch(up: Up) -> None:
@@ -122,9 +122,9 @@ def test_regions_of_both_sdks_are_told_apart() -> None:
     assert {cloud_of(region) for region in oci.regions.REGIONS} == {"oci"}
     session = boto3.Session()
     regions = [
-        one
+        region
         for name in session.get_available_partitions()
-        for one in session.get_available_regions("ec2", name)
+        for region in session.get_available_regions("ec2", name)
     ]
     assert {cloud_of(region) for region in regions} == {"aws"}
     assert cloud_of("iad") is None

@@ -44,7 +44,7 @@ PLAN = Plan(
     driver=DriverPlan(source="install", version="580"),
 )
 SPOT = PlanPrice(machines_usd=4.6, disks_usd=0.04, varies=True, most_machines_usd=11.34)
-KEPT = Machine(
+RETAINED = Machine(
     name="a10-0", rank=0, state="running", host="192.0.2.1", user="ubuntu", private_ip="10.0.0.2", gpus=2, id="i-0"
 )  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         (
             {"until_s": None, "ending": ""},
@@ -152,8 +152,8 @@ def test_a_plan_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )  # fmt: skip
-def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], said: str) -> None:
-    assert said in shown(replace(PLAN, **change))  # type: ignore[arg-type]
+def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], text: str) -> None:
+    assert text in shown(replace(PLAN, **change))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], s
             "Create 2 machines ($8.02 an hour, $192.56 a day, and nothing ends them)?",
         ),
         (
-            {"create": PLAN.create[1:], "keep": (KEPT,)},
+            {"create": PLAN.create[1:], "keep": (RETAINED,)},
             "Create 1 machine (2 in all: $8.02 an hour, $32.09 until they end)?",
         ),
         (
@@ -173,7 +173,7 @@ def test_plan_shows_end_time_price_terms_and_driver(change: dict[str, object], s
             "Create 2 machines and end i-9, which no rank needs ($8.02 an hour, $32.09 until they end)?",
         ),
         (
-            {"create": (), "keep": (KEPT,), "end": ("i-0abc",)},
+            {"create": (), "keep": (RETAINED,), "end": ("i-0abc",)},
             "End i-0abc, which no rank needs (1 in all: $8.02 an hour, $32.09 until they end)?",
         ),
         ({"price": replace(PRICE, disks_usd=None)}, "Create 2 machines (price not known)?"),
@@ -209,14 +209,18 @@ def test_plan_lists_what_machines_run_once() -> None:
 
 
 def test_document_lists_requests_driver_and_totals() -> None:
-    found = plain(up_plan.document(PLAN))
-    assert isinstance(found, dict)
-    assert json.loads(json.dumps(found)) == found
-    assert found["requests"] == [{"operation": "LaunchInstance", "body": {"displayName": "a10-0"}}]
-    assert found["driver"] == {"source": "install", "version": "580"}
-    assert (found["image"], found["terms"], found["until_s"]) == ("Canonical-Ubuntu-24.04", None, 14400.0)
-    assert (found["hourly_usd"], found["total_usd"]) == (8.0233, 32.0932)
-    assert found["ssh"] == {"cidrs": ["203.0.113.7/32"], "port": 22, "unknown": None}
+    document = plain(up_plan.document(PLAN))
+    assert isinstance(document, dict)
+    assert json.loads(json.dumps(document)) == document
+    assert document["requests"] == [{"operation": "LaunchInstance", "body": {"displayName": "a10-0"}}]
+    assert document["driver"] == {"source": "install", "version": "580"}
+    assert (document["image"], document["terms"], document["until_s"]) == (
+        "Canonical-Ubuntu-24.04",
+        None,
+        14400.0,
+    )
+    assert (document["hourly_usd"], document["total_usd"]) == (8.0233, 32.0932)
+    assert document["ssh"] == {"cidrs": ["203.0.113.7/32"], "port": 22, "unknown": None}
     endless = up_plan.document(replace(PLAN, until_s=None))
     assert (endless.until_s, endless.total_usd) == (None, 192.5592)
     unknown = up_plan.document(replace(PLAN, price=replace(PRICE, machines_usd=None)))
@@ -234,7 +238,7 @@ def test_requests_text_shows_one_request_per_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (30, "30 s"),
         (2700, "45 min"),
@@ -245,5 +249,5 @@ def test_requests_text_shows_one_request_per_line() -> None:
         (180000, "2 d 2 h"),
     ],
 )  # fmt: skip
-def test_span_formats_seconds(seconds: float, said: str) -> None:
-    assert up_plan.span(seconds) == said
+def test_span_formats_seconds(seconds: float, text: str) -> None:
+    assert up_plan.span(seconds) == text

@@ -1,4 +1,4 @@
-"""Who accepts the terms of an image when `up` runs: a typed yes, --accept-terms, and nobody else."""
+"""Acceptance of an image's terms in `up`: only by a typed yes or --accept-terms."""
 
 import io
 import os
@@ -36,7 +36,7 @@ class Tty(io.StringIO):
 
 
 class Command:
-    """`gpuctl up` with an account on a fake OCI. `typed`: what a person types; None: there is no terminal."""
+    """`gpuctl up` with an account on a fake OCI. `typed`: the user's input; `None`: no terminal."""
 
     def __init__(self, fake: FakeCloud, *, typed: str | None, yes: bool = False) -> None:
         options = Options(yes=yes)
@@ -46,12 +46,12 @@ class Command:
         stdin = Tty(f"{typed}\n") if typed is not None else io.StringIO()
         self.app.__dict__["output"] = Output(options, stdin=stdin, stdout=io.StringIO(), stderr=self.said)
 
-    def __call__(self, **asked: Any) -> UpResult:
-        spec = Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **asked)
+    def __call__(self, **fields: Any) -> UpResult:
+        spec = Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **fields)
         return up(self.app, spec, HostKeys(files=(), accept_new=False), wait=False)
 
-    def plan(self, **asked: Any) -> Plan:
-        return plan(self.app, Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **asked))[0]
+    def plan(self, **fields: Any) -> Plan:
+        return plan(self.app, Spec(shape="VM.GPU.A10.2", count=1, ssh_cidr="127.0.0.1/32", **fields))[0]
 
     @property
     def subscriptions(self) -> int:
@@ -77,7 +77,7 @@ def fake(running: FakeCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("typed", "yes", "asked", "user", "subscriptions", "said"),
+    ("typed", "yes", "fields", "user", "subscriptions", "messages"),
     [
         ("yes", False, {}, "ubuntu", 1, [VMI, TERMS, "and accept the terms of"]),
         ("yes", False, {"accept_terms": True}, "ubuntu", 1, [VMI, TERMS]),
@@ -104,16 +104,16 @@ def test_up_accepts_image_terms_by_typed_yes_or_option_only(
     fake: FakeCloud,
     typed: str | None,
     yes: bool,
-    asked: dict[str, Any],
+    fields: dict[str, Any],
     user: str,
     subscriptions: int,
-    said: list[str],
+    messages: list[str],
 ) -> None:
     command = Command(fake, typed=typed, yes=yes)
-    document = command(**asked)
+    document = command(**fields)
     assert {machine.user for machine in document.machines} == {user}
     assert command.subscriptions == subscriptions
-    assert [words for words in said if words not in command.said.getvalue()] == []
+    assert [words for words in messages if words not in command.said.getvalue()] == []
 
 
 def test_up_without_consent_accepts_and_creates_nothing(fake: FakeCloud) -> None:
@@ -151,10 +151,10 @@ def test_up_takes_next_image_if_account_may_not_accept_terms(fake: FakeCloud) ->
     command = Command(fake, typed=None, yes=True)
     document = command(accept_terms=True)
     assert {machine.user for machine in document.machines} == {"opc"}
-    said = command.said.getvalue()
-    assert "manage app-catalog-listing in tenancy" in said
-    assert f"The next image is taken: {ORACLE}" in said
-    assert said.endswith("default-0 is not prepared yet: `gpuctl up` continues\n"), "nobody waited for it"
+    output = command.said.getvalue()
+    assert "manage app-catalog-listing in tenancy" in output
+    assert f"The next image is taken: {ORACLE}" in output
+    assert output.endswith("default-0 is not prepared yet: `gpuctl up` continues\n"), "nobody waited for it"
 
 
 @pytest.mark.slow
@@ -179,5 +179,5 @@ def test_up_killed_while_accepting_terms_completes_when_rerun(fake: FakeCloud, p
     fake.release()
     document = Command(fake, typed=None, yes=True)(accept_terms=True)
     assert {machine.user for machine in document.machines} == {"ubuntu"}
-    kinds = [one["kind"] for one in fake.state()["resources"]]
+    kinds = [resource["kind"] for resource in fake.state()["resources"]]
     assert kinds.count("appcatalogsubscription") == 1

@@ -65,8 +65,8 @@ def test_document_has_the_keys_of_the_contract_and_null_for_what_is_not_known(ad
 
 
 def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advise, tmp_path: Path) -> None:
-    asked = ("--shape", "VM.GPU.A10.2", "--count", "1", "--json", "--", *MODEL, "--strategy", "ddp")
-    [before] = json.loads(advise(*asked)[1])["rows"]
+    options = ("--shape", "VM.GPU.A10.2", "--count", "1", "--json", "--", *MODEL, "--strategy", "ddp")
+    [before] = json.loads(advise(*options)[1])["rows"]
     words = tuple(shlex.split(before["command"].partition(" -- ")[2].partition(" && ")[0]))
     store = Store(tmp_path / "home")
     folder = store.new_run(datetime.now(UTC))
@@ -79,9 +79,9 @@ def test_run_on_this_computers_records_is_what_a_row_is_measured_in(advise: Advi
             train=TrainSummary(samples_per_s=before["batch_samples"] / 2.0, step_ms=StepMs(p50=1.0)),
         )
     )
-    [found] = json.loads(advise(*asked)[1])["rows"]
-    assert (found["step_s"], found["reason"]) == ([1.8, 2.2], f"measured in {folder.id}")
-    assert f"1 x VM.GPU.A10.2, ddp, bf16: measured in {folder.id}" in advise(*asked[:4], *asked[5:])[1]
+    [row] = json.loads(advise(*options)[1])["rows"]
+    assert (row["step_s"], row["reason"]) == ([1.8, 2.2], f"measured in {folder.id}")
+    assert f"1 x VM.GPU.A10.2, ddp, bf16: measured in {folder.id}" in advise(*options[:4], *options[5:])[1]
 
 
 def test_model_that_fits_nowhere_ends_with_status_1_and_says_why(advise: Advise) -> None:
@@ -129,7 +129,7 @@ def machine(rank: int, shape: str | None) -> Machine:
 
 
 def inventory_of(count: int, cluster: str = "work", hourly_usd: float | None = None) -> Inventory:
-    """Return a cluster with so many machines of no known shape."""
+    """Return a cluster with this number of machines of no known shape."""
     machines = tuple(machine(rank, None) for rank in range(count))
     return Inventory(
         cluster=cluster,
@@ -141,24 +141,24 @@ def inventory_of(count: int, cluster: str = "work", hourly_usd: float | None = N
 
 
 def chosen(
-    words: tuple[str, ...], *gpus: Sequence[Mapping[str, Any]], shape: str | None = None, **asked: Any
+    words: tuple[str, ...], *gpus: Sequence[Mapping[str, Any]], shape: str | None = None, **settings: Any
 ) -> tuple[TrainRequest, str]:
-    """Return the request with its strategy for machines with so many GPUs each, and what is printed."""
-    said = io.StringIO()
-    app = App(output=Output(Options(), stderr=said))
+    """Return the request with its strategy for machines with these GPUs each, and the printed text."""
+    output = io.StringIO()
+    app = App(output=Output(Options(), stderr=output))
     machines = [machine(rank, shape) for rank in range(len(gpus))]
-    facts = {one.name: a_fact(gpus=tuple(each)) for one, each in zip(machines, gpus, strict=True)}
-    return with_strategy(app, TrainRequest(words=words, **asked), machines, facts), said.getvalue()
+    facts = {machine.name: a_fact(gpus=tuple(each)) for machine, each in zip(machines, gpus, strict=True)}
+    return with_strategy(app, TrainRequest(words=words, **settings), machines, facts), output.getvalue()
 
 
 def test_auto_becomes_plain_options_for_the_machines_that_are_there() -> None:
     words = (*MODEL, "--strategy", "auto", "--global-batch-size", "64")
-    request, said = chosen(words, [A10] * 2, [A10] * 2, shape="VM.GPU.A10.2")
+    request, output = chosen(words, [A10] * 2, [A10] * 2, shape="VM.GPU.A10.2")
     assert "auto" not in request.words
     assert {"--strategy", "--global-batch-size"} <= set(request.words)
     check_built_in(request.words)
-    assert said.startswith("--strategy auto: ")
-    assert "of 24 GB by arithmetic, on 2 machines of VM.GPU.A10.2" in said
+    assert output.startswith("--strategy auto: ")
+    assert "of 24 GB by arithmetic, on 2 machines of VM.GPU.A10.2" in output
 
 
 @pytest.mark.parametrize(
@@ -178,18 +178,18 @@ def test_auto_takes_the_gpus_that_nvidia_smi_lists_on_machines_of_no_shape(
     name: str, memory_mb: int, model: str, choice: str
 ) -> None:
     gpus = [{"name": name, "memory_mb": memory_mb}] * 8
-    request, said = chosen(("--model", model, "--precision", "bf16", "--strategy", "auto"), gpus)
+    request, output = chosen(("--model", model, "--precision", "bf16", "--strategy", "auto"), gpus)
     check_built_in(request.words)
-    assert choice in said
+    assert choice in output
     if model == "gpt-7b":
-        assert "--strategy auto: ddp" not in said, "the weights and their states need 100 GB"
+        assert "--strategy auto: ddp" not in output, "the weights and their states need 100 GB"
 
 
 @pytest.mark.slow
 def test_auto_takes_networks_for_images_too() -> None:
-    request, said = chosen(("--model", "cnn", "--strategy", "auto"), [A10] * 2)
+    request, output = chosen(("--model", "cnn", "--strategy", "auto"), [A10] * 2)
     assert request.words[:4] == ("--model", "cnn", "--strategy", "ddp")
-    assert said.startswith("--strategy auto: ddp, with 64 images at a time: ")
+    assert output.startswith("--strategy auto: ddp, with 64 images at a time: ")
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_images_have_their_own_table_and_no_count_of_tokens(advise: Advise) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "gpus", "asked", "why"),
+    ("words", "gpus", "settings", "why"),
     [
         (MODEL, ([], []), {}, "the machines have no GPUs"),
         (MODEL, ([], [A10]), {}, "the machines' GPUs differ"),
@@ -221,13 +221,13 @@ def test_images_have_their_own_table_and_no_count_of_tokens(advise: Advise) -> N
     ],
 )
 def test_auto_is_ddp_where_there_is_no_advice_and_says_so(
-    words: tuple[str, ...], gpus: tuple[Sequence[Mapping[str, Any]], ...], asked: dict[str, Any], why: str
+    words: tuple[str, ...], gpus: tuple[Sequence[Mapping[str, Any]], ...], settings: dict[str, Any], why: str
 ) -> None:
-    request, said = chosen((*words, "--strategy=auto"), *gpus, **asked)
+    request, output = chosen((*words, "--strategy=auto"), *gpus, **settings)
     assert request.words == (*words, "--strategy=ddp")
-    assert said.startswith(f"--strategy auto: ddp, as {why}")
-    given = TrainRequest(words=(*words, "--strategy", "auto"))
-    assert with_plain_strategy(given).words == (*words, "--strategy", "ddp")
+    assert output.startswith(f"--strategy auto: ddp, as {why}")
+    original = TrainRequest(words=(*words, "--strategy", "auto"))
+    assert with_plain_strategy(original).words == (*words, "--strategy", "ddp")
 
 
 def test_auto_refuses_machines_on_which_the_model_fits_in_no_way() -> None:
@@ -237,8 +237,8 @@ def test_auto_refuses_machines_on_which_the_model_fits_in_no_way() -> None:
 
 def test_other_strategies_and_scripts_are_left_alone() -> None:
     for words in ((*MODEL, "--strategy", "fsdp"), ("train.py", "--strategy", "auto")):
-        request, said = chosen(words, [A10])
-        assert (request.words, said) == (words, "")
+        request, output = chosen(words, [A10])
+        assert (request.words, output) == (words, "")
 
 
 def test_auto_never_reaches_the_ranks() -> None:
@@ -275,9 +275,9 @@ def test_machines_of_a_cluster_have_their_share_of_its_price(
     hourly_usd: float | None, count: int, share: float | None
 ) -> None:
     inventory = inventory_of(3, hourly_usd=hourly_usd)
-    facts = {one.name: a_fact(gpus=(A10, A10)) for one in inventory.machines}
-    found = machines_of_cluster(inventory, facts, count)
-    assert (found["shape"], found["count"], found["hourly_usd"]) == ("2 x NVIDIA A10", count, share)
+    facts = {machine.name: a_fact(gpus=(A10, A10)) for machine in inventory.machines}
+    machines = machines_of_cluster(inventory, facts, count)
+    assert (machines["shape"], machines["count"], machines["hourly_usd"]) == ("2 x NVIDIA A10", count, share)
 
 
 def test_machines_of_a_cluster_without_equal_gpus_have_no_advice() -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a bench and can't be done, before anything is connected to."""
+"""Requests of bench that can't be done, before any connection."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,11 +28,13 @@ def inventory(count: int) -> Inventory:
 
 
 @pytest.mark.parametrize(
-    ("layouts", "there", "nodes"), [(None, 2, None), ("1x1", 2, 1), ("1x1,2x4,1x8", 3, 2), ("3x1", 3, 3)]
+    ("layouts", "machines", "nodes"), [(None, 2, None), ("1x1", 2, 1), ("1x1,2x4,1x8", 3, 2), ("3x1", 3, 3)]
 )
-def test_nodes_of_counts_nodes_the_layouts_need(layouts: str | None, there: int, nodes: int | None) -> None:
-    asked = parse_layouts(layouts, "--layouts") if layouts else ()
-    assert nodes_of(asked, inventory(there)) == nodes
+def test_nodes_of_counts_nodes_the_layouts_need(
+    layouts: str | None, machines: int, nodes: int | None
+) -> None:
+    requested = parse_layouts(layouts, "--layouts") if layouts else ()
+    assert nodes_of(requested, inventory(machines)) == nodes
 
 
 def test_nodes_of_refuses_layout_larger_than_cluster() -> None:
@@ -73,11 +75,11 @@ def test_bucket_mb_reads_last_bucket_mb_option(words: Sequence[str], mb: float |
 
 def test_check_refuses_global_batch_of_the_built_in_job_with_forecast() -> None:
     forecast = parse_layouts("2x1", "--forecast")
-    asked = BenchRequest(job=TrainRequest(words=("--global-batch-size=8",)), forecast=forecast)
+    request = BenchRequest(job=TrainRequest(words=("--global-batch-size=8",)), forecast=forecast)
     with pytest.raises(Usage, match="Use --batch-size instead"):
-        check(asked)
-    check(replace(asked, forecast=()))
-    check(replace(asked, job=TrainRequest(words=("my.py", "--global-batch-size=8"))))
+        check(request)
+    check(replace(request, forecast=()))
+    check(replace(request, job=TrainRequest(words=("my.py", "--global-batch-size=8"))))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_exit_status_is_4_where_a_forecast_can_not_be_given(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--repeats", "2"], "2 is not in the range 3<=x<=100"),
         (["--bandwidth-gb-s", "0"], "0.0 is not in the range x>0"),
@@ -103,16 +105,16 @@ def test_exit_status_is_4_where_a_forecast_can_not_be_given(
     ],
 )
 def test_bench_wrong_options_exit_2_with_reason(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_variable_parses_env_option_or_refuses() -> None:
     assert variable("A=b=c", {}) == ("A", "b=c")
     assert variable("A", {"A": "1"}) == ("A", "1")
-    for word, said in (
+    for word, message in (
         ("A", "There is no variable A here"),
         ("1A=2", "no valid name"),
         ("=2", "no valid name"),
@@ -121,5 +123,5 @@ def test_variable_parses_env_option_or_refuses() -> None:
         ("GPUCTL_RUN_DIR=/x", "gpuctl sets GPUCTL_RUN_DIR"),
         ("GPUCTL_LAUNCHED_AT=1", "gpuctl sets GPUCTL_LAUNCHED_AT"),
     ):
-        with pytest.raises(Usage, match=said):
+        with pytest.raises(Usage, match=message):
             variable(word, {})

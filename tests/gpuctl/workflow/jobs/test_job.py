@@ -1,4 +1,4 @@
-"""Which step follows a run of a job: a table of what was asked, how the runs ended, and which machines answer."""
+"""The step after a run of a job: a table of requests, ends of runs, and machines that answer."""
 
 from dataclasses import replace
 
@@ -46,10 +46,10 @@ NEXT = replace(RUN, run="20261121-060000-0000", resumed_from=RUN.run)
 SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
 
 
-def error(rank: int | None, node: str, said: str) -> FirstError:
+def error(rank: int | None, node: str, message: str) -> FirstError:
     """A rank's own error, or the loss of a node."""
     reason = Reason.NODE_LOST if rank is None else Reason.EXIT_CODE
-    return FirstError(rank=rank, node=node, message=said, reason=reason, detail=said)
+    return FirstError(rank=rank, node=node, message=message, reason=reason, detail=message)
 
 
 FAILED = Result(
@@ -73,11 +73,11 @@ def test_what_failed_describes_failure_in_one_line() -> None:
 
 
 def hung(*ranks: int, run: str = RUN.run, gave_up: int = 1, code: int = 1) -> Result:
-    """FAILED, as one waited for these in vain."""
-    one = len(ranks) == 1
+    """Return FAILED as a rank left it that timed out waiting for these ranks."""
+    single = len(ranks) == 1
     error = FirstError(
-        rank=ranks[0] if one else None,
-        node=f"gpu-{ranks[0]}" if one else None,
+        rank=ranks[0] if single else None,
+        node=f"gpu-{ranks[0]}" if single else None,
         message=f"rank {gave_up} waited in vain",
         reason=Reason.HUNG,
         ranks=ranks,
@@ -114,7 +114,7 @@ ELSEWHERE = tuple(replace(rank, node=f"other-{rank.rank}") for rank in FAILED.ra
         (LOST, again(LOST, None, "gpu-1", "lost"), True),
         (LOST, again(LOST, None, "gpu-0", "lost"), False),
         (LOST, again(LOST, 1, "gpu-1", "lost"), False),
-        # Which rank gives up first, what it says and with which status it ends is chance; the one that hangs is not.
+        # Chance decides which rank times out first, with what message and status, but not which rank hangs.
         (hung(2), hung(2, run=NEXT.run), True),
         (hung(2), hung(2, run=NEXT.run, gave_up=0, code=134), True),
         (hung(0, 2), hung(1, 2, run=NEXT.run, gave_up=0), True),
@@ -144,12 +144,12 @@ ONCE, TWICE = TrainRequest(max_restarts=1), TrainRequest(max_restarts=2)
 
 
 def left(*answering: str, newest: str = SOME.newest) -> ResumePoint:
-    """What a run left, where these machines answer; all of them where none is named."""
-    found = replace(SOME, newest=newest)
-    return ResumePoint(run=RUN, source=RUN, checkpoints=found, answering=frozenset(answering) or ALL)
+    """Return the resume point of a run if these machines answer; by default all answer."""
+    checkpoints = replace(SOME, newest=newest)
+    return ResumePoint(run=RUN, source=RUN, checkpoints=checkpoints, answering=frozenset(answering) or ALL)
 
 
-GONE = {
+DELETED = {
     "gpu-1": NodeRecord(
         node="gpu-1", launcher="torchrun", ended=Ended(reason=Reason.NODE_LOST, detail="timed out"), lost=True
     )
@@ -163,15 +163,15 @@ def ended(
     exit_code: int | None = 3,
     joining: tuple[str, ...] = (),
     lost: bool = False,
-    asked: ResumePoint | None = None,
+    point: ResumePoint | None = None,
 ) -> Attempt:
     """A run that ended like this."""
     outcome = replace(result, status=status, exit_code=exit_code)
-    return replace(attempt_of(RUN, outcome, GONE if lost else {}, joining=joining), left=asked)
+    return replace(attempt_of(RUN, outcome, DELETED if lost else {}, joining=joining), left=point)
 
 
 GOOD = ended(replace(FAILED, first_error=None), status="succeeded", exit_code=0)
-GREW = ended(status="stopped", exit_code=None, joining=("gpu-2",), asked=left())
+GREW = ended(status="stopped", exit_code=None, joining=("gpu-2",), point=left())
 LOST_ONE = ended(LOST, lost=True)
 SAME = replace(attempt_of(NEXT, again(FAILED, 1, "gpu-1", BOOM), {}), left=left())
 
@@ -232,17 +232,17 @@ def test_next_step_is_restart_or_resize_after_failure(record: Job, step: Step) -
 @pytest.mark.parametrize(
     ("record", "number", "machines"),
     [
-        (job(ONCE, ended(asked=left())), 1, ALL),
-        (job(ONCE, ended(LOST, lost=True, asked=left("gpu-0"))), 1, {"gpu-0"}),
+        (job(ONCE, ended(point=left())), 1, ALL),
+        (job(ONCE, ended(LOST, lost=True, point=left("gpu-0"))), 1, {"gpu-0"}),
         (
-            job(ELASTIC, ended(LOST, lost=True, asked=left("gpu-0", "gpu-2"))),
+            job(ELASTIC, ended(LOST, lost=True, point=left("gpu-0", "gpu-2"))),
             None,
             {"gpu-0", "gpu-2"},
         ),
         # The machine that failed is there: what failed on it may fail again, so it is counted.
-        (job(replace(ELASTIC, max_restarts=1), ended(LOST, asked=left())), 1, ALL),
-        (job(ELASTIC, ended(LOST, lost=True, asked=left()), failed_with=frozenset({"gpu-1"})), None, ALL - {"gpu-1"}),
-        (job(ELASTIC, ended(LOST, lost=True, asked=left()), barred=frozenset({"gpu-2"})), None, ALL - {"gpu-2"}),
+        (job(replace(ELASTIC, max_restarts=1), ended(LOST, point=left())), 1, ALL),
+        (job(ELASTIC, ended(LOST, lost=True, point=left()), failed_with=frozenset({"gpu-1"})), None, ALL - {"gpu-1"}),
+        (job(ELASTIC, ended(LOST, lost=True, point=left()), barred=frozenset({"gpu-2"})), None, ALL - {"gpu-2"}),
     ],
 )  # fmt: skip
 def test_next_step_uses_machines_that_answer(
@@ -261,11 +261,11 @@ def test_next_step_is_restart_after_a_run_that_was_stopped_as_it_hung() -> None:
 
 
 def test_next_step_gives_up_if_failed_machine_is_there_and_no_restart_is_left() -> None:
-    assert next_step(job(ELASTIC, ended(LOST, asked=left()))) == GiveUp()
+    assert next_step(job(ELASTIC, ended(LOST, point=left()))) == GiveUp()
 
 
 def test_next_step_gives_up_with_too_few_machines() -> None:
-    step = next_step(job(ELASTIC, ended(LOST, lost=True, asked=left("gpu-0"))))
+    step = next_step(job(ELASTIC, ended(LOST, lost=True, point=left("gpu-0"))))
     assert step == GiveUp(
         reason=f"No other run follows {RUN.run}: 1 machine can take part, and --nnodes 2:3 asks for 2 at least. Once "
         "there are more: gpuctl train --resume"
@@ -274,13 +274,13 @@ def test_next_step_gives_up_with_too_few_machines() -> None:
 
 def test_next_step_gives_up_where_the_strategy_does_not_fit_the_machines_that_are_left() -> None:
     why = "1 rank can't be divided by pp 2: start 2."
-    told = f"No other run follows {RUN.run}, as too few machines can take part. {why} Once there are more: "
+    reason = f"No other run follows {RUN.run}, as too few machines can take part. {why} Once there are more: "
     step = next_step(job(ELASTIC, LOST_ONE, does_not_fit=why, hint="--strategy fsdp"))
     assert step == GiveUp(
-        reason=f"{told}gpuctl train --resume. On those that are there: gpuctl train --resume -- --strategy fsdp"
+        reason=f"{reason}gpuctl train --resume. On those that are there: gpuctl train --resume -- --strategy fsdp"
     )
     assert next_step(job(ELASTIC, LOST_ONE, does_not_fit=why)) == GiveUp(
-        reason=f"{told}gpuctl train --resume."
+        reason=f"{reason}gpuctl train --resume."
     )
 
 
@@ -292,7 +292,7 @@ def test_next_step_gives_up_after_wrong_options() -> None:
 
 
 def test_next_step_gives_up_after_same_failure_without_newer_checkpoint() -> None:
-    before = ended(asked=left())
+    before = ended(point=left())
     step = next_step(job(TWICE, before, SAME, restarts=1))
     assert isinstance(step, GiveUp)
     assert (
@@ -329,16 +329,16 @@ def test_with_failed_start_bars_joining_machines_of_elastic_jobs_only() -> None:
 
 def test_attempt_of_collects_lost_nodes_of_all_runs() -> None:
     rebooted = NodeRecord(node="gpu-1", launcher="torchrun", ended=Ended(reason=Reason.REBOOTED))
-    told = NodeRecord(node="gpu-0", launcher="torchrun", exit_code=1)
-    first = attempt_of(RUN, LOST, {"gpu-0": told, **GONE})
-    second = attempt_of(NEXT, LOST, GONE)
-    third = attempt_of(NEXT, LOST, {"gpu-0": told, "gpu-1": rebooted})
-    assert [one.machine_lost for one in (first, second, third)] == [True, True, True]
-    assert not attempt_of(RUN, FAILED, {"gpu-0": told}).machine_lost
+    record = NodeRecord(node="gpu-0", launcher="torchrun", exit_code=1)
+    first = attempt_of(RUN, LOST, {"gpu-0": record, **DELETED})
+    second = attempt_of(NEXT, LOST, DELETED)
+    third = attempt_of(NEXT, LOST, {"gpu-0": record, "gpu-1": rebooted})
+    assert [attempt.machine_lost for attempt in (first, second, third)] == [True, True, True]
+    assert not attempt_of(RUN, FAILED, {"gpu-0": record}).machine_lost
     assert job(ELASTIC, first, second, third).lost == {"gpu-1": [NODES[1], NODES[1]]}
 
 
 def test_next_run_should_have_as_many_machines_and_of_an_elastic_job_its_least() -> None:
-    lost = attempt_of(RUN, LOST, GONE)
-    assert job(TWICE, attempt_of(RUN, LOST, GONE, machines=4)).wanted_machines == 4, "a Ray driver's"
+    lost = attempt_of(RUN, LOST, DELETED)
+    assert job(TWICE, attempt_of(RUN, LOST, DELETED, machines=4)).wanted_machines == 4, "a Ray driver's"
     assert (job(TWICE, lost).wanted_machines, job(ELASTIC, lost).wanted_machines) == (3, 2)

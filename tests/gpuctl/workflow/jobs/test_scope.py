@@ -1,4 +1,4 @@
-"""What --cluster means to commands about all clusters, one, or none."""
+"""The meaning of --cluster in commands about all clusters, a single one, or none."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
     clusters = tuple(
         FoundCluster(
             name=name,
-            id=one,
+            id=cluster_id,
             owner=owner,
             provider="aws",
             region="region-a",
@@ -45,11 +45,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, *each: tuple[str, str, str]) -> None:
             expires_at=None,
             hourly_usd=None,
         )
-        for name, one, owner in each
+        for name, cluster_id, owner in each
     )
     cloud = StubClouds().connect(Target(provider="aws"))
-    seen = Found(cloud=cloud, contents=RegionContents(clusters=clusters, network=()))
-    monkeypatch.setattr(reap, "scan", lambda _scope, _price: ScanResult(found=(seen,), failed=()))
+    region = Found(cloud=cloud, contents=RegionContents(clusters=clusters, network=()))
+    monkeypatch.setattr(reap, "scan", lambda _scope, _price: ScanResult(found=(region,), failed=()))
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_reap_removes_only_the_cluster_that_was_named(
     words: str, chosen: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*words.split(), "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["clusters"]
-    assert [one["cluster"] for one in found if one["chosen"]] == chosen
+    rows = json.loads(capsys.readouterr().out)["clusters"]
+    assert [row["cluster"] for row in rows if row["chosen"]] == chosen
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("reap --cluster default", "There is no cluster 'default' of ours"),
         ("reap --cluster b1-i", "; did you mean 'b1-id'? Nothing was removed."),
@@ -85,10 +85,10 @@ def test_reap_removes_only_the_cluster_that_was_named(
 )
 @pytest.mark.usefixtures("account")
 def test_reap_refuses_clusters_that_are_not_there_or_contradict(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*words.split(), "--yes"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 ABOUT_RUNS = ("results", "logs", "stop", "why", "runs")
@@ -117,9 +117,9 @@ def test_mistyped_cluster_gets_the_name_that_is_most_like_it(
     existing.make()
     existing.inventory_path.write_text("all:\n")
     assert cli.main(["--cluster", "exmaple", *words.split()]) == 2
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (
-        said == "error: There is no cluster exmaple; did you mean 'example'? `gpuctl clusters` lists all.\n"
+        errors == "error: There is no cluster exmaple; did you mean 'example'? `gpuctl clusters` lists all.\n"
     )
     assert cli.main(["--cluster", "blue", *words.split()]) == 2
     assert capsys.readouterr().err == (
@@ -134,8 +134,8 @@ def test_mistyped_cluster_that_was_removed_gets_its_name_where_its_runs_are_mean
 ) -> None:
     begin_run(Store(home), "removed")
     assert cli.main(["--cluster", "remvoed", *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert said == (
+    errors = capsys.readouterr().err
+    assert errors == (
         "error: There is no cluster remvoed; did you mean 'removed'? `gpuctl runs --all` lists the runs of all "
         "clusters.\n"
     )
@@ -156,10 +156,10 @@ def test_down_of_a_mistyped_cluster_names_the_one_that_is_most_like_it(
 def test_help_says_what_cluster_means_to_each_command(capsys: pytest.CaptureFixture[str]) -> None:
     for name in root_help.COMMANDS:
         assert cli.main([name, "--help"]) == 0
-        told = " ".join(capsys.readouterr().out.split())
-        assert ("Only this cluster (default: all)." in told) == (name in ALL), name
+        help_text = " ".join(capsys.readouterr().out.split())
+        assert ("Only this cluster (default: all)." in help_text) == (name in ALL), name
         if name in NONE:
-            assert "--cluster" not in told, name
+            assert "--cluster" not in help_text, name
 
 
 @pytest.mark.parametrize("words", ["shapes --cluster a", "--cluster a shapes", "completion bash --cluster a"])

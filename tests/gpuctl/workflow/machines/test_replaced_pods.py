@@ -1,4 +1,4 @@
-"""What a job does about lost pods, on an API server that is played: what it takes in, and how long it waits."""
+"""A job's treatment of lost pods, with a fake API server: added pods, and the time of waiting."""
 
 import io
 import itertools
@@ -75,8 +75,8 @@ def test_new_pod_is_in_the_inventory_once_it_is_ready(
     assert folder.load().machines == before
     del api.world.images["*"]
     pods.wait_for(2, {before[1].name}, lambda: False)
-    kept, new = folder.load().machines
-    assert (kept, new.name, new.rank, new.host != before[1].host) == (before[0], "default-1", 1, True)
+    retained, new = folder.load().machines
+    assert (retained, new.name, new.rank, new.host != before[1].host) == (before[0], "default-1", 1, True)
     assert f"default-1 is now the pod {new.id}" in said.getvalue()
     assert new.name not in unprepared(folder, [new])
 
@@ -86,8 +86,8 @@ def test_lost_pod_that_stays_ready_counts_once_a_command_runs_in_it(
     api: KubeApi, folder: ClusterFolder, pods: ReplacedPods, said: io.StringIO
 ) -> None:
     api.runtime = lambda _: Pod(argv=("false",))
-    looks = itertools.count(1)
-    pods.wait_for(2, {folder.load().machines[1].name}, lambda: next(looks) > 1)
+    polls = itertools.count(1)
+    pods.wait_for(2, {folder.load().machines[1].name}, lambda: next(polls) > 1)
     assert "1 of 2 pods are there; the others are waited for, 10 minutes at most" in said.getvalue()
     said.truncate(0)
     api.runtime = here

@@ -1,4 +1,4 @@
-"""Which machines have yet to run the setup, what is refused before any of it runs, and the ends of its lines."""
+"""The setup: machines that have yet to run it, refusals before it runs, and the ends of its lines."""
 
 import io
 import os
@@ -32,7 +32,7 @@ from tests.fakes.namespace_transport import NamespaceTransport
 RENTED = Machine(
     name="c-0", rank=0, state="running", host="192.0.2.1", user="u", private_ip="10.0.0.2", gpus=0, id="i-0"
 )
-OWN = replace(RENTED, name="own", id="own", rank=1)
+RETAINED = replace(RENTED, name="own", id="own", rank=1)
 LINE = SetupStep(kind="run", text="echo hello")
 TASK = SetupStep(kind="fab", text="prepare")
 POD = replace(RENTED, transport="pod")
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> ClusterFolder:
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    """One in an empty project, whose words can be read."""
+    """Return an app in an empty project, with readable output."""
     monkeypatch.chdir(tmp_path)
     app = App()
     app.output = Output(app.options, stderr=io.StringIO())
@@ -63,7 +63,7 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "Pod":
-    """As a transport's module has it."""
+    """Connect as a transport's module does."""
     return Pod(machine, 1)
 
 
@@ -75,7 +75,7 @@ class Pod(NamespaceTransport):
 
 
 def test_setup_is_lacking_until_it_has_run_on_that_machine(folder: ClusterFolder) -> None:
-    machines = [RENTED, OWN]
+    machines = [RENTED, RETAINED]
     assert (setup_steps(folder), not_set_up(folder, machines, ())) == ((), [])
     check_set_up(folder, machines)
     folder.journal.append(SETUP, steps=(LINE, TASK))
@@ -85,7 +85,7 @@ def test_setup_is_lacking_until_it_has_run_on_that_machine(folder: ClusterFolder
     assert (not_set_up(folder, machines, steps), unprepared(folder, machines)) == (machines, ["c-0", "own"])
     with pytest.raises(Failed, match=r"has not ended well on c-0, own, .* `gpuctl up` runs it"):
         check_set_up(folder, machines)
-    folder.journal.append(SET_UP, machines=[identity(RENTED), identity(OWN)], digest=digest(steps))
+    folder.journal.append(SET_UP, machines=[identity(RENTED), identity(RETAINED)], digest=digest(steps))
     assert (not_set_up(folder, machines, steps), unprepared(folder, machines)) == ([], [])
     # A rented machine keeps its id where its address changes; of one's own another address is another machine.
     moved = [replace(machine, host="192.0.2.9") for machine in machines]
@@ -103,7 +103,7 @@ def test_plan_names_machines_that_lack_the_setup_and_refuses_unknown_tasks(
     with pytest.raises(BadFabfile, match=r"There is no fabfile\.py in"):
         plan_setup(app, folder, [TASK], ["c-1"], [RENTED])
     (tmp_path / "fabfile.py").write_text(FABFILE)
-    planned = plan_setup(app, folder, [TASK], ["c-1"], [RENTED, OWN])
+    planned = plan_setup(app, folder, [TASK], ["c-1"], [RENTED, RETAINED])
     assert (planned.machines, planned.where) == (("c-1", "own"), "c-1, own")
     with pytest.raises(BadFabfile, match="has no task 'prepar'; did you mean 'prepare'"):
         plan_setup(app, folder, [SetupStep(kind="fab", text="prepar")], ["c-1"], [])
@@ -147,7 +147,7 @@ def test_setup_runs_lines_without_ssh_until_one_fails(
     assert (tmp_path / "made.txt").exists(), "no line is run after one that failed"
 
     fine = plan_setup(app, folder, steps[:1], [], [POD])
-    assert [one.status for one in set_up(app, folder, [POD], fine)] == ["done"]
+    assert [result.status for result in set_up(app, folder, [POD], fine)] == ["done"]
     assert set_up(app, folder, [POD], fine) == [], "once is enough"
 
 

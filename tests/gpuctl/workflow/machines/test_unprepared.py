@@ -1,4 +1,4 @@
-"""What is said of machines that are there and that no `up` has prepared."""
+"""Notes on machines that exist, but that no `up` has prepared."""
 
 import socket
 from collections.abc import Iterator
@@ -87,8 +87,8 @@ def test_train_says_that_machines_it_can_not_reach_are_not_prepared(
     save(folder, port)  # where nobody listens any more
     (folder.path.parent.parent / "my.py").write_text("print()\n")
     assert cli.main(["train", "--cluster", "y1", "--dry-run", "my.py"]) == 1
-    said = capsys.readouterr().err
-    assert said.endswith(f"{LINE}.\n"), said
+    errors = capsys.readouterr().err
+    assert errors.endswith(f"{LINE}.\n"), errors
     folder.journal.append(READY, machines=["i-0", "i-1"])
     assert cli.main(["train", "--cluster", "y1", "--dry-run", "my.py"]) == 1
     assert "not prepared" not in capsys.readouterr().err

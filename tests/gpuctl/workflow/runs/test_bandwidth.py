@@ -1,4 +1,4 @@
-"""What is told of a measured bandwidth. Pure: lines in, rows out."""
+"""Rows on a measured bandwidth. Pure: lines in, rows out."""
 
 from typing import Any
 

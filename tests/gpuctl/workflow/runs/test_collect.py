@@ -1,4 +1,4 @@
-"""What came of a run: a failure once the lost node is back, and the checkpoints that came here."""
+"""The result of a run: a failure once the lost node is back, and the local checkpoints."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,8 +42,8 @@ def test_a_symptom_does_not_take_the_place_of_the_cause() -> None:
     closed = FirstError(rank=0, node="gpu-0", message="Connection closed by peer", reason=Reason.EXIT_CODE)
     assert failed_as_before(LOST, replace(LOST, first_error=closed, exit_code=1)) == LOST
     killed = FirstError(rank=1, node="gpu-1", message="out of memory", reason=Reason.OUT_OF_MEMORY)
-    told = replace(LOST, first_error=killed, reason=Reason.OUT_OF_MEMORY)
-    assert failed_as_before(LOST, told) == told, "the lost node is back, and tells"
+    symptom = replace(LOST, first_error=killed, reason=Reason.OUT_OF_MEMORY)
+    assert failed_as_before(LOST, symptom) == symptom, "the lost node is back, and tells"
     removed = FirstError(rank=None, node="gpu-1", message="removed", reason=Reason.MACHINE_REMOVED)
     assert failed_as_before(LOST, replace(LOST, first_error=removed, reason=Reason.MACHINE_REMOVED)) == LOST
 
@@ -67,7 +67,7 @@ def test_checkpoints_left_are_those_of_the_end(tmp_path: Path) -> None:
     (folder.checkpoints_path / "a.pt").write_text("12345")
     [(name, left)] = checkpoints_left(run, folder).items()
     assert (name, left.files, left.bytes, left.newest) == ("gpu-0", 1, 5, "a.pt")
-    mirrored_path(folder).touch()  # they were brought while it went on: it may have left newer ones
+    mirrored_path(folder).touch()  # copied during the run, which may have left newer ones
     assert checkpoints_left(run, folder) == {}
 
 

@@ -1,4 +1,4 @@
-"""What a command that follows a run does about a hang, and what is found of one later: kept here, or reported."""
+"""A following command's reaction to a hang, and the hang found later: saved here, or reported."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ LOADS = STACKS.format("/root/.gpuctl-node/code/job-1/data.py", 41, "load_batch")
 
 
 def report(rank: int, *, over: bool, stacks: str = LOADS, silent_s: float = 200.0) -> bytes:
-    one = {"group": "0", "title": "default_pg", "sequence": 2 - over, "name": "all_reduce", "over": over}
+    entry = {"group": "0", "title": "default_pg", "sequence": 2 - over, "name": "all_reduce", "over": over}
     activity: dict[str, Any] = {
         "rank": rank,
         "now": 1000.0,
@@ -35,7 +35,7 @@ def report(rank: int, *, over: bool, stacks: str = LOADS, silent_s: float = 200.
         "state": "S",
         "stacks": stacks,
         "stacks_by": "server",
-        "collectives": [{**one, "entered_at": 800.0}],
+        "collectives": [{**entry, "entered_at": 800.0}],
         "code": "/root/.gpuctl-node/code",
     }
     return json.dumps(
@@ -92,8 +92,8 @@ def test_node_whose_rank_had_ended_reports_no_more(folder: RunFolder) -> None:
 
 
 def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(folder: RunFolder) -> None:
-    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at="2026-01-01T00:05:00+00:00")
-    save_hang(folder, found)
+    hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at="2026-01-01T00:05:00+00:00")
+    save_hang(folder, hang)
     then = "The run hung (2026-01-01 00:05:00 UTC): so."
     assert (over := last_hang(folder)) is not None
     assert over.sentence == then
@@ -101,12 +101,12 @@ def test_hang_of_a_run_that_goes_on_is_told_as_of_now_while_a_node_reports_it(fo
     assert (unreported := last_hang(folder, running=True)) is not None
     assert unreported.sentence == f"{then} `gpuctl why` asks its ranks again."
     bring(folder, report(0, over=False))
-    assert last_hang(folder, running=True) == found
+    assert last_hang(folder, running=True) == hang
 
 
 def test_run_that_had_not_begun_when_it_was_asked_is_not_told_so_later(folder: RunFolder) -> None:
-    told = {0: RankActivity(rank=0, now=1000.0), 1: RankActivity(rank=1, now=1000.0)}
-    early = hang_of(folder.id, compare(ranks_of(folder.load_run(), told)), at=datetime.now(UTC))
+    activities = {0: RankActivity(rank=0, now=1000.0), 1: RankActivity(rank=1, now=1000.0)}
+    early = hang_of(folder.id, compare(ranks_of(folder.load_run(), activities)), at=datetime.now(UTC))
     assert early.sentence == "The run starts: none of its ranks has begun yet."
     save_hang(folder, early)
     assert last_hang(folder) is None
@@ -130,10 +130,10 @@ def test_ranks_that_all_work_are_no_hang(folder: RunFolder) -> None:
 
 def test_what_was_found_here_comes_before_reports(folder: RunFolder) -> None:
     stacks = RankStacks(rank=0, node="a", state="S", cpu=None, last_collective=None, at=None, stacks="x")
-    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
-    save_hang(folder, found)
+    hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", ranks=(stacks,))
+    save_hang(folder, hang)
     bring(folder, report(0, over=False), report(1, over=True))
-    assert last_hang(folder) == past_tense(found)
+    assert last_hang(folder) == past_tense(hang)
 
 
 def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
@@ -149,29 +149,29 @@ def ended(folder: RunFolder, rank: int, wrote_at: float) -> None:
 
 def test_hang_that_the_run_survived_is_not_why_it_ended(folder: RunFolder) -> None:
     at = datetime.fromtimestamp(1000, UTC).isoformat()
-    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
-    save_hang(folder, found)
+    hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.", at=at)
+    save_hang(folder, hang)
     ended(folder, 0, 900.0)
-    assert last_hang(folder) == past_tense(found)
+    assert last_hang(folder) == past_tense(hang)
     ended(folder, 1, 1500.0)
     assert last_hang(folder) is None, "rank 1 made steps after that"
     stopped = NodeRecord(node="b", launcher="torchrun", stopped=True, stopped_at=1400.0)
     save_node_record(folder, stopped)
-    assert last_hang(folder) == past_tense(found), "what a rank writes as it is stopped is no step"
+    assert last_hang(folder) == past_tense(hang), "what a rank writes as it is stopped is no step"
 
 
 def test_report_that_is_withdrawn_takes_back_what_another_command_found(folder: RunFolder) -> None:
-    found = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
-    save_hang(folder, found)
+    hang = Hang(run=folder.id, verdict="hung", sentence="The run hangs: so.")
+    save_hang(folder, hang)
     bring(folder, b"")
-    assert last_hang(folder) == past_tense(found), "nothing was reported: `gpuctl why` found it"
+    assert last_hang(folder) == past_tense(hang), "nothing was reported: `gpuctl why` found it"
     bring(folder, report(0, over=False))
     bring(folder, b"")
     assert last_hang(folder) is None
 
 
 def dump(folder: RunFolder, rank: int, sequence: int) -> None:
-    """What torch's flight recorder leaves of a rank at a timeout of NCCL's, and the rank's record."""
+    """Write torch's flight recorder dump of a rank at a timeout of NCCL's, and the rank's record."""
     entries = [
         {
             "process_group": ("0", "default_pg"),
@@ -226,7 +226,7 @@ WAIT_S = 30.0
 
 
 class Following:
-    """A run that is followed: it notes what it is told, and lets the test answer for the nodes."""
+    """A followed run: it collects notes, and the test answers for the nodes."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.notes: SimpleQueue[str] = SimpleQueue()
@@ -307,8 +307,8 @@ def test_answer_that_fails_is_told_and_the_next_report_asks_again(folder: RunFol
     following = Following(folder)
     following.watch.reported("a", SILENT)
     following.answers.put(BadAnswer("a says nothing that can be read."))
-    said = following.notes.get(timeout=WAIT_S)
-    assert said == "why the run makes no progress is not known: a says nothing that can be read."
+    note = following.notes.get(timeout=WAIT_S)
+    assert note == "why the run makes no progress is not known: a says nothing that can be read."
     following.watch.reported("a", replace(SILENT, silent_s=400.0))
     following.answers.put(hung(folder, "so"))
     following.given_up.get(timeout=WAIT_S)
@@ -320,8 +320,8 @@ def test_run_without_a_step_is_stopped_only_once_nobody_works_that_is_waited_for
     following.watch.reported("a", starts)
     following.answers.put(hung(folder, "so"))
     assert following.notes.get(timeout=WAIT_S).startswith("The run hangs: so.")
-    said = following.notes.get(timeout=WAIT_S)
-    assert said == "the run is not stopped: it has made no step yet, and who is waited for may work"
+    note = following.notes.get(timeout=WAIT_S)
+    assert note == "the run is not stopped: it has made no step yet, and who is waited for may work"
     assert following.given_up.empty()
     following.watch.reported("a", replace(starts, silent_s=400.0))
     following.answers.put(hung(folder, "so", in_vain=True))

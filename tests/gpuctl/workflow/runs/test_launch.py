@@ -30,20 +30,20 @@ class Begun(NodeHere):
 
     @contextmanager
     def stream(self, command: str, request: dict[str, Any], **_: Any) -> Iterator[Any]:  # type: ignore[override]
-        """What it says, whatever it is asked."""
+        """Yield the same frames for every command."""
         rank = {"rank": 0, "local_rank": 0, "pid": 7, "started_at": 1790000000.5}
-        said = [
+        frames = [
             ({"t": "started"}, b""),
             ({"t": "record", "path": "ranks/rank-0.json"}, json.dumps(rank).encode()),
         ]
-        yield SimpleNamespace(frames=lambda: iter(said))
+        yield SimpleNamespace(frames=lambda: iter(frames))
 
 
 class Quiet:
-    """Is told how the run goes, and keeps it to itself."""
+    """An observer that prints nothing."""
 
     def node(self, name: str, text: str) -> None:
-        """What a node is doing."""
+        """Ignore a node's state."""
 
     def metric(self, rank: int, line: Mapping[str, Any]) -> None:
         """A metrics line."""

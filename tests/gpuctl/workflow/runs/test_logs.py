@@ -1,4 +1,4 @@
-"""What `logs` gives where the copy here ended in the middle of a line."""
+"""The output of `logs` if the local copy ends in the middle of a line."""
 
 import io
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def printed(folder: RunFolder, *arriving: tuple[int, bytes], rank: int | None = 0, over: bool = False) -> str:
-    """The lines that are given when these pieces have arrived, after what is in the folder."""
+    """Return the printed lines after these pieces have arrived, following the content of the folder."""
     out: list[str] = []
     ranks = ranks_of(RUN, rank)
 
@@ -47,7 +47,7 @@ def printed(folder: RunFolder, *arriving: tuple[int, bytes], rank: int | None = 
 
 
 @pytest.mark.parametrize(
-    ("here", "pieces", "shown"),
+    ("local", "pieces", "shown"),
     [
         (b"one\nabc", [b"def\n"], "one\nabcdef\n"),
         (b"abc", [b"d", b"e", b"f\nnext\n"], "abcdef\nnext\n"),
@@ -63,17 +63,17 @@ def printed(folder: RunFolder, *arriving: tuple[int, bytes], rank: int | None = 
     ],
 )
 def test_logs_join_line_that_arrives_in_parts(
-    folder: RunFolder, here: bytes, pieces: list[bytes], shown: str
+    folder: RunFolder, local: bytes, pieces: list[bytes], shown: str
 ) -> None:
-    (folder.logs_path / "rank-0.log").write_bytes(here)
+    (folder.logs_path / "rank-0.log").write_bytes(local)
     assert printed(folder, *((0, piece) for piece in pieces)) == shown
 
 
 def test_logs_join_partial_lines_per_rank(folder: RunFolder) -> None:
     (folder.logs_path / "rank-0.log").write_bytes(b"abc")
     (folder.logs_path / "rank-1.log").write_bytes(b"one\nuvw")
-    told = printed(folder, (1, b"x\n"), (0, b"d\n"), rank=None)
-    assert told == "[rank 1] one\n[rank 1] uvwx\n[rank 0] abcd\n"
+    output = printed(folder, (1, b"x\n"), (0, b"d\n"), rank=None)
+    assert output == "[rank 1] one\n[rank 1] uvwx\n[rank 0] abcd\n"
 
 
 def test_logs_of_ended_run_print_ranks_in_order(folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""What a run that resumes another takes over from it, the line that says so, and when none is to follow."""
+"""The settings that a resuming run takes over, its line, and when no run follows."""
 
 import os
 from dataclasses import replace
@@ -206,11 +206,11 @@ def machine(name: str, rank: int = 0) -> Machine:
     )
 
 
-OWN = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
+CLUSTER = ClusterFolder(Path("/home/me/.gpuctl/clusters/default"))
 OTHER = ClusterFolder(Path("/home/me/.gpuctl/clusters/other"))
 FIRST, SECOND, AWAY = (
-    Location(cluster=OWN, machine=machine("gpu-0")),
-    Location(cluster=OWN, machine=machine("gpu-1")),
+    Location(cluster=CLUSTER, machine=machine("gpu-0")),
+    Location(cluster=CLUSTER, machine=machine("gpu-1")),
     Location(cluster=OTHER, machine=machine("gpu-0")),
 )
 SOME = Checkpoints(files=2, bytes=10, newest="step-000040.pt", written_ns=1)
@@ -219,17 +219,17 @@ THEIRS = replace(SOME, newest="a.pt")
 
 def test_survey_picks_first_run_with_checkpoints_anywhere() -> None:
     runs = (NEXT, RUN, BUILT_IN)
-    asked = CheckpointSurvey(
+    survey = CheckpointSurvey(
         runs=runs,
         locations={place.key: place for place in (FIRST, SECOND, AWAY)},
         by_machine={FIRST.key: [None, None, SOME], AWAY.key: [None, SOME, SOME]},
         local=[None, None, SOME],
         errors={SECOND.key: "gpu-1 does not answer"},
     )
-    assert asked.pick() == (RUN, SOME, (AWAY,))
-    assert asked.answering(OWN) == {"gpu-0"}
-    assert replace(asked, by_machine={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
-    assert replace(asked, by_machine={}, local=[None] * 3).pick() is None
+    assert survey.pick() == (RUN, SOME, (AWAY,))
+    assert survey.answering(CLUSTER) == {"gpu-0"}
+    assert replace(survey, by_machine={FIRST.key: [None] * 3}).pick() == (BUILT_IN, SOME, ())
+    assert replace(survey, by_machine={}, local=[None] * 3).pick() is None
 
 
 def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
@@ -237,38 +237,38 @@ def test_survey_ignores_checkpoints_copied_from_earlier_run() -> None:
     last = replace(RUN, run="20261121-060000-0002", resumed_from=after.run)
     newer, arrived = replace(THEIRS, written_ns=2), replace(THEIRS, written_ns=9)
 
-    def wrote(*found: Checkpoints | None, here: tuple[Checkpoints | None, ...] = (None,) * 3) -> set[str]:
-        asked = CheckpointSurvey(
+    def wrote(*on_first: Checkpoints | None, local: tuple[Checkpoints | None, ...] = (None,) * 3) -> set[str]:
+        survey = CheckpointSurvey(
             runs=(last, after, RUN),
             locations={FIRST.key: FIRST},
-            by_machine={FIRST.key: found},
-            local=here,
+            by_machine={FIRST.key: on_first},
+            local=local,
             errors={},
         )
-        return {run.run for run in asked.only(asked.wrote()).runs}
+        return {run.run for run in survey.only(survey.wrote()).runs}
 
     assert wrote(THEIRS, THEIRS, THEIRS) == {RUN.run}
-    assert wrote(THEIRS, THEIRS, THEIRS, here=(arrived, arrived, arrived)) == {RUN.run}
+    assert wrote(THEIRS, THEIRS, THEIRS, local=(arrived, arrived, arrived)) == {RUN.run}
     assert wrote(newer, THEIRS, THEIRS) == {last.run, RUN.run}
     assert wrote(newer, newer, THEIRS) == {after.run, RUN.run}
     assert wrote(replace(THEIRS, newest="b.pt"), None, THEIRS) == {last.run, after.run, RUN.run}
     assert wrote(THEIRS, THEIRS, None) == {after.run, RUN.run}, "what it went on from is not known"
-    assert wrote(None, THEIRS, None, here=(None, None, THEIRS)) == {last.run, RUN.run}, "placed from here"
+    assert wrote(None, THEIRS, None, local=(None, None, THEIRS)) == {last.run, RUN.run}, "placed from here"
 
 
 def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
     after = replace(BUILT_IN, run=NEXT.run, resumed_from=BUILT_IN.run)
     arrived = replace(SOME, written_ns=9)
-    asked = CheckpointSurvey(
+    survey = CheckpointSurvey(
         runs=(after, BUILT_IN),
         locations={},
         by_machine={},
         local=[arrived, SOME],
         errors={FIRST.key: "timed out."},
     )
-    assert asked.wrote() == {BUILT_IN.run}
-    assert replace(asked, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
-    assert replace(asked, local=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
+    assert survey.wrote() == {BUILT_IN.run}
+    assert replace(survey, mirrored=frozenset({after.run})).wrote() == {after.run, BUILT_IN.run}
+    assert replace(survey, local=[replace(SOME, newest="step-000080.pt"), SOME]).wrote() == {
         after.run,
         BUILT_IN.run,
     }
@@ -276,16 +276,16 @@ def test_survey_recognises_built_in_checkpoint_by_step_name() -> None:
 
 def test_survey_only_selects_given_runs() -> None:
     built_in = replace(BUILT_IN, run="20261121-040000-0000")
-    asked = CheckpointSurvey(
+    survey = CheckpointSurvey(
         runs=(NEXT, RUN, built_in),
         locations={FIRST.key: FIRST},
         by_machine={FIRST.key: [SOME, None, THEIRS]},
         local=[None, THEIRS, SOME],
         errors={SECOND.key: "timed out."},
     )
-    assert asked.only({built_in.run, RUN.run, NEXT.run}) == replace(asked, runs=[NEXT, RUN, built_in])
-    assert asked.only({built_in.run, "other"}) == replace(
-        asked, runs=[built_in], by_machine={FIRST.key: [THEIRS]}, local=[SOME]
+    assert survey.only({built_in.run, RUN.run, NEXT.run}) == replace(survey, runs=[NEXT, RUN, built_in])
+    assert survey.only({built_in.run, "other"}) == replace(
+        survey, runs=[built_in], by_machine={FIRST.key: [THEIRS]}, local=[SOME]
     )
 
 
@@ -304,7 +304,7 @@ HIS = [frozenset(PARTS.lacks)]
 def test_survey_picks_parts_that_machines_have_together() -> None:
     both = (RUN.nodes[0], replace(RUN.nodes[0], name="gpu-1", rank=1))
     run = replace(BUILT_IN, nodes=both)
-    asked = CheckpointSurvey(
+    survey = CheckpointSurvey(
         runs=(run,),
         locations={place.key: place for place in (FIRST, SECOND)},
         by_machine={FIRST.key: [PARTS], SECOND.key: [None]},
@@ -312,12 +312,12 @@ def test_survey_picks_parts_that_machines_have_together() -> None:
         errors={},
         parts={FIRST.key: HERS, SECOND.key: HIS},
     )
-    assert asked.pick() == (run, PARTS, (FIRST, SECOND))
-    assert asked.torn() == []
-    shared_home = replace(asked, parts={FIRST.key: [HERS[0] | HIS[0]], SECOND.key: HIS})
+    assert survey.pick() == (run, PARTS, (FIRST, SECOND))
+    assert survey.torn() == []
+    shared_home = replace(survey, parts={FIRST.key: [HERS[0] | HIS[0]], SECOND.key: HIS})
     assert shared_home.pick() == (run, replace(PARTS, lacks=()), (FIRST,))
     arrived = replace(PARTS, lacks=())
-    lost = replace(asked, parts={FIRST.key: HERS}, errors={SECOND.key: "gpu-1: timed out."})
+    lost = replace(survey, parts={FIRST.key: HERS}, errors={SECOND.key: "gpu-1: timed out."})
     assert lost.pick() is None, "a part is never used"
     assert lost.torn() == [(run, list(PARTS.lacks))]
     assert lost.unknown() == (run, "gpu-1", "gpu-1: timed out.")
@@ -343,34 +343,34 @@ def test_keep_times_restores_modification_times(tmp_path: Path) -> None:
 
 def test_survey_unknown_names_later_run_on_unreachable_node() -> None:
     later = replace(NEXT, nodes=(replace(RUN.nodes[0], name="gpu-1"), replace(RUN.nodes[0], rank=1)))
-    asked = CheckpointSurvey(
+    survey = CheckpointSurvey(
         runs=(later, RUN),
         locations={place.key: place for place in (FIRST, SECOND)},
         by_machine={FIRST.key: [None, SOME]},
         local=[None, None],
         errors={SECOND.key: "gpu-1: timed out."},
     )
-    assert asked.unknown() == (later, "gpu-1", "gpu-1: timed out.")
-    assert replace(asked, runs=(RUN, later), by_machine={FIRST.key: [SOME, None]}).unknown() is None
-    assert replace(asked, by_machine={FIRST.key: [SOME, SOME]}).unknown() is None, (
+    assert survey.unknown() == (later, "gpu-1", "gpu-1: timed out.")
+    assert replace(survey, runs=(RUN, later), by_machine={FIRST.key: [SOME, None]}).unknown() is None
+    assert replace(survey, by_machine={FIRST.key: [SOME, SOME]}).unknown() is None, (
         "its home is the other's, too"
     )
-    assert replace(asked, local=[SOME, None]).unknown() is None, "they were brought here at its end"
+    assert replace(survey, local=[SOME, None]).unknown() is None, "they were brought here at its end"
     mirrored = frozenset({later.run})
-    assert replace(asked, local=[SOME, None], mirrored=mirrored).unknown() == (
+    assert replace(survey, local=[SOME, None], mirrored=mirrored).unknown() == (
         later,
         "gpu-1",
         "gpu-1: timed out.",
     )
-    assert replace(asked, local=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
-    assert replace(asked, by_machine={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
-    assert replace(asked, local=[None, SOME], mirrored=mirrored).unknown() == (
+    assert replace(survey, local=[SOME, None], mirrored=mirrored, errors={}).unknown() is None
+    assert replace(survey, by_machine={FIRST.key: [SOME, None]}, mirrored=mirrored).unknown() is None
+    assert replace(survey, local=[None, SOME], mirrored=mirrored).unknown() == (
         later,
         "gpu-1",
         "gpu-1: timed out.",
     )
-    assert replace(asked, by_machine={}).unknown() == (later, "gpu-1", "gpu-1: timed out.")
-    assert replace(asked, errors={AWAY.key: "timed out."}).unknown() is None
+    assert replace(survey, by_machine={}).unknown() == (later, "gpu-1", "gpu-1: timed out.")
+    assert replace(survey, errors={AWAY.key: "timed out."}).unknown() is None
     assert older(RUN, later, "gpu-1", "gpu-1: timed out.") == (
         f"Run {later.run} may have left newer checkpoints on gpu-1, which does not answer: gpu-1: timed out. Try "
         f"again when it does, or resume from the older run {RUN.run} all the same: "
@@ -462,21 +462,21 @@ def test_machines_of_omits_unreachable_machines() -> None:
     def names(
         usable: frozenset[str] | None = None, preferred: tuple[str, ...] = (), **request: object
     ) -> list[str]:
-        asked = TrainRequest(**request)  # type: ignore[arg-type]
-        return [one.name for one in machines_of(inventory, asked, usable, preferred)]
+        train_request = TrainRequest(**request)  # type: ignore[arg-type]
+        return [machine.name for machine in machines_of(inventory, train_request, usable, preferred)]
 
-    there = frozenset({"gpu-1", "gpu-2"})
+    answering = frozenset({"gpu-1", "gpu-2"})
     assert names() == ["gpu-0", "gpu-1", "gpu-2"]
-    assert names(there) == ["gpu-1", "gpu-2"]
-    assert names(there, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
-    assert names(there, nnodes=1, preferred=("gpu-0", "gpu-2")) == ["gpu-2"], "it has the checkpoints"
+    assert names(answering) == ["gpu-1", "gpu-2"]
+    assert names(answering, nnodes=1) == ["gpu-1"], "a machine to spare takes the place of a lost one"
+    assert names(answering, nnodes=1, preferred=("gpu-0", "gpu-2")) == ["gpu-2"], "it has the checkpoints"
     assert names(nnodes=2, preferred=("gpu-2",)) == ["gpu-0", "gpu-2"]
-    assert names(there, nnodes=3) == ["gpu-1", "gpu-2"]
-    assert names(there, min_nodes=1, nnodes=1) == ["gpu-1"]
-    assert names(there, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
+    assert names(answering, nnodes=3) == ["gpu-1", "gpu-2"]
+    assert names(answering, min_nodes=1, nnodes=1) == ["gpu-1"]
+    assert names(answering, min_nodes=1, nnodes=9) == ["gpu-1", "gpu-2"]
     assert names(min_nodes=3, nnodes=9) == ["gpu-0", "gpu-1", "gpu-2"]
     with pytest.raises(Usage, match=r"--nnodes 3:9 is not possible: the cluster default has 2 nodes\."):
-        names(there, min_nodes=3, nnodes=9)
+        names(answering, min_nodes=3, nnodes=9)
 
 
 def test_resume_of_a_misspelt_script_names_the_nearest(

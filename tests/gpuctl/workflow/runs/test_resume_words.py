@@ -38,7 +38,7 @@ def test_arguments_of_repeated_resumes_do_not_grow(before: str, words: str, expe
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ({"resume_from": "my.py"}, "--resume-from takes a run, and my.py is a script. To resume its latest run: "
          "gpuctl train --resume my.py"),
@@ -53,7 +53,7 @@ def test_arguments_of_repeated_resumes_do_not_grow(before: str, words: str, expe
     ],
 )  # fmt: skip
 def test_value_that_resume_does_not_take_comes_with_the_line_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: dict[str, Any], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def test_value_that_resume_does_not_take_comes_with_the_line_that_works(
     words = tuple(word.format(run=run, end=run[-4:]) for word in typed.get("words", ()))
     with pytest.raises(Usage) as refused:
         resolve(App(), TrainRequest(**{**typed, "words": words}))
-    assert str(refused.value) == said.format(run=run)
+    assert str(refused.value) == message.format(run=run)
 
 
 def test_script_to_resume_is_looked_for_in_the_folder_of_the_request(

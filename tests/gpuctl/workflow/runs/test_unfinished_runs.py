@@ -1,4 +1,4 @@
-"""Which runs are not over: asked before a cluster is removed, so that no run's damaged record may keep it there."""
+"""Unfinished runs, asked before a cluster is removed: no damaged record may prevent the removal."""
 
 import json
 from dataclasses import replace
@@ -49,8 +49,8 @@ def test_open_runs_go_on_after_a_run_that_cannot_be_read(
     say(no_word, {"reason": "tired"})
     say(odd, {"reason": "node_lost"})
     assert open_runs(App(), "default") == []
-    told = capsys.readouterr()
-    notes = [line for line in (told.out + told.err).splitlines() if line.startswith("note: whether run ")]
+    output = capsys.readouterr()
+    notes = [line for line in (output.out + output.err).splitlines() if line.startswith("note: whether run ")]
     assert {line.split()[3] for line in notes} == {no_record.id, no_word.id}
     result = odd.load_result()
     assert result is not None
@@ -106,8 +106,8 @@ def test_logs_of_a_run_without_a_line_say_so(store: Store, capsys: pytest.Captur
     say(odd, {"reason": "node_lost"})
     store.cluster("default").make()
     assert cli.main(["logs", odd.id]) == cli.main(["logs", odd.id, "--rank", "0"]) == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert (
-        told.err
+        output.err
         == f"note: no rank of run {odd.id} printed anything\nnote: rank 0 of run {odd.id} printed nothing\n"
     )

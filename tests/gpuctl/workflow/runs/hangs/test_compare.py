@@ -1,4 +1,4 @@
-"""Who waits for whom: a table of what ranks tell, and the sentence that is made of it."""
+"""The comparison of ranks: a table of their reports, and the sentence on each."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,8 +34,8 @@ def script(line: int, function: str = "<module>", file: str = "train.py") -> tup
 
 
 def rank(number: int, *collectives: Collective, stacks: str = "", **more: Any) -> Rank:
-    told = {"state": "S", "stacks_by": "server", "server": True, "began_at": NOW - 300, **more}
-    activity = RankActivity(rank=number, now=NOW, collectives=collectives, stacks=stacks, code=CODE, **told)
+    facts = {"state": "S", "stacks_by": "server", "server": True, "began_at": NOW - 300, **more}
+    activity = RankActivity(rank=number, now=NOW, collectives=collectives, stacks=stacks, code=CODE, **facts)
     return Rank(rank=number, node=NODES[number], activity=activity)
 
 
@@ -198,11 +198,11 @@ def test_sentence_says_who_waits_for_whom(ranks: tuple[Rank, ...], verdict: str,
     assert hang.verdict == verdict
 
 
-def many(*few: int, number: int = 64) -> tuple[Rank, ...]:
+def many(*divergent: int, number: int = 64) -> tuple[Rank, ...]:
     """Ranks in all_reduce #4, of which a few are in a broadcast at another line."""
     ranks = []
     for at in range(number):
-        name, line = ("broadcast", 30) if at in few else ("all_reduce", 31)
+        name, line = ("broadcast", 30) if at in divergent else ("all_reduce", 31)
         inside = entered(4, ago_s=240, over=False, name=name)
         activity = RankActivity(
             rank=at,
@@ -292,8 +292,10 @@ def test_group_that_a_rank_is_not_in_does_not_miss_it() -> None:
     pair = [waits(number, **other) for number in (0, 1)]
     past = [entered(1, ago_s=241, **other)]
     pair = [
-        replace(one, activity=replace(one.activity, collectives=(*past, one.activity.collectives[-1])))
-        for one in pair
+        replace(
+            member, activity=replace(member.activity, collectives=(*past, member.activity.collectives[-1]))
+        )
+        for member in pair
     ]
     assert said(*pair, loads(2)).sentence.startswith(
         "The run hangs: all 2 ranks are in all_reduce #2 of tensor"
@@ -320,8 +322,8 @@ def test_rank_that_sends_and_receives_nothing_is_named_by_those_who_wait_for_it(
         "The run hangs: rank 0 on alpha waits in recv 0<-1 (pipe.py:7), for 4 min 0 s; rank 1 on alpha does not: it "
         "is in load_batch, data.py:41."
     )
-    assert [one.rank for one in hang.culprits] == [1]
-    assert [(one.rank, one.collective) for one in hang.waiting] == [(0, "recv 0<-1")]
+    assert [culprit.rank for culprit in hang.culprits] == [1]
+    assert [(culprit.rank, culprit.collective) for culprit in hang.waiting] == [(0, "recv 0<-1")]
 
 
 def test_ranks_that_wait_for_each_others_sends_are_all_named() -> None:
@@ -366,7 +368,7 @@ def test_stage_that_works_is_told_from_those_that_wait_for_it_over_gloo(ago_s: f
         "rank 1 on alpha (stage 2 of 3) is not in batch_isend_irecv (train.py:88), in which the other 2 wait; it is "
         "in load_batch, data.py:41."
     )
-    assert [(one.rank, one.place) for one in hang.culprits] == [(1, "stage 2 of 3")]
+    assert [(culprit.rank, culprit.place) for culprit in hang.culprits] == [(1, "stage 2 of 3")]
 
 
 def test_ranks_that_all_do_nothing_for_long_hang() -> None:
@@ -430,15 +432,15 @@ def test_rank_that_has_ended_makes_no_hang_while_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "times"),
+    ("load", "times"),
     [
         ({"busy": 0.9, "cpu": 0.4}, 4),
         ({"io_bytes_per_s": 12e6, "busy": 0.1}, 4),
         ({"busy": 0.1, "cpu": 0.1}, 1),
     ],
 )
-def test_rank_that_works_alone_is_given_more_time(told: dict[str, float], times: int) -> None:
-    finding = compare((waits(0), loads(1, **told)))
+def test_rank_that_works_alone_is_given_more_time(load: dict[str, float], times: int) -> None:
+    finding = compare((waits(0), loads(1, **load)))
     assert blocks(finding, 120 * times, 120)
     assert not blocks(finding, 120 * times - 1, 120)
 

@@ -1,4 +1,4 @@
-"""Which files of an earlier run the next one is told of, and in which words."""
+"""Notes on an earlier run's files in the next run."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def left(*paths: str, whole: bool = True) -> EarlierFiles:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "lines"),
     [
         (left("snapshot.pt"), left(), ["snapshot.pt"]),
         (left("snapshot.pt"), left("snapshot.pt"), []),
@@ -63,9 +63,9 @@ def left(*paths: str, whole: bool = True) -> EarlierFiles:
     ],
 )
 def test_files_are_told_that_one_node_has_and_another_lacks(
-    first: EarlierFiles, second: EarlierFiles, told: list[str]
+    first: EarlierFiles, second: EarlierFiles, lines: list[str]
 ) -> None:
-    assert list(uneven({"gpu-0": first, "gpu-1": second})) == told
+    assert list(uneven({"gpu-0": first, "gpu-1": second})) == lines
 
 
 def test_sentence_has_both_ways_on() -> None:
@@ -82,9 +82,9 @@ def test_sentence_has_both_ways_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "digest", "told"), [(11, "", True), (10, "a", False), (10, "b", True), (10, "", True)]
+    ("size", "digest", "noted"), [(11, "", True), (10, "a", False), (10, "b", True), (10, "", True)]
 )
-def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, told: bool) -> None:
+def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, noted: bool) -> None:
     both = {
         "gpu-0": EarlierFiles(files={"last.pt": (10, 1), "notes.csv": (10, 1)}),
         "gpu-1": EarlierFiles(files={"last.pt": (size, 2), "notes.csv": (11, 1)}),
@@ -96,7 +96,7 @@ def test_weights_of_one_name_and_other_content_are_told(size: int, digest: str, 
         "steps. If the script loads it at its start, add --share-outputs (all nodes get the latest) or --fresh "
         "(begin without it)"
     )
-    assert uneven_sentence(both, digests) == (sentence if told else "")
+    assert uneven_sentence(both, digests) == (sentence if noted else "")
 
 
 def in_parts(*names: str, run: str, needs: tuple[str, ...] = ()) -> EarlierFiles:
@@ -161,16 +161,16 @@ def test_nothing_is_told_where_all_nodes_have_the_same() -> None:
 
 
 def test_what_was_put_aside_is_told_with_the_command_that_brings_it() -> None:
-    found = {
+    earlier = {
         "gpu-0": EarlierFiles(aside=5, aside_names=("a.pt", "b", "c", "d")),
         "gpu-1": EarlierFiles(),
     }
-    (line,) = aside_lines("default", Path("/g"), Aside(name="1", everything=True), ROOTS, found)
+    (line,) = aside_lines("default", Path("/g"), Aside(name="1", everything=True), ROOTS, earlier)
     assert line == (
         "files of earlier runs (a.pt, b, c and 2 more) are kept on gpu-0: gpuctl pull --rank gpu-0 "
         ".gpuctl-node/code/my-01.aside-1 /g/pulled/aside-1/gpu-0"
     )
-    both = {**found, "gpu-1": EarlierFiles(aside=1, aside_names=("a.pt",))}
+    both = {**earlier, "gpu-1": EarlierFiles(aside=1, aside_names=("a.pt",))}
     (line,) = aside_lines("c", Path("/g"), Aside(name="1"), ROOTS, both)
     assert line == (
         "earlier versions of a.pt, b, c and 2 more are kept on gpu-0, gpu-1: gpuctl pull --cluster c "
@@ -219,12 +219,12 @@ def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
     wrote |= {"own.pt": runs["my.py"].id, "unknown.pt": ""}
     earlier = {"gpu-0": EarlierFiles(files=dict.fromkeys(wrote, (1, 1)), runs=wrote)}
     project = a_project(tmp_path / "code", *args)
-    found = loadable(project, earlier, runs["my.py"].path.parent)
-    assert sorted(path for left in found.values() for path in left.files) == sorted(expected)
+    selection = loadable(project, earlier, runs["my.py"].path.parent)
+    assert sorted(path for left in selection.values() for path in left.files) == sorted(expected)
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "said"),
+    ("words", "options", "message"),
     [
         (["my.py"], {"fresh": True, "share_outputs": True}, "leave one out"),
         ([], {"fresh": True}, "are for a script of yours"),
@@ -232,9 +232,9 @@ def test_script_may_load_files_of_its_own_runs_and_files_that_it_names(
     ],
 )
 def test_options_that_contradict_themselves_are_refused(
-    words: list[str], options: TrainOptions, said: str
+    words: list[str], options: TrainOptions, message: str
 ) -> None:
-    with pytest.raises(Usage, match=said):
+    with pytest.raises(Usage, match=message):
         train_request(words, options)
 
 
@@ -269,7 +269,7 @@ class Scene:
             (Path(self.roots[name]) / file).write_text(content)
 
     def share(self) -> list[str]:
-        """Share what the runs left, and return the lines on it."""
+        """Share the runs' files, and return the lines on them."""
         aside = Aside(name="1")
         earlier = {}
         for name, node in self.nodes.items():
@@ -351,7 +351,7 @@ def test_node_that_fails_to_digest_fails_no_launch_but_for_sharing(tmp_path: Pat
     project = a_project(tmp_path)
     request = replace(train_request(["my.py"], {}), project=tmp_path)
     with PlainView(Output(Options()), logs=False) as view:
-        told = note_or_share(view, "c", nodes, prepared, request, aside, folder, project)
-        assert told.startswith("last.pt of an earlier run differs")
+        note = note_or_share(view, "c", nodes, prepared, request, aside, folder, project)
+        assert note.startswith("last.pt of an earlier run differs")
         with pytest.raises(BadAnswer, match="gpu-1 sent digests"):
             share(view, "c", nodes, roots, earlier, aside, folder)

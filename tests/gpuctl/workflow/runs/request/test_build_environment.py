@@ -1,4 +1,4 @@
-"""What is said of an environment before it is built."""
+"""Notes on an environment before its build."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,11 @@ from remote.python_env.requirements import Wanted
 def test_large_download_is_noted_once_with_the_python_that_it_replaces(
     same_machine: bool, where: str
 ) -> None:
-    wanted = Wanted(source="requirements.txt", kind="requirements", files=(("requirements.txt", "torch\n"),))
+    packages = Wanted(
+        source="requirements.txt", kind="requirements", files=(("requirements.txt", "torch\n"),)
+    )
     build = Build(
-        environment=wanted, backend="cpu", states={}, constraints=(), indexes={}, same_machine=same_machine
+        environment=packages, backend="cpu", states={}, constraints=(), indexes={}, same_machine=same_machine
     )
     noted: list[str] = []
     view: Any = SimpleNamespace(note=noted.append)

@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "taken"),
+    ("words", "expected"),
     [
         (("--engine", "deepspeed", NAME, "ds.json", "--lr", "1"), ("--engine", "deepspeed", NAME, LINE, "--lr", "1")),
         ((f"{NAME}=ds.json", "--lr", "1"), ("--lr", "1", f"{NAME}={LINE}")),
@@ -34,9 +34,9 @@ def project(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_file_is_replaced_by_what_it_holds(
-    project: Path, words: tuple[str, ...], taken: tuple[str, ...]
+    project: Path, words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert with_config(TrainRequest(words=words, project=project)).words == taken
+    assert with_config(TrainRequest(words=words, project=project)).words == expected
 
 
 def test_scripts_keep_their_own_option_of_that_name(project: Path) -> None:
@@ -98,5 +98,5 @@ def test_configuration_that_contradicts_an_option_is_refused_before_launch() -> 
 
 def test_batch_that_the_ranks_can_not_share_is_refused_before_they_start() -> None:
     words = ("--engine", "deepspeed", NAME, '{"train_batch_size": 64}')
-    most, why = max_that_fit(TrainRequest(words=words), [3])
-    assert (most, "64 can't be divided among 3 ranks. Give a multiple of 3" in why) == (0, True)
+    count, why = max_that_fit(TrainRequest(words=words), [3])
+    assert (count, "64 can't be divided among 3 ranks. Give a multiple of 3" in why) == (0, True)

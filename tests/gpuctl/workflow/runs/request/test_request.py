@@ -1,4 +1,4 @@
-"""What the words after `gpuctl train` stand for."""
+"""The meaning of the words after `gpuctl train`."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -42,7 +42,7 @@ def test_home_note_is_none_for_other_folders(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "on_cpu", "job_words", "rank_env"),
+    ("settings", "on_cpu", "job_words", "rank_env"),
     [
         ({}, False, (), {}),
         ({"device": "auto"}, False, ("--device", "auto"), {}),
@@ -54,9 +54,9 @@ def test_home_note_is_none_for_other_folders(words: tuple[str, ...]) -> None:
     ],
 )
 def test_train_request_passes_device_to_built_in_job(
-    asked: dict[str, object], on_cpu: bool, job_words: tuple[str, ...], rank_env: dict[str, str]
+    settings: dict[str, object], on_cpu: bool, job_words: tuple[str, ...], rank_env: dict[str, str]
 ) -> None:
-    request = TrainRequest(**asked)  # type: ignore[arg-type]
+    request = TrainRequest(**settings)  # type: ignore[arg-type]
     assert (request.on_cpu, request.job_words, dict(request.rank_env)) == (on_cpu, job_words, rank_env)
 
 
@@ -100,8 +100,8 @@ def test_expected_gpus_come_from_shape_or_inventory(
         created_at="2026-01-01T00:00:00+00:00",
         machines=(machine,),
     )
-    found = expected_gpus(inventory)
-    assert (dict(found.gpus), found.local) == ({"a": expected}, provider == "local")
+    gpus = expected_gpus(inventory)
+    assert (dict(gpus.gpus), gpus.local) == ({"a": expected}, provider == "local")
     assert expected_gpus(inventory, on_cpu=True).gpus == {}
 
 
@@ -139,7 +139,7 @@ NO_ANSWER = 'what was printed last is no answer: "bye"'
 
 
 def test_libraries_that_print_do_not_hide_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it, without an end of their line. After it, there is a sentence."""
+    """Libraries print before the answer, without an end of line. A last line that is a sentence is no answer."""
     lines_of = (
         "import atexit, os, sys",
         "sys.modules['torch'] = None",

@@ -1,4 +1,4 @@
-"""What is installed for a run's ranks: which packages, which project, and what becomes of that one's requirements."""
+"""Packages for a run's ranks: the environment, the project, and the project's requirements."""
 
 import sys
 from pathlib import Path
@@ -25,35 +25,35 @@ def no_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def decided(folder: Path, said: list[str], *, local: bool = False, **options: Any) -> ToInstall:
+def decided(folder: Path, notes: list[str], *, local: bool = False, **options: Any) -> ToInstall:
     request = TrainRequest(words=("s.py",), project=folder, **options)
     machines = [Machine(**LOCAL)] if local else [MACHINE]
-    return what_to_install(request, tree_of(folder, "**/*"), machines, said.append, same_machine=local)
+    return what_to_install(request, tree_of(folder, "**/*"), machines, notes.append, same_machine=local)
 
 
 def test_project_brings_what_it_needs_unless_something_else_decides(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    said: list[str] = []
-    on_nodes = decided(tmp_path, said)
+    notes: list[str] = []
+    on_nodes = decided(tmp_path, notes)
     assert (on_nodes.environment and on_nodes.environment.kind, on_nodes.dependencies) == ("project", "tell")
-    on_hosts = decided(tmp_path, said, local=True)
+    on_hosts = decided(tmp_path, notes, local=True)
     assert (on_hosts.environment, on_hosts.dependencies) == (None, "install")
-    assert said == [], "what the project lists is installed over the hosts' own Python"
-    with_python = decided(tmp_path, said, local=True, python="/own/python")
+    assert notes == [], "what the project lists is installed over the hosts' own Python"
+    with_python = decided(tmp_path, notes, local=True, python="/own/python")
     assert (with_python.environment, with_python.dependencies) == (None, "tell")
     assert with_python.project is not None
     (tmp_path / "requirements.txt").write_text("torch\n-e .[more]\n")
-    by_folder = decided(tmp_path, said)
+    by_folder = decided(tmp_path, notes)
     assert by_folder.project is not None
     assert (by_folder.project.extras, by_folder.dependencies) == (("more",), "install")
-    on_hosts = decided(tmp_path, said, local=True)
+    on_hosts = decided(tmp_path, notes, local=True)
     assert on_hosts.project is not None
     assert (on_hosts.environment, on_hosts.project.extras, on_hosts.dependencies) == (
         None,
         ("more",),
         "install",
     )
-    assert said == [
+    assert notes == [
         "/own/python, which local hosts use, may lack packages that requirements.txt lists. Install them: "
         "/own/python -m pip install torch"
     ]
@@ -65,16 +65,20 @@ def test_local_hosts_get_no_environment_for_projects_alone(
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     for options in ({"pip": (".[more]",)}, {"requirements": tmp_path / "r.txt"}):
         (tmp_path / "r.txt").write_text("-e .[more]\n")
-        found = decided(tmp_path, [], local=True, **options)
-        assert found.project is not None
-        assert (found.environment, found.project.extras, found.dependencies) == (None, ("more",), "install")
+        install = decided(tmp_path, [], local=True, **options)
+        assert install.project is not None
+        assert (install.environment, install.project.extras, install.dependencies) == (
+            None,
+            ("more",),
+            "install",
+        )
         on_nodes = decided(tmp_path, [], **options)
         assert (on_nodes.environment and on_nodes.environment.always) == ("torch",)
-    said: list[str] = []
+    notes: list[str] = []
     monkeypatch.setitem(LOCAL, "python", sys.executable)
     (tmp_path / "requirements.txt").write_text("torch>=2\nno-such-thing==1\n-e .\n")
-    decided(tmp_path, said, local=True)
-    assert said == [
+    decided(tmp_path, notes, local=True)
+    assert notes == [
         f"{sys.executable}, which local hosts use, lacks packages that requirements.txt lists. Install them: "
         f"{sys.executable} -m pip install no-such-thing==1"
     ]
@@ -92,22 +96,22 @@ def test_dry_run_tells_of_the_project_and_of_the_names_of_indexes(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:secret@index.corp/simple")
-    found = decided(tmp_path, [], local=True)
-    assert "secret" not in repr(found)
-    assert list(found.lines()) == [
+    install = decided(tmp_path, [], local=True)
+    assert "secret" not in repr(install)
+    assert list(install.lines()) == [
         "the project mine is installed, editable, with what it needs and is not there; that Python stays as it is",
         "what installs there is given this computer's UV_DEFAULT_INDEX",
     ]
 
 
 def test_engine_of_the_built_in_job_is_installed_beside_what_it_needs() -> None:
-    def wanted(*words: str) -> tuple[str, ...]:
+    def always(*words: str) -> tuple[str, ...]:
         install = what_to_install(
             TrainRequest(words=words), built_in_tree(), [MACHINE], print, same_machine=False
         )
         assert install.environment is not None
         return install.environment.always
 
-    assert wanted("--epochs", "1") == ("torch",)
-    assert wanted("--engine", "torch") == ("torch",)
-    assert wanted("--engine=deepspeed") == ("torch", "deepspeed>=0.19")
+    assert always("--epochs", "1") == ("torch",)
+    assert always("--engine", "torch") == ("torch",)
+    assert always("--engine=deepspeed") == ("torch", "deepspeed>=0.19")

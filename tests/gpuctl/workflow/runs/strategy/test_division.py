@@ -1,4 +1,4 @@
-"""What a dry run tells of how the built-in job divides its network."""
+"""A dry run's lines on the division of the built-in job's network."""
 
 from typing import Any
 
@@ -52,8 +52,8 @@ def test_parts_with_names_that_differ_in_numbers_are_one_line() -> None:
 def test_what_zero_divides_is_told(zero: list[str], line: str) -> None:
     nothing: dict[str, Any] = {"parts": [], "whole": 0, "split": [], "stages": [], "recomputed": []}
     sizes = {"shard": 1, "replicate": 4, "tp": 1, "pp": 1}
-    found = list(lines({**FACTS, **nothing, **sizes, "strategy": "deepspeed zero2", "zero": zero}))
-    assert found == ["network of 1,000 weights, divided as deepspeed zero2", f"  {line}"]
+    shown = list(lines({**FACTS, **nothing, **sizes, "strategy": "deepspeed zero2", "zero": zero}))
+    assert shown == ["network of 1,000 weights, divided as deepspeed zero2", f"  {line}"]
 
 
 def test_what_can_not_be_told_here_is_said_with_its_reason() -> None:
@@ -71,9 +71,9 @@ def test_nothing_is_asked_where_nothing_is_divided(words: tuple[str, ...]) -> No
 @pytest.mark.slow
 def test_division_is_asked_of_the_job_itself() -> None:
     words = ("--model", "gpt-10m", "--strategy", "fsdp", "--wrap")
-    found = division_of(TrainRequest(words=(*words, "transformer")), [2, 2])
-    assert found is not None
-    assert list(lines(found))[1:3] == [
+    division = division_of(TrainRequest(words=(*words, "transformer")), [2, 2])
+    assert division is not None
+    assert list(lines(division))[1:3] == [
         "  sharded over 4 ranks",
         "  wrapped by themselves: block* (6, of 1,774,464 weights)",
     ]
@@ -85,8 +85,8 @@ def test_division_is_asked_of_the_job_itself() -> None:
 def test_division_by_zero_is_asked_of_the_job_though_no_strategy_is_given() -> None:
     config = '{"zero_optimization": {"stage": 3}}'
     words = ("--model", "gpt-10m", "--engine", "deepspeed", "--deepspeed-config", config)
-    found = division_of(TrainRequest(words=words), [2, 2])
-    assert found is not None
-    first, second = lines(found)
+    division = division_of(TrainRequest(words=words), [2, 2])
+    assert division is not None
+    first, second = lines(division)
     assert first.endswith("divided as deepspeed zero3")
     assert second == "  divided among 4 ranks by ZeRO: the optimizer's state, gradients, weights"

@@ -1,4 +1,4 @@
-"""Which machines a job can use, by what its strategy can divide."""
+"""The machines that a job can use, by the ranks that its strategy can divide."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -24,17 +24,17 @@ def machines(count: int) -> list[Machine]:
 
 
 def fit(request: TrainRequest, count: int, *, fewer: bool) -> tuple[list[list[str]], list[str]]:
-    """Names of the machines that are used and of those left over, and what was said."""
-    said: list[str] = []
+    """Return the names of used and of left-over machines, and the notes."""
+    notes: list[str] = []
     facts = cast("Any", {machine.name: None for machine in machines(count)})
-    parts = machines_that_fit(request, machines(count), facts, said.append, fewer=fewer)
-    return [[machine.name for machine in part] for part in parts], said
+    parts = machines_that_fit(request, machines(count), facts, notes.append, fewer=fewer)
+    return [[machine.name for machine in part] for part in parts], notes
 
 
 def test_pipeline_leaves_out_a_machine_that_it_can_not_use() -> None:
-    used, said = fit(PIPELINE, 3, fewer=True)
+    used, notes = fit(PIPELINE, 3, fewer=True)
     assert used == [["gpu-0", "gpu-1"], ["gpu-2"]]
-    assert said == [f"gpu-2 can't be used now, and the job runs on 2 machines: {WHY}"]
+    assert notes == [f"gpu-2 can't be used now, and the job runs on 2 machines: {WHY}"]
 
 
 def test_job_that_can_not_use_enough_machines_is_refused() -> None:
