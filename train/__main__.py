@@ -1,6 +1,6 @@
 """The built-in training job: data-parallel training on images or text, with its timings.
 
-One process, on the first GPU, or on the CPU where there is none:
+A single process, on the first GPU, or on the CPU without a GPU:
 
     python -m train
 
@@ -12,8 +12,8 @@ Two nodes, two processes each; on the node with the address 10.0.0.1, and on the
 
     torchrun --nnodes 2 --nproc-per-node 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29400 -m train
 
-All from the folder that holds this package, with torch, torchmetrics and scikit-learn installed. The job's options
-follow `-m train`; `--help` lists them. Exit status: 0 done, 1 failed, 2 wrong options.
+Start it from the folder that contains this package, with torch, torchmetrics and scikit-learn installed. The job's
+options follow `-m train`; `--help` lists them. Exit status: 0 done, 1 failed, 2 wrong options.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ from train.errors import BadOptions, PeerLost, TrainError
 from train.options import Options
 
 PEER_LOST_GRACE_S = 1.0
-"""How much later a rank ends that only lost another, so that the other is seen to have failed first."""
+"""Delay before a rank that only lost a peer exits, so that the peer is seen to have failed first."""
 
 
 def main() -> int:
     """Run this rank. Returns its exit status."""
     options = parse()
     # A rank that gets a signal ends at once and silently, even inside a collective operation, where Python's own
-    # handlers would wait for it to return. There is nothing to clean up: what is on disk is whole at any time.
+    # handlers would wait for it to return. No cleanup is needed: files on disk are whole at any time.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     local_rank = os.environ.get("LOCAL_RANK", "0")

@@ -1,17 +1,17 @@
-"""The bandwidth between the nodes: how fast the ranks all-reduce a tensor, measured in a few seconds.
+"""Measure the bandwidth between the nodes in a few seconds, by all-reducing tensors.
 
 Two nodes, two processes each; on the node with the address 10.0.0.1, and on the other with `--node-rank 1`:
 
     torchrun --nnodes 2 --nproc-per-node 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29400 -m train.allreduce
 
-It is measured between all ranks, and within every node where there are several nodes of several ranks each. Each
-measurement is a line of GPUCTL_METRICS, or of standard output where that is not set:
+Measures between all ranks and, with several nodes of several ranks each, within every node. Each measurement is a
+line of GPUCTL_METRICS, or of standard output without that variable:
 
     {"event": "allreduce", "scope": "all" | "node", "backend", "world_size", "bytes", "iterations", "seconds",
      "algorithm_gb_s", "bus_gb_s", "device"}
 
 `seconds` is the median of an operation. Algorithm bandwidth is bytes / seconds. Bus bandwidth is that times
-2 (n - 1) / n: what the slowest link carries in each direction, whatever the number of ranks. A GB is 10**9 bytes.
+2 (n - 1) / n: the traffic of the slowest link in each direction, whatever the number of ranks. A GB is 10**9 bytes.
 Exit status: 0 done, 1 failed; after half a minute SIGALRM ends it, also in the middle of an operation.
 """
 
@@ -35,14 +35,14 @@ from train.distributed.process_group import process_group
 from train.errors import TrainError
 
 TIMEOUT_S = 30
-"""For everything: the rendezvous, each operation, and this process."""
+"""Timeout of the rendezvous, of each operation, and of this process."""
 SIZES = (64_000, 4_000_000, 64_000_000)
 GPU_SIZES = (*SIZES, 1_000_000_000)
 """Bytes, smallest first: it shows the latency. Only a gigabyte keeps links between GPUs busy."""
 WARM_UP = 3
 MIN_ITERATIONS, MAX_ITERATIONS = 5, 50
 BUDGET_S = 2.0
-"""For one size. A size is left out if `MIN_ITERATIONS` would take more than twice that."""
+"""Time for one size. A size is left out if `MIN_ITERATIONS` would take more than twice that."""
 
 
 def main() -> int:
@@ -64,15 +64,15 @@ def main() -> int:
 
 
 def scopes(env: DistributedEnvironment) -> Iterator[tuple[str, dist.ProcessGroup]]:
-    """Yield the group of all ranks, then that of this node's ranks, where there are several of both."""
+    """Yield the group of all ranks, then, with several nodes, the group of this node's ranks if it has several."""
     assert dist.group.WORLD is not None
     yield "all", dist.group.WORLD
     nodes: list[int] = [0] * env.world_size
     dist.all_gather_object(nodes, int(os.environ.get("GROUP_RANK", "0")))
-    members = [[rank for rank, node in enumerate(nodes) if node == one] for one in sorted(set(nodes))]
+    members = [[rank for rank, node in enumerate(nodes) if node == member] for member in sorted(set(nodes))]
     if len(members) == 1:
         return
-    # Every rank makes every group, in the same order: that is how torch wants it.
+    # torch requires that every rank makes every group, in the same order.
     groups = [dist.new_group(ranks) for ranks in members]
     mine = nodes[env.rank]
     if nodes.count(mine) > 1:
@@ -109,7 +109,7 @@ def too_slow(size: int, took: Sequence[tuple[int, float]]) -> bool:
     """Estimate from smaller sizes (bytes, seconds) whether `MIN_ITERATIONS` would take twice the budget."""
     if len(took) < 2:
         return False
-    # Nearly all the time of the smallest size is latency, which a larger one has once, too.
+    # Nearly all the time of the smallest size is latency, which a larger size has once, too.
     (_, latency_s), (last, seconds) = took[0], took[-1]
     return (seconds - latency_s) / last * size * MIN_ITERATIONS > 2 * BUDGET_S
 

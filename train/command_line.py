@@ -20,40 +20,40 @@ OTHER_NAMES = {
     "--clip": "--max-grad-norm",
     "--data": "--data-dir",
 }
-"""Of options: those of the release before, whose runs are resumed, and the short one for a file of text."""
+"""Other names of options: of the previous release, whose runs are resumed, and a short name for a text file."""
 FIRST_BUCKET_MB = 1
-"""The size that torch.compile assumes for the first bucket of gradients, whatever DistributedDataParallel is told."""
+"""Size that torch.compile assumes for the first bucket of gradients, whatever DistributedDataParallel's setting."""
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
     """Read options from a command line (`sys.argv` unless given). Exits: 2 on bad input, 0 after `--help`."""
     parser = _parser()
     words = [_current(word) for word in (sys.argv[1:] if argv is None else argv)]
-    found, unknown = parser.parse_known_args(words)
+    parsed, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(_unknown_option(unknown[0]))
-    if (wrong := deepspeed_config.take_over(found, _typed(parser, words))) is not None:
+    if (wrong := deepspeed_config.take_over(parsed, _typed(parser, words))) is not None:
         parser.error(wrong)
-    size = GPT_SIZES.get(found.model)
-    if found.lr is None:
-        found.lr = DEFAULT_LR[found.optimizer] if size is None or found.optimizer == "sgd" else size.lr
-    if found.dataset is None:
-        found.dataset = "text" if size else Options.dataset
-    options = Options(**vars(found))
+    size = GPT_SIZES.get(parsed.model)
+    if parsed.lr is None:
+        parsed.lr = DEFAULT_LR[parsed.optimizer] if size is None or parsed.optimizer == "sgd" else size.lr
+    if parsed.dataset is None:
+        parsed.dataset = "text" if size else Options.dataset
+    options = Options(**vars(parsed))
     if (problem := conflict(options)) is not None:
         parser.error(problem)
     return options
 
 
 def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
-    """Return the names of the options that are among the words."""
+    """Return the names of the options among the words."""
     untyped = object()
-    known = argparse.Namespace(**{one.name: untyped for one in fields(Options)})
+    known = argparse.Namespace(**{field.name: untyped for field in fields(Options)})
     return {name for name, value in vars(parser.parse_args(words, known)).items() if value is not untyped}
 
 
 def conflict(options: Options) -> str | None:
-    """Return what is wrong with options that are each valid, but do not fit together."""
+    """Return the first conflict between options that are each valid."""
     if (no_network := unknown_network(options.model)) is not None:
         return f"--model {no_network}"
     if (problem := _problem_of_text(options) or deepspeed_config.problem(options)) is not None:
@@ -102,7 +102,7 @@ def conflict(options: Options) -> str | None:
 
 
 def _problem_of_text(options: Options) -> str | None:
-    """Return what does not fit together of the options about text."""
+    """Return the first conflict of the options for text."""
     size = GPT_SIZES.get(options.model)
     if (options.dataset == "text") != (size is not None):
         if size is not None:
@@ -115,20 +115,20 @@ def _problem_of_text(options: Options) -> str | None:
             f"--seq-len {options.seq_len} is more than {options.model} takes: give at most {size.context}, or a "
             "larger model."
         )
-    given = {
+    unsuitable = {
         "--stem": options.stem != Options.stem,
         "--augmentation": options.augmentation not in ("auto", "none"),
         "--metrics": options.metrics not in (Options.metrics, ("loss",)),
     }
-    if option := next((name for name, is_given in given.items() if is_given), None):
+    if option := next((name for name, is_given in unsuitable.items() if is_given), None):
         return f"{option} is for images, not for --dataset text: leave it out."
     return None
 
 
 def _problem_of_parts(options: Options) -> str | None:
-    """Return what does not fit together of the options about weights in parts."""
-    given = {"--cpu-offload": options.cpu_offload, "--prefetch": options.prefetch is not None}
-    option = next((name for name, is_given in given.items() if is_given), None)
+    """Return the first conflict of the options for sharded weights."""
+    sharded_only = {"--cpu-offload": options.cpu_offload, "--prefetch": options.prefetch is not None}
+    option = next((name for name, is_given in sharded_only.items() if is_given), None)
     if option is not None and options.strategy not in SHARDED:
         return (
             f"{option} is for strategies with parts of the weights, not for {options.strategy}: take fsdp, hsdp or "
@@ -140,13 +140,13 @@ def _problem_of_parts(options: Options) -> str | None:
 
 
 def _of_ddp_alone(options: Options) -> str | None:
-    """Return an option that has no meaning with another strategy, or that torch has no way for."""
-    given = {
+    """Return an option that has no meaning with another strategy, or that torch does not support."""
+    ddp_only = {
         "--compile": options.compile,
         "--compression": options.compression != "none",
         "--bucket-mb": options.bucket_mb is not None,
     }
-    return next((name for name, is_given in given.items() if is_given), None)
+    return next((name for name, is_given in ddp_only.items() if is_given), None)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -190,26 +190,29 @@ def option_groups() -> dict[str, dict[str, Mapping[str, Any]]]:
     """Return the options of each group, and argparse's arguments for each; its help names the default."""
     types = get_type_hints(Options)
     groups: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for one in fields(Options):
-        groups.setdefault(one.metadata["group"], {})[_flag(one.name)] = _arguments(one, types[one.name])
+    for field in fields(Options):
+        group = groups.setdefault(field.metadata["group"], {})
+        group[_flag(field.name)] = _arguments(field, types[field.name])
     return groups
 
 
-def _arguments(one: Field[Any], kind: object) -> Mapping[str, Any]:
-    """Return argparse's arguments for an option; its help names the default where that says something."""
-    given = {name: value for name, value in one.metadata.items() if name not in ("group", "argument_default")}
-    default = one.metadata.get("argument_default", one.default)
+def _arguments(field: Field[Any], kind: object) -> Mapping[str, Any]:
+    """Return argparse's arguments for an option; its help names the default if it has one."""
+    arguments = {
+        key: value for key, value in field.metadata.items() if key not in ("group", "argument_default")
+    }
+    default = field.metadata.get("argument_default", field.default)
     shown = default
     if kind is bool:
-        given["action"] = argparse.BooleanOptionalAction
-        shown = _flag(one.name) if default else f"--no-{_flag(one.name)[2:]}"
+        arguments["action"] = argparse.BooleanOptionalAction
+        shown = _flag(field.name) if default else f"--no-{_flag(field.name)[2:]}"
     elif isinstance(default, tuple):
         shown = ",".join(map(str, default))
     if get_origin(kind) is Literal:
-        given["choices"] = get_args(kind)
+        arguments["choices"] = get_args(kind)
     if default is not None:
-        given["help"] = f"{given['help'].removesuffix('.')} (default: {shown})."
-    return {"default": default, **given}
+        arguments["help"] = f"{arguments['help'].removesuffix('.')} (default: {shown})."
+    return {"default": default, **arguments}
 
 
 def _flag(name: str) -> str:
@@ -224,6 +227,6 @@ def _current(word: str) -> str:
 
 def _unknown_option(argument: str) -> str:
     name = argument.split("=")[0]
-    near = difflib.get_close_matches(name, [_flag(one.name) for one in fields(Options)], n=1)
+    near = difflib.get_close_matches(name, [_flag(field.name) for field in fields(Options)], n=1)
     meant = f"Did you mean {near[0]}? " if near else ""
     return f"{name} is not an option of this job. {meant}All options: python -m train --help"

@@ -45,17 +45,17 @@ class NoPeers(TrainError):
     """The other ranks did not arrive in time."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
-        """`ranks`: those that did not, where they are known."""
+        """`ranks`: missing ranks, as far as known."""
         super().__init__(message)
         self.ranks = list(ranks)
 
 
 class PeerLost(TrainError):
-    """Another rank failed or fell silent: the cause is there, not here."""
+    """Another rank failed or fell silent: its log has the cause."""
 
 
 class PeerSilent(PeerLost):
-    """Another rank did not come in time."""
+    """Another rank did not arrive in time."""
 
 
 class NotWritten(TrainError):

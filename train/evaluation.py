@@ -1,4 +1,4 @@
-"""The metrics of samples that are not trained on."""
+"""Evaluate a model on samples outside training."""
 
 import math
 
@@ -15,12 +15,12 @@ from train.tuning import untuned
 
 MAX_SAMPLES = 1024
 MAX_NUMBERS = 2**20
-"""Samples, and numbers in them, or in the logits of text, in one forward pass of an evaluation."""
+"""Limits of an evaluation's forward pass: samples, and numbers of their inputs or of text's logits."""
 MAX_LOGITS = 2**22
-"""Numbers of the logits whose loss is computed at once, in double precision."""
+"""Numbers of logits whose loss is computed at once, in double precision."""
 
 MAX_EXPONENT = 700.0
-"""Above it, a power of e is no number any more."""
+"""Largest exponent of e with a finite power."""
 
 
 @torch.inference_mode()
@@ -36,7 +36,7 @@ def evaluate(
     memory_format: torch.memory_format,
     batch_size: int,
 ) -> dict[str, float]:
-    """Compute the metrics of the samples over all ranks; every replica of the model evaluates its part of them."""
+    """Compute the metrics of the samples over all ranks; each replica of the model evaluates its share."""
     model.eval()
     strategy.share_buffers(model)
     batches = evaluation_batches(
@@ -57,12 +57,12 @@ def evaluate(
 
 
 def perplexity(loss: float) -> float:
-    """Return between how many tokens, alike in chance, a model of that loss chooses on average."""
+    """Return the number of equally likely tokens with that loss."""
     return math.inf if loss > MAX_EXPONENT else math.exp(loss)
 
 
 def _loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the sum of the samples' losses; that of a sequence is the mean over its tokens."""
+    """Return the sum of the samples' losses; a sequence's loss is the mean over its tokens."""
     at_once = max(1, MAX_LOGITS // logits.shape[-1])
     of_labels = (torch.split(tensor, at_once) for tensor in (logits.flatten(0, -2), labels.flatten()))
     sums = [cross_entropy(part.double(), of, reduction="sum") for part, of in zip(*of_labels, strict=True)]

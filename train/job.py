@@ -1,4 +1,4 @@
-"""The training run of one rank, from its start to the model on disk."""
+"""Run the training of one rank, from its start to the model on disk."""
 
 import os
 import time
@@ -28,7 +28,7 @@ from train.trainer import Trainer
 
 
 def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) -> None:
-    """Train, evaluate, report, save. Every rank calls it with the same options.
+    """Train, evaluate, report and save. Every rank calls this with the same options.
 
     `on_epoch` is called on every rank after each epoch and its evaluation.
     """
@@ -44,7 +44,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
     with (
         Report(path=Path(metrics) if metrics else None, env=env, options=options) as report,
         process_group(env, device, timeout_s=options.timeout_s),
-        open_writer(curves, env, wanted=options.tensorboard) as writer,
+        open_writer(curves, env, enabled=options.tensorboard) as writer,
     ):
         warm_up(device, images=not options.is_text)
         parts.add("device", time.perf_counter() - began)
@@ -90,7 +90,7 @@ def run(options: Options, on_epoch: Callable[[Epoch], object] = lambda _: None) 
 
 
 def set_arithmetic(options: Options) -> None:
-    """Choose how torch computes in this process, from now on."""
+    """Set torch's precision for this process."""
     if options.precision == "fp64":
         torch.set_default_dtype(torch.float64)
     # torch's own default is tf32 for convolutions alone.

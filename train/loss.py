@@ -1,4 +1,4 @@
-"""The loss that is trained with."""
+"""The training loss."""
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -12,7 +12,7 @@ def mean_loss(
 ) -> Tensor:
     """Return the mean loss of logits [b, classes] for labels [b], or of [b, n, classes] for [b, n].
 
-    `labels_in_all`: of the batch, where these are some of it: then it is their part of the batch's mean.
+    `labels_in_all`: the labels of the whole batch; with it, returns these labels' share of the batch's mean.
     """
     loss = cross_entropy(
         logits.flatten(0, -2),

@@ -26,13 +26,13 @@ def number(
     *, at_most: float, above: float | None = None, at_least: float | None = None
 ) -> Callable[[str], float]:
     """Return a reader of numbers in that range."""
-    least = f"above {above:g}" if above is not None else f"from {at_least:g}"
+    lower_bound = f"above {above:g}" if above is not None else f"from {at_least:g}"
 
     def read(text: str) -> float:
         value = _float(text)
         low_enough = value > above if above is not None else value >= (at_least or 0.0)
         if not (low_enough and value <= at_most):  # also refuses nan
-            raise _unusable(text, f"a number {least}, at most {at_most:g}")
+            raise _unusable(text, f"a number {lower_bound}, at most {at_most:g}")
         return value
 
     return read
@@ -56,14 +56,14 @@ def synthetic_sizes(text: str) -> tuple[int, ...]:
 
 def names(text: str) -> tuple[str, ...]:
     """Read different names, separated by commas."""
-    found = tuple(word.strip() for word in text.split(","))
-    if not all(found) or len(set(found)) < len(found):
+    values = tuple(word.strip() for word in text.split(","))
+    if not all(values) or len(set(values)) < len(values):
         raise _unusable(text, "different names, separated by commas")
-    return found
+    return values
 
 
 def wrap_policy(text: str) -> str:
-    """Read which parts of a network are sharded by themselves."""
+    """Read a wrap policy, which chooses the parts of a network that are sharded separately."""
     size = text.removeprefix("size:")
     sized = text != size and size.isdecimal() and int(size) > 0
     if sized or all(name.isidentifier() for name in text.split(",")):
@@ -74,14 +74,14 @@ def wrap_policy(text: str) -> str:
 def deepspeed_config(text: str) -> str:
     """Read a file of DeepSpeed's configuration, or the configuration itself, as JSON in one line."""
     try:
-        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        config = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} can't be read: {error.strerror}.") from None
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text} is no JSON: {error}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise _unusable(text, "a JSON object, as DeepSpeed's documentation has it")
-    return json.dumps(found, separators=(",", ":"))
+    return json.dumps(config, separators=(",", ":"))
 
 
 def _float(text: str) -> float:
@@ -91,5 +91,5 @@ def _float(text: str) -> float:
         return math.nan
 
 
-def _unusable(text: str, wanted: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"{text!r} can't be used: give {wanted}.")
+def _unusable(text: str, expected: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{text!r} can't be used: give {expected}.")

@@ -41,8 +41,8 @@ def _option(group: str, default: Any, text: str, **arguments: Any) -> Any:  # no
     return field(default=default, metadata={"group": group, "help": text, **arguments})
 
 
-_what = partial(_option, "what to train")
-_how = partial(_option, "how to train")
+_task = partial(_option, "what to train")
+_method = partial(_option, "how to train")
 _speed = partial(_option, "speed")
 _where = partial(_option, "where to run")
 _output = partial(_option, "output")
@@ -50,111 +50,111 @@ _output = partial(_option, "output")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to train and how; the same on every rank."""
+    """The job's options, the same on every rank."""
 
-    model: str = _what(
+    model: str = _task(
         "cnn",
         "cnn, mlp, resnet18, or another network of torchvision by its name; for text gpt-10m, gpt-124m, gpt-350m, "
         "gpt-1b, gpt-7b.",
         metavar="NAME",
     )
-    stem: Stem = _what(
+    stem: Stem = _task(
         "imagenet",
         "First layers of a residual network. imagenet: 7x7 with stride 2, and pooling; cifar: 3x3, for small images.",
     )
-    dataset: DatasetName = _what(
+    dataset: DatasetName = _task(
         "digits",
         "digits: 1,797 handwritten digits of scikit-learn; synthetic: generated images; folder: the images "
         "train/CLASS/*.png and *.jpg in --data-dir; text: the text in --data-dir, or some generated sentences "
         "(default: digits, or text for a text model).",
         argument_default=None,
     )
-    data_dir: str | None = _what(
+    data_dir: str | None = _task(
         None, "Folder of the datasets on the nodes (default: $GPUCTL_DATA_DIR, else ~/.cache/gpuctl/data); for text "
         "a file, or a folder of .txt files.",
         metavar="PATH",
     )  # fmt: skip
-    download: bool = _what(True, "Download a missing dataset, once per node.")
-    data_pipeline: DataPipeline = _what(
+    download: bool = _task(True, "Download a missing dataset, once per node.")
+    data_pipeline: DataPipeline = _task(
         "memory",
         "memory: every rank reads all images before it starts; ray: Ray Data reads the training images on all nodes "
         "during the training (with --dataset folder and gpuctl train --mode ray).",
     )
-    synthetic: tuple[int, int, int, int, int] = _what(
+    synthetic: tuple[int, int, int, int, int] = _task(
         (10_000, 3, 32, 32, 10), "Size of --dataset synthetic: N,CHANNELS,HEIGHT,WIDTH,CLASSES.",
         type=synthetic_sizes, metavar="SIZES",
     )  # fmt: skip
-    image_size: int = _what(
+    image_size: int = _task(
         224, "Height and width of the images of a folder, pixels.", type=whole_number(8, 4096), metavar="N"
     )
-    seq_len: int = _what(1024, "Tokens in a sequence of text.", type=whole_number(2, 2**20), metavar="N")
-    tokenizer: str | None = _what(
+    seq_len: int = _task(1024, "Tokens in a sequence of text.", type=whole_number(2, 2**20), metavar="N")
+    tokenizer: str | None = _task(
         None, "File of the tokenizers package (tokenizer.json) on the nodes for --dataset text (default: a token is "
         "a byte).",
         metavar="FILE",
     )  # fmt: skip
-    validation: float | None = _what(
+    validation: float | None = _task(
         None, "Fraction of the training samples to validate with (default: the dataset's own images, else 0.2; the "
         "last 0.1 of a text).",
         type=fraction, metavar="F",
     )  # fmt: skip
-    augmentation: Augmentation = _what(
+    augmentation: Augmentation = _task(
         "auto",
         "flip: mirror at random; crop: flip, and shift by up to 4 pixels; auto: flip where it keeps the label.",
     )
 
-    epochs: int = _how(10, "Passes over the training samples.", type=whole_number(1), metavar="N")
-    batch_size: int | None = _how(
+    epochs: int = _method(10, "Passes over the training samples.", type=whole_number(1), metavar="N")
+    batch_size: int | None = _method(
         None, f"Samples per step and rank (default: {DEFAULT_BATCH} images or {DEFAULT_BATCH_OF_TEXT} sequences, or "
         "all that a rank has).",
         type=whole_number(1), metavar="N",
     )  # fmt: skip
-    global_batch_size: int | None = _how(
+    global_batch_size: int | None = _method(
         None,
         "Samples per step of all ranks together, instead of --batch-size.",
         type=whole_number(1),
         metavar="N",
     )
-    gradient_accumulation_steps: int | None = _how(
+    gradient_accumulation_steps: int | None = _method(
         None,
         "Micro-batches that a rank's batch is divided into, to save memory (default: 1, or 4 for each stage of a "
         "pipeline).",
         type=whole_number(1), metavar="N",
     )  # fmt: skip
-    optimizer: Optimizer = _how("adam", "Optimizer.")
-    lr: float = _how(
+    optimizer: Optimizer = _method("adam", "Optimizer.")
+    lr: float = _method(
         DEFAULT_LR["adam"],
         f"Learning rate (default: {', '.join(f'{lr:g} for {name}' for name, lr in DEFAULT_LR.items())}; less with "
         "adam and adamw for text models, the larger the less).",
         type=number(above=0, at_most=1e6), metavar="X", argument_default=None,
     )  # fmt: skip
-    weight_decay: float = _how(0.0, "Weight decay.", type=number(at_least=0, at_most=1e6), metavar="X")
-    schedule: Schedule = _how(
+    weight_decay: float = _method(0.0, "Weight decay.", type=number(at_least=0, at_most=1e6), metavar="X")
+    schedule: Schedule = _method(
         "constant",
         "How the learning rate changes. cosine: it falls to 0 along a cosine; step: it is divided by 10 after half "
         "and after three quarters of the epochs; plateau: it falls where the validation loss stops falling.",
     )
-    warmup_epochs: float = _how(
+    warmup_epochs: float = _method(
         0.0, "Epochs over which the learning rate rises linearly at the start.",
         type=number(at_least=0, at_most=1e6), metavar="X",
     )  # fmt: skip
-    lr_scaling: LrScaling = _how(
+    lr_scaling: LrScaling = _method(
         "none",
         "linear: multiply the learning rate by the number of ranks; sqrt: by the square root of that number.",
     )
-    grow_batch: bool = _how(
+    grow_batch: bool = _method(
         False,
         "With --schedule plateau: increase the batch size, up to 16-fold, before the learning rate falls.",
     )
-    max_grad_norm: float | None = _how(
+    max_grad_norm: float | None = _method(
         None, "Clip the gradients to this norm (default: no clipping).",
         type=number(above=0, at_most=1e6), metavar="X",
     )  # fmt: skip
-    label_smoothing: float = _how(0.0, "Label smoothing.", type=fraction, metavar="F")
-    precision: Precision = _how(
+    label_smoothing: float = _method(0.0, "Label smoothing.", type=fraction, metavar="F")
+    precision: Precision = _method(
         "fp32", "Arithmetic precision; bf16 and fp16 use torch.autocast; fp64 is for proofs."
     )
-    seed: int = _how(
+    seed: int = _method(
         0,
         "Random seed. On CPUs, two runs with the same seed, ranks and threads have bit-identical losses.",
         type=whole_number(0), metavar="N",
@@ -282,10 +282,10 @@ class Options:
 
     @property
     def is_text(self) -> bool:
-        """Whether samples are sequences of tokens, not images."""
+        """Return whether samples are sequences of tokens, not images."""
         return self.dataset == "text"
 
     @property
     def samples_name(self) -> str:
-        """What samples are called in a sentence."""
+        """Return the samples' name in a sentence."""
         return "sequences" if self.is_text else "images"

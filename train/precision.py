@@ -1,4 +1,4 @@
-"""The precision that a network computes in."""
+"""Choose the precision that a network computes in."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,8 +12,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(options: Options, device: torch.device) -> AbstractContextManager[None]:
     """Return the context that computes in the options' precision on the device.
 
-    Where blocks compute again, their weights' copies are not kept from the first time until the second; nor are those
-    that a CUDA graph makes.
+    Autocast's copies of weights are not cached for blocks that compute twice, nor in a CUDA graph.
     """
     half = AUTOCAST.get(options.precision)
     in_graph = device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -88,7 +88,7 @@ def allows_graphs(options: Options, strategy: Strategy) -> bool:
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """Return the recorder of a GPU; a CPU has none."""
+    """Return the recorder for a GPU, or `None` for a CPU."""
     return CudaRecorder(device) if device.type == "cuda" else None
 
 

@@ -1,9 +1,9 @@
-"""Importing torchvision, also where it was built for another torch.
+"""Import torchvision, even if it was built for another torch.
 
-torchvision's usual wheel is built for a torch with CUDA. Beside a CPU-only torch its compiled library does not load,
-and `import torchvision` fails, as it looks up two of that library's operators by name. Networks and datasets need
-neither. So where the library does not load, and only there, those names are declared before the import; nothing
-replaces the operators, and to call one is an error.
+torchvision's usual wheel is built for a torch with CUDA. With a CPU-only torch its compiled library does not load,
+and `import torchvision` fails because it looks up two of that library's operators by name. Networks and datasets need
+neither. So if the library does not load, and only then, these names are declared before the import; nothing replaces
+the operators, and calling one is an error.
 """
 
 import functools
@@ -22,7 +22,7 @@ SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-"""The operators that `import torchvision` looks up without asking whether its library was loaded."""
+"""Operators that `import torchvision` looks up even if its library was not loaded."""
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""One training step: forward and backward pass, averaged gradients, update of the weights.
+"""Take a training step: forward and backward pass, averaged gradients, update of the weights.
 
 With `--compile` the network's repeated blocks are compiled one by one, or the network with its loss as a whole, each
-with its backward pass. The averaging over the ranks, the clipping and the update are torch's own.
+with its backward pass. torch averages over the ranks, clips and updates.
 """
 
 import copy
@@ -21,7 +21,7 @@ from train.tuning import compile_in_parts, compiled_blocks, untuned, whole_batch
 
 
 class ModelWithLoss(nn.Module):
-    """The network and its loss as one module, which DistributedDataParallel takes."""
+    """The network and its loss as one module, for DistributedDataParallel."""
 
     def __init__(self, network: nn.Module, options: Options) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ModelWithLoss(nn.Module):
         self._label_smoothing = options.label_smoothing
         self._keeps_logits = not options.is_text
         self._first_parts: list[nn.Module] = []
-        """Of text, compiled in blocks: the network up to its last block. What follows is one graph with the loss."""
+        """For text compiled in blocks: the network up to its last block. The rest is one graph with the loss."""
         if options.compile:
             blocks = compiled_blocks(network)
             compile_in_parts(self, blocks)
@@ -42,8 +42,8 @@ class ModelWithLoss(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the mean loss, and the logits [b, classes] of images.
 
-        Logits of text are the largest tensor of the step. As no output, they are freed before the backward pass, and
-        compiled code writes their gradient in their place.
+        Logits of text are the largest tensor of the step. As they are no output, they are freed before the backward
+        pass, and compiled code writes their gradient in their place.
         """
         if not self._first_parts:
             return self._loss([self.network], images, labels)
@@ -61,7 +61,7 @@ class ModelWithLoss(nn.Module):
 class TrainStep:
     """Updates the weights by one batch.
 
-    Nothing in it waits for the device, except with fp16 and without the fused optimizer: there the CPU asks whether a
+    No part waits for the device, except with fp16 and without the fused optimizer: the CPU then checks whether a
     gradient has overflowed.
     """
 
@@ -78,7 +78,7 @@ class TrainStep:
     ) -> None:
         """`model`: a ModelWithLoss, wrapped by the strategy.
 
-        `batch_size`: of a whole batch, at the start. `micro_batch_size`: images that are computed at once, at most.
+        `batch_size`: of a whole batch, at the start. `micro_batch_size`: maximum number of images computed at once.
         """
         self._options = options
         self._micro_batch_size = micro_batch_size
@@ -98,7 +98,7 @@ class TrainStep:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Take the step. Returns the mean loss of the batch and the logits [b, classes], both without gradient.
 
-        The logits may be `None` on a rank that does not count its samples. Those of text are `None`.
+        Logits are `None` for text, and may be `None` on a rank that does not count its samples.
         """
         strategy = self._strategy
         self._zero_grad()
@@ -130,7 +130,7 @@ class TrainStep:
         self._strategy.update(self._optimizer)
 
     def _scaled_update(self) -> None:
-        """Update by gradients that are scaled up. Where one has overflowed, the weights stay as they are."""
+        """Update by scaled gradients. If a gradient has overflowed, the weights do not change."""
         if self._options.max_grad_norm is not None:
             self.scaler.unscale_(self._optimizer)
         self._clip()
@@ -143,19 +143,19 @@ class TrainStep:
 
 
 def micro_batch_size(batch_size: int, gradient_accumulation_steps: int) -> int:
-    """Return how many images are computed at once. A batch that has grown has more micro-batches of that size."""
+    """Return how many images are computed at once. A larger batch has more micro-batches of that size."""
     return math.ceil(batch_size / gradient_accumulation_steps)
 
 
 def smallest_micro_batch(samples: int, batch_size: int, size: int) -> int:
-    """Return the size of the smallest micro-batch, where `samples` are taken in batches, and these in `size`s."""
+    """Return the size of an epoch's smallest micro-batch. `size`: of a full micro-batch."""
     return min(
         batch % size or size for batch in (min(batch_size, samples), samples % batch_size or batch_size)
     )
 
 
 def check_single_image(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
-    """Raise BadOptions for a model that can't be trained on one image. The model stays as it is."""
+    """Raise BadOptions for a model that can't be trained on one image. The model does not change."""
     trial = copy.deepcopy(model).train()
     weight = next(trial.parameters())
     devices = [weight.device] if weight.device.type == "cuda" else []

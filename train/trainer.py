@@ -1,4 +1,4 @@
-"""The model, the data and the epochs of one rank."""
+"""Train on one rank: the model, the data and the epochs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from train.checkpoints.parts import PartsReader
 
 DATA_TIMEOUT_S = 1800.0
-"""Until every rank has its data: some nodes may have to download it first."""
+"""Timeout until every rank has its data: some nodes may have to download it first."""
 PATIENCE, FACTOR = 2, 0.5
-"""Of the schedule `plateau`: epochs without a better validation loss, and the factor of the learning rate then."""
+"""Schedule `plateau`: epochs without a better validation loss, and the learning rate's factor after these."""
 MAX_GROWTH = 16
-"""How many times larger than at the start a batch can become."""
+"""Maximum growth of a batch over its initial size."""
 SETTINGS_OF_THIS_RUN = ("lr", "weight_decay", "fused", "capturable")
-"""Settings of the optimizer that are taken from the options, not from the checkpoint."""
+"""Optimizer settings taken from the options, not from the checkpoint."""
 SEED_STRIDE = 1_000_003
-"""Between the seeds of two ranks."""
+"""Distance between the seeds of two ranks."""
 
 
 class Trainer:
-    """What one rank needs for its epochs."""
+    """A rank's model, data, optimizer and progress."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Trainer:
         parts_of_run: TimeParts,
         load: Callable[[], Dataset],
     ) -> None:
-        """`parts_of_run`: where the times of this run are added. `load`: returns the dataset."""
+        """`parts_of_run`: collects the run's times. `load`: returns the dataset."""
         self.options = options
         self.env = env
         self._device = device
@@ -85,7 +85,7 @@ class Trainer:
         fast = options.loop == "fast"
 
         self.strategy = build_strategy(options, env, device)
-        # Before anything is on the device: from here on the work is on the stream that is recorded.
+        # Before anything is on the device: from here on the work uses the stream for recording.
         recorder = recorder_of(device) if allows_graphs(options, self.strategy) else None
         self._graphs = recorder is not None
         with self._run_parts.measure("data"):
@@ -113,7 +113,7 @@ class Trainer:
         number = micro_batches(options, self.strategy.sizes, self._batch_size)
         micro_batch = micro_batch_size(self._batch_size, number)
         self.model = self._distributed_model(number, micro_batch)
-        """The bare model, without any wrapper; it may be this rank's part of it."""
+        """The bare model, without any wrapper, or this rank's part of the model."""
         # The fused kernel of SGD leaves its momentum unset where the first scaled gradients overflow.
         unfused_sgd = options.precision == "fp16" or not self.strategy.fused_sgd
         fused = fast and not (options.optimizer == "sgd" and unfused_sgd)
@@ -148,7 +148,7 @@ class Trainer:
         torch.manual_seed(options.seed + SEED_STRIDE * self.strategy.replica)
         self.progress = TrainingProgress(device)
         numbers = math.prod(self._data.shape) * (self._data.classes if options.is_text else 1)
-        # In a pipeline what is sent from stage to stage has one size.
+        # A pipeline's stages exchange tensors of one size.
         self._evaluation_batch = (
             number * micro_batch
             if self.strategy.sizes.pp > 1
@@ -161,7 +161,7 @@ class Trainer:
         self._checkpoint_due = False
 
     def start(self) -> None:
-        """Report what is trained, and resume from a checkpoint if there is one."""
+        """Report the start, and resume from a checkpoint if one exists."""
         self._report.start(
             self._device,
             steps_per_epoch=self._steps(self._batch_size, 0),
@@ -181,7 +181,7 @@ class Trainer:
             self._report.say(resumed)
 
     def train_epoch(self) -> Epoch:
-        """Train on every sample of this rank that is left in this epoch, then evaluate.
+        """Train on this rank's remaining samples of this epoch, then evaluate.
 
         The caller reports the epoch before it calls `save_if_due`: a resumed run does not report it again.
         """
@@ -194,7 +194,7 @@ class Trainer:
         first_steps_s = sum(step.apart_ms for step in steps if step.is_first) / 1000
         self._run_parts.add("first_steps", first_steps_s)
         self._run_parts.add("steps", -first_steps_s)
-        # Text has no other metric of its training, and no logits are kept for one.
+        # Text has no other training metric, and keeps no logits.
         with self._run_parts.measure("evaluation"):
             training = {"loss": loss} if self.options.is_text else self._metrics["training"].compute()
         validation = self.validate()
@@ -215,12 +215,12 @@ class Trainer:
         return epoch
 
     def save_if_due(self) -> None:
-        """Write a checkpoint where one is due at the end of the last epoch."""
+        """Write the checkpoint that was due at the end of the epoch, if any."""
         if self._checkpoint_due:
             self._save()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is whole. No step follows."""
+        """Wait until the last checkpoint is complete. No step follows."""
         self._step.release()
         self._checkpointer.wait()
 
@@ -229,11 +229,11 @@ class Trainer:
         return self._evaluate("validation", self._data.validation)
 
     def test(self) -> dict[str, float] | None:
-        """Compute the metrics of the test images; `None` where only the validation samples are there."""
+        """Compute the metrics of the test images; `None` without test images."""
         return self._evaluate("test", self._data.test) if self._data.test else None
 
     def timing(self) -> Timing | None:
-        """Return that of all steady steps of this run."""
+        """Return the timing of all steady steps of this run."""
         return self._timing(self.timer.steps())
 
     def device_use(self) -> DeviceUse:
@@ -242,13 +242,13 @@ class Trainer:
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Operations that a sample needs, forward and backward; `None`: not known."""
+        """Return the operations for a sample, forward and backward; `None`: not known."""
         size = GPT_SIZES.get(self.options.model)
         length = self.options.seq_len
         return None if size is None else size.flops_per_token(self._data.classes, length) * length
 
     def identity(self) -> dict[str, Any]:
-        """Return what a checkpoint and the job that resumes from it have to agree on."""
+        """Return the settings on which a checkpoint and the resuming job have to agree."""
         return {
             "model": self.options.model,
             "stem": self.options.stem,
@@ -261,12 +261,12 @@ class Trainer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how the run continues, as this rank has it.
+        """Return this rank's state that decides how the run continues.
 
-        Without the tensors of a sharded strategy's model and optimizer, which are `tensors`.
+        A sharded strategy's model and optimizer tensors are in `tensors` instead.
         """
         if self.strategy.sharded:
-            # Its groups are alike but for their weights.
+            # The groups differ only in their weights.
             group = {**self._optimizer.param_groups[0], "params": []}
             whole: dict[str, Any] = {"optimizer": {"state": {}, "param_groups": [group]}}
         else:
@@ -283,15 +283,15 @@ class Trainer:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what this rank has of the model's and the optimizer's tensors, by the bare model's names."""
+        """Return this rank's tensors of the model and the optimizer, by the bare model's names."""
         from train.checkpoints import parts
 
         return parts.tensors(self.strategy, self.model, self._optimizer)
 
     def load_state_dict(self, state: dict[str, Any], reader: "PartsReader | None" = None) -> None:
-        """Continue from the states of all ranks together, which may have been more or fewer.
+        """Restore the states of all ranks; their number may have changed.
 
-        `reader`: of the model's and the optimizer's tensors, where they are not in the state.
+        `reader`: reads the model's and optimizer's tensors if the state lacks them.
         """
         [theirs], ours = state["optimizer"]["param_groups"], self._optimizer.param_groups[0]
         theirs |= {name: ours[name] for name in SETTINGS_OF_THIS_RUN if name in ours}
@@ -322,7 +322,7 @@ class Trainer:
         weightless = options.is_text and self.strategy.shards_without_weights
         model = build_model(options, shape, self._data.classes, on_meta=weightless)
         self.shapes = [tuple(p.shape) for p in model.parameters()]
-        """Of the weights of the whole model."""
+        """Shapes of the whole model's weights."""
         if not weightless:
             model.to(self._device)
         model.to(memory_format=self._format)  # type: ignore[call-overload]
@@ -342,14 +342,14 @@ class Trainer:
         return model
 
     def _steps(self, batch_size: int, consumed: int) -> int:
-        """Return the number of steps that are left in an epoch."""
+        """Return the number of steps left in an epoch."""
         return math.ceil(samples_per_rank(self.images, self.strategy.sizes.replicas, consumed) / batch_size)
 
     def _train(self) -> tuple[float, int, bool]:
-        """Take the steps that are left in the epoch.
+        """Take the steps left in the epoch.
 
-        Returns the mean loss and the number of samples, of all ranks, and whether a checkpoint is due now. All ranks
-        have taken their steps then.
+        Returns the mean loss and the number of samples, of all ranks, and whether a checkpoint is due now. By then
+        all ranks have taken their steps.
         """
         self.model.train()
         progress, factors = self.progress, self._plateau.factors
@@ -376,8 +376,8 @@ class Trainer:
             if consumed < self.images and self._checkpointer.due():
                 self._save()
         self._step_logger.finish()
-        own = [progress.taken, self.env.rank == 0 and self._checkpointer.due()]
-        totals = torch.cat([progress.loss_sum[None], torch.tensor(own).to(progress.loss_sum)])
+        local_sums = [progress.counted, self.env.rank == 0 and self._checkpointer.due()]
+        totals = torch.cat([progress.loss_sum[None], torch.tensor(local_sums).to(progress.loss_sum)])
         if self.env.world_size > 1:
             dist.all_reduce(totals)
         loss_of_all, samples, due = totals.tolist()

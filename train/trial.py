@@ -1,4 +1,4 @@
-"""The built-in job as a trial of Ray Tune, which searches its options."""
+"""Run the built-in job as a trial of Ray Tune, which searches its options."""
 
 import os
 from typing import Any
@@ -33,7 +33,7 @@ def trial(config: dict[str, Any]) -> None:
             }
         )
 
-    # Nothing of a trial is kept except what it reports.
+    # A trial leaves nothing but its reports.
     os.environ.pop(METRICS_VARIABLE, None)
     os.environ[RUN_DIR_VARIABLE] = tune.get_context().get_trial_dir()
     run(parse([*words, "--no-save", "--checkpoint-every", "0", "--no-tensorboard"]), on_epoch=report)

@@ -1,7 +1,7 @@
-"""Work for the shapes of a whole batch alone: compiled code, and the search for the fastest convolutions.
+"""Tune for the shapes of a whole batch: compiled code, and the search for the fastest convolutions.
 
-Both take seconds for each shape, which few steps do not win back. Other shapes, such as the last batch of an epoch
-and those of evaluations, are computed as torch does it at once.
+Each takes seconds for each shape, too much for a few steps. Other shapes, such as the last batch of an epoch and
+evaluations, use torch's defaults.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from train.options import Options
 from train.strategies.wrapping import repeated_blocks
 
 MIN_STEPS_TO_SEARCH = 30_000
-"""Steps from which cuDNN's search for the fastest algorithms is worth its seconds.
+"""Minimum steps of a run for which cuDNN's search for the fastest algorithms pays off.
 
-For ResNet-50 it took 17.5 s on an H200: with steps of 31 ms, 2 % of so many. torch has every algorithm built for each
-convolution, which takes most of that time; `cudnn.benchmark_limit` only limits how many of them are run.
-"""
+For ResNet-50 it took 17.5 s on an H200: 2 % of 30,000 steps of 31 ms. torch has every algorithm built for each
+convolution, which takes most of that time; `cudnn.benchmark_limit` only limits how many of them are run."""
 MAX_GRAPHS = 64
-"""Compiled versions of one function. Past torch's own limit of 8 it would compute without them, for ever."""
+"""Maximum compiled versions of one function. Past torch's limit of 8 the function would run without them, for ever.
+"""
 
 
 def searches_convolutions(options: Options, steps: int) -> bool:
-    """Return whether a job of that many steps looks for the fastest algorithm of each convolution."""
+    """Return whether a job of that many steps searches for the fastest algorithm of each convolution."""
     return options.loop == "fast" and steps >= MIN_STEPS_TO_SEARCH
 
 
@@ -46,9 +46,9 @@ def whole_batch_sizes(batch_size: int, micro_batch_size: int) -> frozenset[int]:
 
 
 def compiled_blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the blocks that are compiled one by one, so that those that are alike share one graph.
+    """Return the blocks to compile one by one, so that equal blocks share a graph.
 
-    Empty: the network repeats few blocks, and is compiled faster as a whole.
+    Empty: the network repeats few blocks, and compiles faster as a whole.
     """
     blocks = list(repeated_blocks(network).values())
     # Their text has the widths of all layers within them.

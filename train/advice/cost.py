@@ -16,7 +16,7 @@ class Cost:
 
 
 def training_cost(machines: Machines, samples: float, sample_s: tuple[float, float]) -> Cost:
-    """Return what a training of `samples` costs. `sample_s`: seconds for each, the best case and the worst."""
+    """Return the cost of a training with `samples`. `sample_s`: seconds for each, the best case and the worst."""
     best, worst = (machines.setup_s + samples * seconds for seconds in sample_s)
     billed_s = max(machines.min_billed_s, (best + worst) / 2)
     usd = None if machines.hourly_usd is None else machines.hourly_usd * billed_s / 3600

@@ -1,4 +1,4 @@
-"""What a job's samples are, and how many there are, as far as this computer knows. Imports nothing heavy."""
+"""Find out a job's samples and their number, as far as this computer knows. Imports nothing heavy."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ VOCABULARY_OF_BYTES = 257
 VOCABULARY_OF_GPT2 = 50_257
 CLASSES_OF_IMAGENET = 1000
 HELD_OUT, HELD_OUT_OF_TEXT = 0.2, 0.1
-"""Fraction of the samples that is not trained on, where there are no others and the options say nothing."""
+"""Default fraction of held-out samples, for a dataset without validation samples."""
 ImageShape = tuple[int, int, int]
 IMAGES: Mapping[DatasetName, tuple[ImageShape, int, int, bool]] = {
     "digits": ((1, 8, 8), 10, 1_797, False),
     "mnist": ((1, 28, 28), 10, 60_000, True),
     "cifar10": ((3, 32, 32), 10, 50_000, True),
 }
-"""Shape, classes, training images, and whether there are others to validate with."""
+"""Shape, classes, training images, and whether the dataset has validation images."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
@@ -29,19 +29,19 @@ class Data:
     """The samples that a job trains on."""
 
     classes: int
-    """Of images; of text, how many tokens there are."""
+    """Classes of images; number of tokens of text."""
     shape: ImageShape | None = None
     """Channels, height and width of an image. `None`: text."""
     training: int | None
     """Samples to train on. `None`: not known."""
     assumed: tuple[str, ...] = ()
-    """What was assumed, a clause each."""
+    """Assumptions, a clause each."""
     epoch: str
-    """What an epoch is, or why that is not known, in a clause."""
+    """The meaning of an epoch, or why it is not known, in a clause."""
 
 
 def data_of(options: Options) -> Data:
-    """Return what is known of the samples that the options name."""
+    """Return the known facts of the samples that the options name."""
     if options.is_text:
         vocabulary, assumed = _vocabulary(options)
         samples = _training_sequences(options)
@@ -54,13 +54,13 @@ def data_of(options: Options) -> Data:
         known = (shape[0], shape[1], shape[2]), classes, count, True
     else:
         known = IMAGES[options.dataset]
-    size, classes, count, others = known
-    training = _without_held_out(options, count, others=others)
+    size, classes, count, has_validation = known
+    training = _without_held_out(options, count, has_validation=has_validation)
     return Data(classes=classes, shape=size, training=training, epoch=_epoch_of_images(options, training))
 
 
 def _folder(options: Options) -> Data:
-    """Look at a folder of images, where it is on this computer."""
+    """Inspect a folder of images, if it is on this computer."""
     size = (3, options.image_size, options.image_size)
     folder = None if options.data_dir is None else Path(options.data_dir).expanduser()
     if folder is None or not (folder / "train").is_dir():
@@ -72,17 +72,17 @@ def _folder(options: Options) -> Data:
             assumed=(f"{where}: {CLASSES_OF_IMAGENET:,} classes are assumed",),
             epoch=f"the cost of an epoch is not known: {where}",
         )
-    classes = [one for one in (folder / "train").iterdir() if one.is_dir() and one.name[0] != "."]
+    classes = [path for path in (folder / "train").iterdir() if path.is_dir() and path.name[0] != "."]
     count = sum(one.suffix.lower() in SUFFIXES for part in classes for one in part.iterdir())
-    others = any((folder / name).is_dir() for name in ("val", "test"))
-    training = _without_held_out(options, count, others=others)
+    has_validation = any((folder / name).is_dir() for name in ("val", "test"))
+    training = _without_held_out(options, count, has_validation=has_validation)
     epoch = _epoch_of_images(options, training)
     return Data(classes=len(classes), shape=size, training=training, epoch=epoch)
 
 
-def _without_held_out(options: Options, count: int, *, others: bool) -> int:
-    """Return how many of so many images are trained on. `others`: there are some to validate with."""
-    held_out = options.validation if options.validation is not None else 0.0 if others else HELD_OUT
+def _without_held_out(options: Options, count: int, *, has_validation: bool) -> int:
+    """Return how many of `count` images are for training. `has_validation`: other images are for validation."""
+    held_out = options.validation if options.validation is not None else 0.0 if has_validation else HELD_OUT
     return count - round(held_out * count)
 
 
@@ -92,12 +92,12 @@ def _epoch_of_images(options: Options, samples: int) -> str:
 
 
 def _vocabulary(options: Options) -> tuple[int, tuple[str, ...]]:
-    """Return the number of tokens that there are, and what was assumed."""
+    """Return the number of tokens, and any assumption."""
     if options.tokenizer is None:
         return VOCABULARY_OF_BYTES, ()
     try:
         known = json.loads(Path(options.tokenizer).expanduser().read_text())
-        added = [int(one["id"]) for one in known.get("added_tokens", ())]
+        added = [int(token["id"]) for token in known.get("added_tokens", ())]
         return max([*_ids(known["model"]["vocab"]), *added]) + 1, ()
     except (OSError, ValueError, KeyError, TypeError):
         return VOCABULARY_OF_GPT2, (
@@ -107,7 +107,7 @@ def _vocabulary(options: Options) -> tuple[int, tuple[str, ...]]:
 
 
 def _ids(vocabulary: Mapping[str, int] | Sequence[Any]) -> list[int]:
-    """Return the numbers of the tokens: a vocabulary names them, or is in their order."""
+    """Return the tokens' numbers: a vocabulary maps names to numbers, or lists the tokens in order."""
     if isinstance(vocabulary, Mapping):
         return [int(number) for number in vocabulary.values()]
     return list(range(len(vocabulary)))
@@ -120,13 +120,13 @@ def _text_bytes(options: Options) -> int | None:
     path = Path(options.data_dir).expanduser()
     try:
         files = [path] if path.is_file() else list(path.rglob("*.txt"))
-        return sum(one.stat().st_size for one in files) if files else None
+        return sum(file.stat().st_size for file in files) if files else None
     except OSError:
         return None
 
 
 def _training_sequences(options: Options) -> int | None:
-    """Return the sequences to train on. `None`: the text is not here, or how many tokens it has is not known."""
+    """Return the number of training sequences. `None`: the text, or its number of tokens, is not known here."""
     size = _text_bytes(options)
     if size is None or options.tokenizer is not None:
         return None
@@ -136,7 +136,7 @@ def _training_sequences(options: Options) -> int | None:
 
 
 def _epoch_of_text(options: Options, samples: int | None) -> str:
-    """Return what an epoch is, or why that is not known."""
+    """Return the meaning of an epoch, or why it is not known."""
     text = options.data_dir or "the generated text"
     if samples is not None:
         return f"an epoch is {samples * options.seq_len:,} tokens of {text}"

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from train.advice.network import HALF, Layer, Network, computed_bytes, number_bytes
-from train.advice.passes import FEW, MORE, Counted, Pass, Share, both_passes, take_memory_away
+from train.advice.passes import FEWER, MORE, Counted, Pass, Share, both_passes, take_memory_away
 from train.errors import BadOptions
 from train.models.networks import build_model
 from train.options import Options
@@ -76,20 +76,20 @@ def _passes(
     options: Options,
     shape: tuple[int, ...],
 ) -> tuple[Pass, Pass]:
-    """Return both passes, of few samples and of more, with the bytes retained if blocks compute again.
+    """Return both passes, for fewer and for more samples, with the bytes retained if blocks compute twice.
 
-    The time of computing again is added with the times: operations are always those of the network itself.
+    The time of the second computation is added with the times: operations are always of a single computation.
     """
     again = options.activation_checkpointing
     blocks = list(repeated_blocks(network)) if again else []
     smaller, more = (
-        both_passes(network, steps, splits, options, shape, number, blocks) for number in (FEW, MORE)
+        both_passes(network, steps, splits, options, shape, number, blocks) for number in (FEWER, MORE)
     )
     if not again:
         return smaller, more
     recompute_blocks(network)
     kept_few, kept_more = (
-        both_passes(network, steps, splits, options, shape, number) for number in (FEW, MORE)
+        both_passes(network, steps, splits, options, shape, number) for number in (FEWER, MORE)
     )
     return smaller.keeping(kept_few), more.keeping(kept_more)
 

@@ -52,7 +52,7 @@ def length_of(data: Data, options: Options, *, tokens: float | None, epochs_give
 
 
 def _whole_epochs(training: int, options: Options, tokens: float, *, epochs_given: bool) -> Length:
-    """Return the epochs of a text of a known size that have at least so many tokens."""
+    """Return the epochs of a text of a known size that have at least `tokens` tokens."""
     if epochs_given:
         raise BadOptions("--tokens and --epochs after -- both say how long to train: leave one out.")
     epochs = max(1, math.ceil(tokens / (training * options.seq_len)))

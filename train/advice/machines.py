@@ -46,7 +46,7 @@ class Machines:
 
     @property
     def usual_precisions(self) -> tuple[Precision, ...]:
-        """The precisions to compare for a job that names none.
+        """Return the precisions to compare for a job without --precision.
 
         Ampere and newer GPUs have bf16. V100 and T4 have fp16 only, which not every strategy supports. A GPU without
         a data sheet is unknown.

@@ -20,17 +20,17 @@ BESIDE_STEPS = frozenset({
     "epochs", "validation", "seed", "lr", "lr_scaling", "schedule", "warmup_epochs", "weight_decay", "download",
     "checkpoint_every", "keep_checkpoints", "log_every", "tensorboard", "save", "timeout_s",
 })  # fmt: skip
-"""Options that can't make a step longer. Every other one counts, so that an option nobody thought of here does."""
-DECIDE = tuple(one.name for one in fields(Options) if one.name not in SIZES | BESIDE_STEPS)
+"""Options that can't make a step longer. All others count, even options added later."""
+DECIDE = tuple(field.name for field in fields(Options) if field.name not in SIZES | BESIDE_STEPS)
 FILES = ("data_dir", "tokenizer")
-"""Options for files, which have other paths on the nodes. Their names are compared."""
+"""Options for files, whose paths differ on the nodes. Their names are compared."""
 SPREAD = 0.10
-"""How far the next run's speed may be from an earlier one's."""
+"""Possible deviation of the next run's speed from an earlier run's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """A run that is over."""
+    """The speed of an earlier run."""
 
     run: str
     shape: str
@@ -45,17 +45,17 @@ class MeasuredRun:
 
 
 def measured(runs: Sequence[MeasuredRun], layout: Layout, machines: Machines) -> MeasuredRun | None:
-    """Return the last of the runs, in their order, that was the same job on the same machines."""
-    here = (machines.shape, machines.count, machines.gpus)
+    """Return the latest run of the same job on the same machines."""
+    requested = (machines.shape, machines.count, machines.gpus)
     env = DistributedEnvironment(world_size=machines.world_size, local_world_size=machines.gpus)
     for run in reversed(runs):
-        if (run.shape, run.count, run.ranks) == here and _is_same(run, layout, env):
+        if (run.shape, run.count, run.ranks) == requested and _is_same(run, layout, env):
             return run
     return None
 
 
 def range_of(run: MeasuredRun, layout: Layout) -> tuple[float, float]:
-    """Return the least and most seconds to expect of a step."""
+    """Return the shortest and longest step to expect, seconds."""
     step_s = layout.global_batch / run.samples_per_s
     return step_s * (1 - SPREAD), step_s * (1 + SPREAD)
 
@@ -81,7 +81,7 @@ def _value(options: Options, name: str) -> object:
 
 
 def _options(words: Sequence[str]) -> Options | None:
-    """Return the options of an earlier run. `None`: this release has others."""
+    """Return the options of an earlier run. `None`: this release has different options."""
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
         return parse(words)
     return None

@@ -104,7 +104,7 @@ def _of_stage(network: Network, options: Options, sizes: Degrees, batch: Batch, 
 
 
 def activations(stage: Layer, options: Options, sizes: Degrees, batch: Batch, at: int) -> float:
-    """Return the bytes for the backward pass: saved tensors and, if blocks compute again, those of one block.
+    """Return the bytes for the backward pass: saved tensors and, if blocks compute twice, one block's tensors.
 
     1F1B has p - s micro-batches in flight on stage s of p (Narayanan et al., 2021).
     """

@@ -1,7 +1,7 @@
-"""A network's layers as memory and time need them. Pure, without torch.
+"""Describe a network's layers by memory and time. Pure, without torch.
 
-A text model follows from its sizes. Saved bytes of a layer are those that torch's autograd retains: a test compares
-them with torch's own.
+A text model follows from its sizes. A layer's saved bytes are the bytes that torch's autograd retains, as a test
+checks.
 """
 
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ class Network:
     tokens: int = 1
     """In a sample; 1 where samples are images."""
     heads: int | None = None
-    """What tensor parallelism can divide a layer into. `None`: no layer can be split."""
+    """Number of units of a layer that tensor parallelism can divide. `None`: no layer can be split."""
     in_half: "Network | None" = None
     """The same network computing wholly in half precision. `None`: impossible, or not requested."""
     unsplit: str | None = None
@@ -151,7 +151,7 @@ class Traffic:
 
     products: float
     """Bytes of a token that products of matrices and attention read and write."""
-    others: float
+    other: float
     """Bytes of a token that all other operations read and write."""
     product_launches: int
     other_launches: int
@@ -164,7 +164,7 @@ class Traffic:
 
         Compiled code has one kernel for all operations between two products: see `train.advice.passes`.
         """
-        moved = 2 * self.products if compiled else self.products + self.others
+        moved = 2 * self.products if compiled else self.products + self.other
         return replace(
             layer,
             moved_bytes=length * moved,
@@ -283,7 +283,7 @@ def _moved_by_block(size: GPTSize, whole: int, computed: int) -> Traffic:
     autocast = computed < whole
     return Traffic(
         products=(3 * (4 * 2 + 2 * 5) + 12) * computed * width,
-        others=(26 * whole + 31 * computed + (10 * (whole + computed) if autocast else 0)) * width,
+        other=(26 * whole + 31 * computed + (10 * (whole + computed) if autocast else 0)) * width,
         product_launches=3 * 6 + 5,
         other_launches=26 + (34 if autocast else 0),
         product_once=3 * matrices * computed,
@@ -303,7 +303,7 @@ def _moved_by_head(size: GPTSize, vocabulary: int, whole: int, computed: int) ->
     of_norm = 5 * whole + (2 * (whole + computed) if autocast else 0)
     return Traffic(
         products=3 * (width + vocabulary) * computed,
-        others=vocabulary * of_logits + width * of_norm,
+        other=vocabulary * of_logits + width * of_norm,
         product_launches=3,
         other_launches=14 + (2 if copied else 0) + (4 if autocast else 0),
         product_once=3 * weights * computed,

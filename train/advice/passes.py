@@ -1,7 +1,7 @@
-"""Both passes of a network on tensors that take no memory: what they keep, move and compute. Nothing is computed.
+"""Count the saved and moved bytes and the operations of both passes, on tensors without memory. Nothing is computed.
 
-What such a pass takes of two samples and of four tells what a sample takes, and what the network takes once, such as
-autocast's copies of the weights.
+Passes of two samples and of four show the share of a sample and the fixed share of the network, such as autocast's
+copies of the weights.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ from train.options import Options
 from train.precision import autocast
 from train.strategies.stages import Layer
 
-FEW, MORE = 2, 4
-"""Samples of the two passes. A single one is too few for networks that normalise over the batch."""
+FEWER, MORE = 2, 4
+"""Samples of the two passes. Networks that normalise over the batch need more than one."""
 CPU = torch.device("cpu")
 Kwargs: TypeAlias = dict[str, object] | None
 
@@ -47,39 +47,39 @@ ATTENTION = {
     getattr(torch.ops.aten, _OF_CPUS): _attention,
     getattr(torch.ops.aten, f"{_OF_CPUS}_backward"): _attention_backward,
 }
-"""torch's counter of operations knows attention on GPUs alone."""
+"""Attention on CPUs: torch's counter of operations knows attention on GPUs only."""
 PRODUCTS = {*flop_registry, *ATTENTION}
-"""Operations that compute much with what they read: those that torch counts."""
+"""Operations with much computing for the bytes that they read: torch counts these."""
 ONLY_NAMED = {torch.ops.aten._unsafe_view, torch.ops.aten.empty}  # noqa: SLF001 - torch's own names
 """Operations that read and write nothing."""
 
 
 @dataclass(kw_only=True)
 class Counted:
-    """What one pass of some layers took, in bytes and operations."""
+    """Bytes and operations of one pass of some layers."""
 
     saved: float = 0.0
     split_saved: float = 0.0
-    """Of them, what tensor parallelism divides."""
+    """Part of `saved` that tensor parallelism divides."""
     moved: float = 0.0
     launches: float = 0.0
     flops: float = 0.0
     passed: float = 0.0
-    """Of the results."""
+    """Bytes of the results."""
     rows: dict[str, int] = field(default_factory=dict)
-    """How many vectors each split layer took, by its name."""
+    """Number of vectors into each split layer, by name."""
     blocks: "dict[str, Counted]" = field(default_factory=dict)
-    """What each of the blocks that were asked about saved, by its name."""
+    """Saved bytes of the requested blocks, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What the steps of a network took."""
+    """Bytes and operations of a network's steps."""
 
     steps: Sequence[Counted]
     """The forward pass."""
     flops: float
-    """Both passes of all steps."""
+    """Operations of both passes of all steps."""
     moved: float
     launches: float
 
@@ -99,37 +99,37 @@ class Pass:
         return sum(step.launches for step in self.steps)
 
     def keeping(self, other: "Pass") -> "Pass":
-        """Return it with what the steps of another pass keep: that of the network whose blocks compute again.
+        """Return this pass with the saved bytes of another, in which blocks compute twice.
 
-        What they compute and move stays that of the network itself.
+        Computing and moved bytes stay: the advice adds the second computation separately.
         """
         pairs = zip(self.steps, other.steps, strict=True)
-        steps = [replace(one, saved=kept.saved, split_saved=kept.split_saved) for one, kept in pairs]
+        steps = [replace(step, saved=saving.saved, split_saved=saving.split_saved) for step, saving in pairs]
         return replace(self, steps=steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """How a figure follows from the number of samples."""
+    """A figure as a linear function of the number of samples."""
 
     each: float
-    """Of a sample."""
+    """Share of a sample."""
     once: float
-    """Of the network, however many samples there are."""
+    """Fixed share of the network."""
 
     @classmethod
-    def of(cls, few: float, more: float) -> "Share":
-        """Return the line through the figures of FEW and of MORE samples."""
-        each = (more - few) / (MORE - FEW)
-        return cls(each=each, once=max(0.0, few - FEW * each))
+    def of(cls, fewer: float, more: float) -> "Share":
+        """Return the line through the figures for FEWER and for MORE samples."""
+        each = (more - fewer) / (MORE - FEWER)
+        return cls(each=each, once=max(0.0, fewer - FEWER * each))
 
     def per(self, other: "Share") -> "Share":
-        """Return how many times the other it is."""
+        """Return the ratio to another share."""
         return Share(each=self.each / (other.each or 1.0), once=self.once / (other.once or 1.0))
 
 
 def take_memory_away(network: nn.Module, *, double: bool) -> None:
-    """Replace weights and buffers by fake ones of the same sizes; the caller has a FakeTensorMode on."""
+    """Replace weights and buffers by fake tensors of the same sizes. The caller has enabled a FakeTensorMode."""
     made: dict[int, Any] = {}
     for part in network.modules():
         for kind in (part._parameters, part._buffers):  # noqa: SLF001 - torch has no other way to replace them all
@@ -154,16 +154,16 @@ def both_passes(
     samples: int,
     blocks: Collection[str] = (),
 ) -> Pass:
-    """Take the steps forward, and all of them back. `blocks`: parts of which it is told what each saves."""
+    """Run the steps forward, then backward. `blocks`: names of modules whose saved bytes are counted separately."""
     network.train()
-    network.zero_grad()  # to add up gradients would take more
+    network.zero_grad()  # accumulating gradients would take more
     ours = {_storage(p) for p in network.parameters()}
     dtype = torch.float64 if options.precision == "fp64" else torch.float32
-    value, found = torch.zeros(samples, *shape, dtype=dtype), [Counted() for _ in steps]
+    value, counts = torch.zeros(samples, *shape, dtype=dtype), [Counted() for _ in steps]
     with FlopCounterMode(display=False, custom_mapping=ATTENTION) as operations, MovedBytes(options) as moved:
-        for step, counted in zip(steps, found, strict=True):
+        for step, counted in zip(steps, counts, strict=True):
             flops, bytes_, launches = operations.get_total_flops(), moved.bytes, moved.launches
-            with _kept(network, splits, blocks, counted, ours), autocast(options, CPU):
+            with _count_saved(network, splits, blocks, counted, ours), autocast(options, CPU):
                 value = step.compute(value)
                 counted.passed = float(value.numel() * value.element_size())
                 if step is steps[-1]:
@@ -173,7 +173,7 @@ def both_passes(
             counted.launches = float(moved.launches - launches)
         torch.autograd.backward(value)
     return Pass(
-        steps=found,
+        steps=counts,
         flops=float(operations.get_total_flops()),
         moved=float(moved.bytes),
         launches=float(moved.launches),
@@ -181,46 +181,46 @@ def both_passes(
 
 
 @contextmanager
-def _kept(
+def _count_saved(
     network: nn.Module,
     splits: Mapping[str, str],
     blocks: Collection[str],
     counted: Counted,
-    seen: set[StorageWeakRef],
+    counted_storages: set[StorageWeakRef],
 ) -> Iterator[None]:
-    """Count what is kept for the backward pass, by blocks as well, and the vectors that split layers take.
+    """Count the tensors saved for the backward pass, also by block, and the vectors into split layers.
 
-    `seen`: storages that are not counted; those that are, are added.
+    `seen`: storages that are already counted.
     """
     between = False
 
     def pack(tensor: Tensor) -> Tensor:
-        if (storage := _storage(tensor)) not in seen:
-            seen.add(storage)
+        if (storage := _storage(tensor)) not in counted_storages:
+            counted_storages.add(storage)
             size = tensor.untyped_storage().nbytes()
             counted.saved += size
             counted.split_saved += size if between else 0
         return tensor
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def told(_layer: nn.Module, inputs: tuple[Tensor, ...], _outputs: Tensor) -> None:
+        def count_rows(_layer: nn.Module, inputs: tuple[Tensor, ...], _outputs: Tensor) -> None:
             nonlocal between
             between = splits[name] == "columns"  # to the end of the layer of rows
             counted.rows[name] = inputs[0].numel() // inputs[0].shape[-1]
 
-        return told
+        return count_rows
 
     hooks = [network.get_submodule(name).register_forward_hook(hook(name)) for name in splits]
     for name in blocks:
         hooks += _of_block(network.get_submodule(name), name, counted)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield
-    for one in hooks:
-        one.remove()
+    for handle in hooks:
+        handle.remove()
 
 
 def _of_block(block: nn.Module, name: str, counted: Counted) -> list[RemovableHandle]:
-    """Have what a block saves be told from what the others do."""
+    """Count a block's saved bytes separately."""
 
     def begin(_block: nn.Module, _inputs: object) -> None:
         counted.blocks[name] = Counted(saved=-counted.saved, split_saved=-counted.split_saved)
@@ -233,15 +233,16 @@ def _of_block(block: nn.Module, name: str, counted: Counted) -> list[RemovableHa
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
-    """Return what tells a storage from others, also from those that get its place."""
+    """Return a key of a tensor's storage, unique even if memory is reused."""
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the bytes that operations read and write, and their kernels.
 
-    If nothing is compiled, each operation has its kernels. Compiled code has one kernel for all that is between two
-    products (of matrices, convolutions, attention): it reads the result of one, and writes what the next one reads.
+    If nothing is compiled, each operation has its kernels. Compiled code has one kernel for all operations between
+    two products (of matrices, convolutions, attention): it reads the result of the first product, and writes the
+    input of the next.
     """
 
     def __init__(self, options: Options) -> None:
@@ -255,8 +256,8 @@ class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         made: object = func(*args, **(kwargs or {}))
         if times := self._times(func):
-            read, written = (_tensors(one) for one in ((args, kwargs), made))
-            self.bytes += times * sum(one.numel() * one.element_size() for one in (*read, *written))
+            read, written = (_tensors(values) for values in ((args, kwargs), made))
+            self.bytes += times * sum(tensor.numel() * tensor.element_size() for tensor in (*read, *written))
             self.launches += times * len(written)
         return made
 
@@ -269,4 +270,4 @@ class MovedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(tree: object) -> list[Tensor]:
-    return [one for one in tree_leaves(tree) if isinstance(one, Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

@@ -36,7 +36,7 @@ class Row:
     precision: Precision
     fits: bool
     memory_gb: float | None
-    """Of the fullest rank."""
+    """Memory of the fullest rank."""
     memory: dict[str, float] | None
     """By part, GB."""
     micro_batch: int | None
@@ -71,14 +71,14 @@ class Row:
 
     @property
     def lacking_gb(self) -> float:
-        """What it needs beyond what there is; infinite where that is not what is wrong with it."""
+        """Return the missing GPU memory, GB; infinite if memory is not the reason that it does not fit."""
         return math.inf if self.memory_gb is None else self.memory_gb - self.gpu_memory_gb
 
 
 def network_of(question: Question, *, pipelines: bool) -> Network:
-    """Return what the job's network is made of. `pipelines`: whether it is to be cut into stages.
+    """Return the layers of the job's network. `pipelines`: whether it will be cut into stages.
 
-    Raises BadEnvironment where torch would have to measure it, and is not installed.
+    Raises BadEnvironment if torch has to measure it, and is not installed.
     """
     options, data = question.options, question.data
     if data.shape is not None:
@@ -105,9 +105,9 @@ def _measured(options: Options, shape: ImageShape, classes: int, *, pipelines: b
 
 
 def rows(question: Question, machines: Sequence[Machines], runs: Sequence[MeasuredRun] = ()) -> list[Row]:
-    """Return all rows: what fits, by dollars, and of the same dollars by fewer GPUs; then by how much is lacking.
+    """Return all rows: fitting rows by price, then by number of GPUs; then the others by lacking memory.
 
-    `runs`: earlier ones, the latest last; where one was the same, its steps count.
+    `runs`: earlier runs, the latest last; the steps of an equal run replace the estimate.
     """
     all_rows = [
         row
@@ -133,7 +133,7 @@ def _rows_in(
         question = question.in_precision(precision)
         machines = [group for group in machines if precision in group.usual_precisions]
     stages = question.options.strategy == "pp" or (question.options.pp or 1) > 1
-    pipelines = stages or (not question.strategy_given and any(one.world_size > 1 for one in machines))
+    pipelines = stages or (not question.strategy_given and any(group.world_size > 1 for group in machines))
     network = network_of(question, pipelines=pipelines)
     return [
         row
@@ -146,7 +146,7 @@ def _rows_in(
 
 def _order(row: Row) -> tuple[float, ...]:
     price = row.compared or math.inf
-    # Prices that hardly differ are the same: fewer GPUs come first then.
+    # Similar prices count as equal: fewer GPUs come first then.
     step = round(math.log(price) / math.log(HARDLY_FASTER)) if math.isfinite(price) else math.inf
     return (
         not row.fits,
@@ -161,17 +161,17 @@ def _order(row: Row) -> tuple[float, ...]:
 def _rows_of(
     question: Question, network: Network, machines: Machines, runs: Sequence[MeasuredRun]
 ) -> Iterator[Row]:
-    """Yield the row of the best of each strategy's layouts: one that fits, and the fastest of them.
+    """Yield the best row of each strategy's layouts: one that fits, and the fastest of these.
 
-    The simpler strategies are the first, and stay before those that are hardly faster.
+    Simpler strategies come first, and stay before strategies that are hardly faster.
     """
     simpler: Row | None = None
     for strategy in strategies(question, machines):
         every = [
-            _refused(question, machines, one)
-            if isinstance(one, Refused)
-            else _row(question, network, machines, one, measured(runs, one, machines))
-            for one in layouts(question, network, machines, strategy)
+            _refused(question, machines, layout)
+            if isinstance(layout, Refused)
+            else _row(question, network, machines, layout, measured(runs, layout, machines))
+            for layout in layouts(question, network, machines, strategy)
         ]
         if not every:
             continue
@@ -275,7 +275,7 @@ def figures(value: None, number: int = 4) -> None: ...
 @overload
 def figures(value: float | None, number: int = 4) -> float | None: ...
 def figures(value: float | None, number: int = 4) -> float | None:
-    """Return a number with so many figures: it is not known better."""
+    """Return a value rounded to `number` significant figures: it is not known better."""
     return None if value is None else float(f"{value:.{number}g}")
 
 
@@ -331,10 +331,10 @@ def _reason(
 
 
 def does_not_fit(memory: Memory, machines: Machines, samples: str) -> str:
-    """Return what takes most of the memory that is not there, in a sentence."""
+    """Return the reason, a sentence with the largest parts of the memory."""
     parts = sorted(memory.parts_gb().items(), key=lambda part: -part[1])
-    most = ", ".join(f"{name} {gb:.1f}" for name, gb in parts[:3] if gb)
+    largest = ", ".join(f"{name} {gb:.1f}" for name, gb in parts[:3] if gb)
     return (
-        f"With {samples} at a time a rank needs {memory.total / 1e9:.1f} GB ({most}), and {USABLE * 100:.0f} % of "
+        f"With {samples} at a time a rank needs {memory.total / 1e9:.1f} GB ({largest}), and {USABLE * 100:.0f} % of "
         f"the {machines.gpu}'s {machines.gpu_memory_gb:.0f} GB is {USABLE * machines.gpu_memory_gb:.1f}."
     )

@@ -13,7 +13,7 @@ MAX_SHIFT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentations:
-    """How each sample of an epoch is changed. Tensors over all samples; `None`: not at all."""
+    """Changes to the samples of an epoch. Tensors over all samples; `None`: no change of this kind."""
 
     flips: Tensor | None
     """[n], bool: mirrored."""
@@ -42,6 +42,6 @@ def augment(images: Tensor, flips: Tensor | None, shifts: Tensor | None) -> Tens
         padded = torch.nn.functional.pad(images, [MAX_SHIFT] * 4)
         rows = shifts[:, 0, None] + torch.arange(height, device=images.device)
         columns = shifts[:, 1, None] + torch.arange(width, device=images.device)
-        which = torch.arange(count, device=images.device)[:, None, None]
-        images = padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        index = torch.arange(count, device=images.device)[:, None, None]
+        images = padded[index, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     return images

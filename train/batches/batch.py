@@ -9,7 +9,7 @@ from torch import Tensor
 from train.data.dataset import Dataset
 
 Batch = tuple[Tensor, Tensor]
-"""Images [b, c, h, w] of torch's default float type and labels [b]; or tokens [b, n], and those that follow each."""
+"""Images [b, c, h, w] of torch's default float type and labels [b]; or tokens [b, n], and the tokens after each."""
 Prepare = Callable[[Tensor], Tensor]
 """Makes a network's input of samples as a dataset has them, on any device."""
 

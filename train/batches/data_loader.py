@@ -48,11 +48,11 @@ class _SingleSamples(TorchDataset[Batch]):
         self._augmentations = augmentations
 
     def __getitem__(self, index: int) -> Batch:
-        one = slice(index, index + 1)
+        row = slice(index, index + 1)
         flips, shifts = self._augmentations.flips, self._augmentations.shifts
         inputs = augment(
-            self._samples.inputs[one],
-            None if flips is None else flips[one],
-            None if shifts is None else shifts[one],
+            self._samples.inputs[row],
+            None if flips is None else flips[row],
+            None if shifts is None else shifts[row],
         )
         return self._prepare(inputs[0]), self._samples.labels[index].long()

@@ -55,19 +55,19 @@ def training_batches(
 
 def batch_size_per_rank(options: Options, samples: int, world_size: int) -> int:
     """Return a rank's batch size. Raises BadOptions for one that is too large, or that can't be divided."""
-    most = samples_per_rank(samples, world_size)
-    ranks, what = ranks_text(world_size), options.samples_name
+    max_size = samples_per_rank(samples, world_size)
+    ranks, name = ranks_text(world_size), options.samples_name
     size = batch_of_rank(options, world_size)
     if size is None:
-        size = min(DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH, most)
-    if size > most:
+        size = min(DEFAULT_BATCH_OF_TEXT if options.is_text else DEFAULT_BATCH, max_size)
+    if size > max_size:
         raise BadOptions(
-            f"A batch of {size:,} {what} a rank is more than there are: {samples:,} training {what} for {ranks}. "
-            f"Give at most {most:,} a rank."
+            f"A batch of {size:,} {name} a rank is more than there are: {samples:,} training {name} for {ranks}. "
+            f"Give at most {max_size:,} a rank."
         )
     if (options.gradient_accumulation_steps or 1) > size:
         raise BadOptions(
-            f"A batch of {size} {what} can't be divided into {options.gradient_accumulation_steps} micro-batches "
+            f"A batch of {size} {name} can't be divided into {options.gradient_accumulation_steps} micro-batches "
             "(--gradient-accumulation-steps)."
         )
     return size

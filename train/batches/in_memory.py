@@ -52,10 +52,10 @@ def evaluation_batches(
     world_size: int,
     batch_size: int,
 ) -> Iterator[Batch]:
-    """Yield this rank's batches of samples to evaluate on; every sample counts in those of exactly one rank.
+    """Yield this rank's evaluation batches; every sample counts on exactly one rank.
 
-    Ranks compute together, so all have as many batches: where a rank has a sample less than others, another one is
-    computed in its place, which has no label.
+    Ranks compute together, so all have equally many batches: a rank with a sample less than others computes another
+    sample in its place, without a label.
     """
     labels = samples.labels[rank::world_size]
     inputs = samples.inputs[rank::world_size]

@@ -205,7 +205,7 @@ def _stream(
         read,
         batch_size=None,
         batch_format="numpy",
-        # The ranks may hold every CPU, and tasks that ask for one would wait for ever. These ask for none, and their
+        # The ranks may hold every CPU, and tasks that request one would wait for ever. These request 0, and their
         # number is limited: one at a time for each core, divided among the ranks.
         num_cpus=0,
         compute=ray.data.TaskPoolStrategy(math.ceil(cpus / ranks)),

@@ -1,6 +1,6 @@
-"""Which rank takes which samples of an epoch, in which order.
+"""Assign an epoch's samples to ranks, in an order.
 
-All of it follows from the seed, the epoch and the sample's number alone: not from the number of ranks, nor from where
+The assignment depends only on the seed, the epoch and the sample's number: not on the number of ranks, nor on where
 an interrupted epoch resumes.
 """
 
@@ -23,7 +23,7 @@ class RankSampler:
     augmentation: Augmentation
 
     def indices(self, count: int, epoch: int, begin: int) -> Tensor:
-        """Return the rank's samples of an epoch, of those from the one at `begin` on, in order."""
+        """Return the rank's samples of an epoch, in order, from position `begin` on."""
         order = epoch_order(count, seed=self.seed, epoch=epoch)
         return shard(order, rank=self.rank, world_size=self.world_size, begin=begin)
 
@@ -50,5 +50,5 @@ def shard(order: Tensor, *, rank: int, world_size: int, begin: int = 0) -> Tenso
 
 
 def samples_per_rank(count: int, world_size: int, begin: int = 0) -> int:
-    """Return how many samples each rank takes of those from the one at `begin` on."""
+    """Return how many samples each rank takes from position `begin` on."""
     return -(-(count - begin) // world_size)

@@ -76,8 +76,8 @@ def _download(folder: Path) -> None:
 
 def _python_batch(path: Path) -> Samples:
     """Read a pickled dict: `data`, [n, 3072] bytes, and `labels`, a list of n."""
-    found = read_arrays(path)
-    data, labels = found.get("data"), found.get("labels")
+    arrays = read_arrays(path)
+    data, labels = arrays.get("data"), arrays.get("labels")
     if not isinstance(data, np.ndarray) or data.shape[1:] != (PIXELS,):
         raise BadData(f"{path} is not a batch of CIFAR-10: it has no rows of {PIXELS} bytes. {REPLACE}")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):

@@ -1,4 +1,4 @@
-"""What a dataset is, and how its samples are split into those for training, validation and test."""
+"""Define datasets, and split their samples into training, validation and test."""
 
 import math
 import os
@@ -13,12 +13,12 @@ from train.distributed.environment import DistributedEnvironment
 from train.errors import BadData, BadOptions
 
 HELD_OUT = 0.2
-"""Fraction of the training images to validate with, where a dataset has no others and the options say nothing."""
+"""Default fraction of the training images for validation, in datasets without validation images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Images with their classes, or sequences of tokens with the tokens that follow each; on the CPU."""
+    """Images with their classes, or sequences of tokens with the following tokens; on the CPU."""
 
     inputs: Tensor
     """[n, channels, height, width], uint8; or [n, length], int32."""
@@ -37,13 +37,13 @@ class ImageFiles:
     """Labelled images that stay in their files, the same on every node."""
 
     folder: str
-    """The data folder; `~` and a folder that is not absolute are each node's own."""
+    """The data folder. Each node resolves `~` and a relative path."""
     paths: tuple[str, ...]
     """Relative to the folder."""
     labels: Tensor
     """[n], int64, 0 .. classes - 1."""
     size: int
-    """Height and width that they are resized to."""
+    """Height and width after resizing."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -51,23 +51,23 @@ class ImageFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Samples to train on, and others to evaluate on: images, or text."""
+    """Samples for training and evaluation: images, or text."""
 
     name: str
     training: Samples | ImageFiles
     validation: Samples
     """Evaluated after each epoch."""
     test: Samples | None
-    """Evaluated once, at the end; `None` where there are only the validation images."""
+    """Evaluated once, at the end; `None`: only validation images."""
     classes: int
-    """Of text: how many different tokens there are."""
+    """Number of classes; for text, of tokens."""
     mean: tuple[float, ...] = ()
     """Of each channel, of pixels 0 .. 1 (uint8 / 255)."""
     std: tuple[float, ...] = ()
     flip_keeps_label: bool = False
     """Whether a mirrored image keeps its label."""
     content: str = ""
-    """Another one where its files have another content, as far as labels do not tell it."""
+    """A digest that changes with the files' content, as far as labels do not show it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,19 +76,19 @@ class Dataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether its samples are sequences of tokens."""
+        """Return whether samples are sequences of tokens."""
         return self.validation.inputs.dim() == 2
 
     @property
     def labels_per_sample(self) -> int:
-        """How many a sample has: the class of an image, a token for each of a sequence."""
+        """Return the labels of a sample: one for an image, a token for each of a sequence."""
         return self.shape[0] if self.is_text else 1
 
 
 def split_indices(count: int, fraction: float) -> tuple[Tensor, Tensor]:
-    """Split the numbers of `count` images into those to train on, and that fraction of them, held out.
+    """Split the numbers of `count` images into training images and a held-out fraction.
 
-    The split is the same in every run, whatever its seed, so that accuracies can be compared. Raises BadOptions if a
+    The split is the same in every run, whatever its seed, so that accuracies are comparable. Raises BadOptions if a
     part is empty.
     """
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -102,16 +102,16 @@ def split_indices(count: int, fraction: float) -> tuple[Tensor, Tensor]:
 
 
 def split_dataset(
-    training: Samples, own: Samples | None, fraction: float | None
+    training: Samples, held_out: Samples | None, fraction: float | None
 ) -> tuple[Samples, Samples, Samples | None]:
-    """Return training, validation and test images; `own` are those that the dataset itself keeps apart, if any.
+    """Return training, validation and test images. `held_out`: images that the dataset keeps apart, if any.
 
-    They are the validation images, unless the options hold out a fraction above 0: then they are the test images.
+    Held-out images are for validation, unless the options hold out a fraction above 0: then for the test.
     """
-    if own is not None and not fraction:
-        return training, own, None
+    if held_out is not None and not fraction:
+        return training, held_out, None
     rest, out = split_indices(len(training), HELD_OUT if fraction is None else fraction)
-    return training[rest], training[out], own
+    return training[rest], training[out], held_out
 
 
 def check_labels(images: Tensor, labels: Tensor, *, classes: int, path: Path) -> Samples:
@@ -133,15 +133,15 @@ REPLACE = "Delete the file, to have it downloaded again, or replace it."
 
 
 def check_memory(
-    what: str, *, count: int, shape: Sequence[int], env: DistributedEnvironment, memory: int | None = None
+    source: str, *, count: int, shape: Sequence[int], env: DistributedEnvironment, memory: int | None = None
 ) -> None:
-    """Raise BadData if the ranks of this machine can't all have so many images in its memory (bytes)."""
+    """Raise BadData if this machine's memory (bytes) is too small for the ranks' copies of `count` images."""
     if memory is None:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size = count * math.prod(shape)
     if size * env.local_world_size > memory:
         ranks = f" on each of {env.local_world_size} ranks" if env.local_world_size > 1 else ""
         raise BadData(
-            f"The {count:,} images of {what} take {size / 1e9:,.1f} GB at {'x'.join(map(str, shape))}{ranks}, and "
+            f"The {count:,} images of {source} take {size / 1e9:,.1f} GB at {'x'.join(map(str, shape))}{ranks}, and "
             f"this machine has {memory / 1e9:,.1f} GB of memory: use fewer or smaller images."
         )

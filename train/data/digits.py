@@ -47,5 +47,5 @@ def _rows() -> np.ndarray:
             return np.loadtxt(lines, delimiter=",").astype(np.uint8)
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    return np.column_stack([found.data, found.target]).astype(np.uint8)
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""One image: read from its file, resized, mirrored and shifted.
+"""Decode an image: read it from its file, resize, mirror and shift it.
 
 Imports no torch, so that Ray's tasks start at once.
 """
@@ -24,7 +24,7 @@ def decode(path: Path, size: int) -> np.ndarray:
             image.draft("RGB", (size, size))  # a large JPEG is decoded at a half, a quarter, an eighth
             fitted = ImageOps.fit(image.convert("RGB"), (size, size), method=Image.Resampling.BILINEAR)
             return np.asarray(fitted).transpose(2, 0, 1)
-    # What Pillow raises depends on the format, and on what is wrong with the file.
+    # Pillow's exception depends on the format and the damage.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BadData(f"{path} can't be read as an image ({reason}). Replace it or remove it.") from error

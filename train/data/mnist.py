@@ -63,7 +63,7 @@ def _part(folder: Path, part: str) -> Samples:
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
-    """Read the unsigned bytes of an IDX file of so many dimensions, from `path` or else `path`.gz. Raises BadData.
+    """Read the unsigned bytes of an IDX file with `dimensions`, from `path` or else `path`.gz. Raises BadData.
 
     The format: two zero bytes, the type, the number of dimensions, the dimensions as 4 bytes each, most significant
     first, then the values.

@@ -22,10 +22,10 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            found = _Unpickler(file, encoding="latin1").load()
-        if not isinstance(found, dict):
+            arrays = _Unpickler(file, encoding="latin1").load()
+        if not isinstance(arrays, dict):
             raise BadData(f"{path} is not what it should be: a pickled dict. {REPLACE}")
-        return {str(_as_text(name)): _as_array(value) for name, value in found.items()}
+        return {str(_as_text(name)): _as_array(value) for name, value in arrays.items()}
     except _Forbidden as error:
         raise BadData(
             f"{path} was not opened: it names {error}, which no file of images needs and which may do harm. "

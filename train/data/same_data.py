@@ -1,4 +1,4 @@
-"""Whether all ranks have the same data: each node reads its own disk.
+"""Check that all ranks have the same data: each node reads its own disk.
 
 Ranks with fewer samples would leave the others waiting, and ranks with other samples would train without a word.
 """
@@ -14,21 +14,21 @@ from train.distributed.process_group import name_ranks
 from train.errors import BadData
 
 Summary = tuple[str, str]
-"""Numbers of samples, classes and the like in words; and a digest of all that a dataset tells about itself."""
+"""The dataset's sizes in words, and a digest of its description."""
 
 
 def check_same_data(dataset: Dataset, env: DistributedEnvironment) -> None:
     """Raise BadData on all ranks where one has another dataset. Every rank calls it."""
     if env.world_size == 1:
         return
-    own = summarize(dataset)
-    of_ranks = [own] * env.world_size
-    dist.all_gather_object(of_ranks, own)
+    local_summary = summarize(dataset)
+    of_ranks = [local_summary] * env.world_size
+    dist.all_gather_object(of_ranks, local_summary)
     compare(of_ranks)
 
 
 def summarize(dataset: Dataset) -> Summary:
-    """Return what is compared of a dataset, without a look at its pixels and tokens."""
+    """Return the comparable summary of a dataset, without reading its pixels and tokens."""
     parts = [dataset.training, dataset.validation, *([dataset.test] if dataset.test else [])]
     counts = " + ".join(f"{len(part):,}" for part in parts)
     shape = "x".join(map(str, dataset.shape))

@@ -11,7 +11,7 @@ MEAN = 127.5
 SIGNAL, NOISE = 32.0, 48.0
 """Standard deviations, of pixels 0 .. 255: of a class's pattern, and of the noise in its images."""
 COARSE = 4
-"""A class's pattern has so many different rows and columns, so that convolutions can recognize it."""
+"""Rows and columns of a class's pattern, few enough for convolutions to recognize it."""
 AT_ONCE = 1 << 24
 """Pixels that are generated at once, to limit the memory in use."""
 
@@ -19,12 +19,12 @@ AT_ONCE = 1 << 24
 def read(options: Options, env: DistributedEnvironment) -> Dataset:
     """Generate it from the seed, the same on every rank. A fifth more images than asked for are for validation."""
     count, *shape, classes = options.synthetic
-    own = max(1, round(HELD_OUT * count))
-    check_memory("--synthetic", count=count + own, shape=shape, env=env)
+    held_out = max(1, round(HELD_OUT * count))
+    check_memory("--synthetic", count=count + held_out, shape=shape, env=env)
     generator = torch.Generator().manual_seed(options.seed)
     patterns = _patterns(classes, shape, generator)
     training, validation, test = split_dataset(
-        _images(count, patterns, generator), _images(own, patterns, generator), options.validation
+        _images(count, patterns, generator), _images(held_out, patterns, generator), options.validation
     )
     return Dataset(
         name="synthetic",

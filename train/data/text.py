@@ -66,7 +66,7 @@ def read(options: Options, env: DistributedEnvironment) -> Dataset:  # noqa: ARG
     loaded = load_tokens(
         data_folder(Options()) / "tokens",
         _digest(options.data_dir and str(Path(options.data_dir).expanduser().absolute()), options.tokenizer),
-        _digest(tokenizer.identity, *((one.name, one.version) for one in documents)),
+        _digest(tokenizer.identity, *((document.name, document.version) for document in documents)),
         _tokens(documents, tokenizer),
     )
     tokens = loaded.tokens
@@ -98,29 +98,29 @@ def sequences(tokens: torch.Tensor, length: int) -> Samples:
     return Samples(inputs=tokens[:end].view(count, length), labels=tokens[1 : end + 1].view(count, length))
 
 
-def _documents(given: str | None) -> list[Document]:
-    if given is None:
+def _documents(folder: str | None) -> list[Document]:
+    if folder is None:
         return [Document(name="generated", path=None, version=(1, 0))]
-    path = Path(given).expanduser()
+    path = Path(folder).expanduser()
     if not path.exists():
         raise MissingData(
             f"{path} is not on this machine. Put a file of text there, or a folder of .txt files, or name another "
             "one with --data-dir."
         )
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*.txt") if one.is_file())
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.txt") if file.is_file())
     if not files:
         raise BadData(f"{path} has no .txt files. Put some there, or name a file of text with --data-dir.")
-    known = [(one, one.stat()) for one in files]
+    known = [(file, file.stat()) for file in files]
     return [
-        Document(name=str(one.absolute()), path=one, version=(stat.st_size, stat.st_mtime_ns))
-        for one, stat in known
+        Document(name=str(file.absolute()), path=file, version=(stat.st_size, stat.st_mtime_ns))
+        for file, stat in known
     ]
 
 
 def _last_end(text: bytes) -> int:
     """Return where to cut the text: after its last line, else before its last space, else before its last character.
 
-    A tokenizer takes a space for the beginning of a word. What is left is cut with the text that follows it.
+    A tokenizer takes a space for the beginning of a word. The remaining text is cut with the text after it.
     """
     line, space = text.rfind(b"\n") + 1, text.rfind(b" ")
     # The bytes of a character in UTF-8 but its first one are 10xxxxxx.

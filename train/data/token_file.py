@@ -35,11 +35,11 @@ class Tokens:
 def load_tokens(
     folder: Path, source: str, version: str, tokens: Iterable[np.ndarray], *, stalled_s: float = STALLED_S
 ) -> Tokens:
-    """Return the tokens, which are taken from the iterable only where their file is not there yet.
+    """Return the tokens, taken from the iterable only if their file does not exist yet.
 
-    `source` names where a text is, `version` which one it is: the file of another version is removed. One process of
-    the machine writes; the others wait as long as the file grows. Raises MissingData where it does not, NotWritten,
-    and what the iterable raises.
+    `source` names the text, `version` its content: the file of another version is removed. One process of the machine
+    writes; the others wait as long as the file grows. Raises MissingData if it stops growing, NotWritten, and the
+    iterable's errors.
     """
     path, part = folder / f"{source}-{version}.tokens", folder / f"{source}.part"
     try:
@@ -72,8 +72,8 @@ def _make(path: Path, part: Path, tokens: Iterable[np.ndarray], *, earlier: Iter
     part.unlink(missing_ok=True)  # of a process that was killed
     try:
         _write(part, tokens)
-        for one in earlier:
-            one.unlink(missing_ok=True)
+        for earlier_path in earlier:
+            earlier_path.unlink(missing_ok=True)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def _write(part: Path, tokens: Iterable[np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path, written: Callable[[], int], stalled_s: float) -> Iterator[None]:
-    """Hold the lock. Waits for its holder as long as what it has `written` changes. Raises MissingData."""
+    """Hold the lock. Waits for its holder while `written` changes. Raises MissingData."""
     import filelock  # torch brings it along
 
     held = filelock.FileLock(path)

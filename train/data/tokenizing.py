@@ -1,4 +1,4 @@
-"""What makes tokens of text: bytes as they are, or a file of the tokenizers package."""
+"""Make tokens of text: its bytes, or tokens by a file of the tokenizers package."""
 
 import hashlib
 import sys
@@ -83,7 +83,7 @@ class FromFile:
             raise BadData(
                 f"The text is not UTF-8 ({error}). Convert it, or leave --tokenizer out."
             ) from error
-        return [found.ids for found in self._library.encode_batch(decoded, add_special_tokens=False)]
+        return [encoding.ids for encoding in self._library.encode_batch(decoded, add_special_tokens=False)]
 
 
 def load_tokenizer(path: str | None) -> Tokenizer:

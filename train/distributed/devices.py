@@ -14,12 +14,12 @@ from train.errors import BadEnvironment
 from train.options import Device
 
 
-def choose_device(wanted: Device, env: DistributedEnvironment) -> torch.device:
+def choose_device(requested: Device, env: DistributedEnvironment) -> torch.device:
     """Return the device of this rank: its own GPU (local rank n has GPU n), or the CPU. Raises BadEnvironment."""
-    if wanted != "cpu":
+    if requested != "cpu":
         opening(env.local_rank).join()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and gpus == 0):
+    if requested == "cpu" or (requested == "auto" and gpus == 0):
         return torch.device("cpu")
     if env.local_rank >= gpus:
         raise BadEnvironment(

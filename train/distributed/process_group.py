@@ -1,4 +1,4 @@
-"""The ranks together: torch's process group, a barrier that may take long, and what the loss of a rank looks like."""
+"""Connect the ranks: torch's process group, a barrier with its own timeout, and the errors of a lost rank."""
 
 import os
 import re
@@ -78,12 +78,12 @@ def barrier(name: str, env: DistributedEnvironment, *, timeout_s: float) -> None
         ) from error
 
 
-def name_ranks(ranks: list[int], most: int = 8) -> str:
+def name_ranks(ranks: list[int], max_names: int = 8) -> str:
     """Format as `rank 3`, `ranks 1, 2` or `ranks 0, 1, … (16 in all)`."""
-    shown = ", ".join(map(str, ranks[:most]))
+    shown = ", ".join(map(str, ranks[:max_names]))
     if len(ranks) == 1:
         return f"rank {shown}"
-    return f"ranks {shown}" if len(ranks) <= most else f"ranks {shown}, … ({len(ranks)} in all)"
+    return f"ranks {shown}" if len(ranks) <= max_names else f"ranks {shown}, … ({len(ranks)} in all)"
 
 
 def _brief(error: RuntimeError) -> str:

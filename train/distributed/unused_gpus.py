@@ -20,13 +20,13 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check(
-    wanted: Device, device: torch.device, environ: Mapping[str, str] = os.environ, pci: Path = PCI
+    requested: Device, device: torch.device, environ: Mapping[str, str] = os.environ, pci: Path = PCI
 ) -> str | None:
-    """Raise BadEnvironment where the job would run on CPUs though the machine has GPUs, unless it was asked to.
+    """Raise BadEnvironment if the job would run on CPUs by default though the machine has GPUs.
 
-    Where the environment allows it, the problem is returned as a note instead. `None`: there is no problem.
+    Returns the problem as a note if the environment allows it. `None`: no problem.
     """
-    count = nvidia_gpus(pci) if wanted == "auto" and device.type == "cpu" else 0
+    count = nvidia_gpus(pci) if requested == "auto" and device.type == "cpu" else 0
     if count == 0:
         return None
     cause, fix = why(environ.get(VISIBLE), torch.version.cuda, torch_error)
@@ -39,7 +39,7 @@ def check(
 
 def nvidia_gpus(pci: Path) -> int:
     """Count the NVIDIA GPUs in this machine, with or without a driver; 0 where that is unknown."""
-    found = 0
+    count = 0
     try:
         devices = list(pci.iterdir())
     except OSError:
@@ -49,8 +49,8 @@ def nvidia_gpus(pci: Path) -> int:
             vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
         except OSError:
             continue
-        found += vendor == NVIDIA and kind.startswith(DISPLAY)
-    return found
+        count += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return count
 
 
 def why(visible: str | None, cuda: str | None, reason: Callable[[], str]) -> tuple[str, str]:

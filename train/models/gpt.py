@@ -18,7 +18,7 @@ from train.models.gpt_sizes import GPTSize, head_rows
 STD = 0.02
 """Of random weights at the start, as in GPT-2."""
 RESIDUAL_OUTPUTS = ("attention.output.weight", "mlp.down.weight")
-"""Weights of a block whose results are added to what the block got."""
+"""Weights of a block that end in a residual addition."""
 TIED = {"head.weight": "embedding.token.weight"}
 """Names of one weight. A part of the model may have it by the first name alone."""
 
@@ -39,7 +39,7 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention: a token sees itself and what is before it."""
+    """Causal self-attention: a token sees itself and the tokens before it."""
 
     by_columns = ("query", "key", "value")
     by_rows = ("output",)
@@ -47,7 +47,7 @@ class Attention(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.parts = size.heads
-        """What tensor parallelism can divide it into."""
+        """Number of units that tensor parallelism can divide."""
         self.head_width = size.width // size.heads
         self.query = nn.Linear(size.width, size.width)
         self.key = nn.Linear(size.width, size.width)
@@ -74,7 +74,7 @@ class MLP(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.parts = 4 * size.width
-        """What tensor parallelism can divide it into."""
+        """Number of units that tensor parallelism can divide."""
         self.up = nn.Linear(size.width, 4 * size.width)
         self.down = nn.Linear(4 * size.width, size.width)
 
@@ -85,7 +85,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and the feed-forward part, each added to what it got."""
+    """Attention and feed-forward part, each with a residual connection."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def _normal(name: str, parameter: Tensor, std: float, seed: int) -> Tensor:
 
 
 def _copy(parameter: Tensor, whole: Tensor) -> None:
-    """Set a weight, or this rank's part of it."""
+    """Set a weight, or this rank's part of the weight."""
     if type(parameter.data) is not Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor
 

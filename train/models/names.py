@@ -25,7 +25,7 @@ EXAMPLES = "resnet50, mobilenet_v3_small, efficientnet_b0, convnext_tiny, vit_b_
 
 
 def unknown_network(name: str, known: Collection[str] = TORCHVISION_MODELS) -> str | None:
-    """Return the error for a name that no network has, else `None`. `known`: those of torchvision."""
+    """Return the error for an unknown network, else `None`. `known`: torchvision's networks."""
     ours = (*OUR_MODELS, *GPT_SIZES)
     if name in ours or name in known:
         return None

@@ -27,9 +27,9 @@ def build_model(
 ) -> nn.Module:
     """Build the network for samples of that shape, with random weights from torch's generator.
 
-    A text model's weights follow from the seed alone; with `on_meta` it has none yet: `train.models.gpt.materialise`
-    sets them. Raises BadOptions for an unknown name, or a `--stem` or image size that does not fit; BadEnvironment
-    without torchvision.
+    A text model's weights follow from the seed only. With `on_meta` it has no weights yet:
+    `train.models.gpt.materialise` sets them. Raises BadOptions for an unknown name, or a `--stem` or image size that
+    does not fit; BadEnvironment without torchvision.
     """
     if options.model in GPT_SIZES:
         return build_gpt(classes, GPT_SIZES[options.model], None if on_meta else options.seed)

@@ -1,4 +1,4 @@
-"""The learning rate of each step, from what is known before the run. What a plateau does comes on top."""
+"""Compute the learning rate of each step, as far as it is known before the run. A plateau's factor comes on top."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class LearningRateSchedule:
     epochs: int
 
     def at(self, epochs: float) -> float:
-        """Return the learning rate of the step in whose middle so many epochs (a fraction counts) have passed."""
+        """Return the learning rate of the step in whose middle `epochs` (a fraction counts) have passed."""
         if epochs < self.warmup_epochs:
             return self.base * epochs / self.warmup_epochs
         passed = (epochs - self.warmup_epochs) / max(self.epochs - self.warmup_epochs, 1e-9)
@@ -33,7 +33,7 @@ class LearningRateSchedule:
 
 
 def lr_schedule(options: Options, world_size: int) -> LearningRateSchedule:
-    """Build the schedule of a run of so many ranks."""
+    """Build the schedule of a run with `world_size` ranks."""
     return LearningRateSchedule(
         base=options.lr * lr_scale(options.lr_scaling, world_size),
         schedule=options.schedule,

@@ -13,7 +13,7 @@ THRESHOLD = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """What the learning rate and the batch size of the options are multiplied by."""
+    """Factors of the options' learning rate and batch size."""
 
     lr: float
     batch_size: float

@@ -1,4 +1,4 @@
-"""How much of the ranks' devices a run used: their memory, and what they can compute."""
+"""Measure how much of the ranks' devices a run used: memory, and the peak rate."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from train.reporting.gpu_peaks import peak_tflops
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUse:
-    """Of all ranks."""
+    """Use of all ranks' devices."""
 
     memory_gb: float
-    """The most of any rank; on all of its GPUs together, where it has several."""
+    """Maximum over the ranks; a rank with several GPUs adds these up."""
     peak_tflops: float | None
-    """What all of them together can compute by their data sheets. `None`: that of one is not known."""
+    """Sum of the devices' peak rates in their data sheets. `None`: unknown for at least one."""
 
     def mfu(self, flops_per_s: float | None) -> float | None:
-        """Return the fraction of the peak that so many operations a second are (model FLOPs utilisation)."""
+        """Return `flops_per_s` as a fraction of the peak rate (model FLOPs utilisation)."""
         if flops_per_s is None or not self.peak_tflops:
             return None
         return flops_per_s / (self.peak_tflops * 1e12)
@@ -30,17 +30,17 @@ class DeviceUse:
 def device_use(
     model: nn.Module, optimizer: torch.optim.Optimizer, devices: Sequence[torch.device], precision: Precision
 ) -> DeviceUse:
-    """Return that of all ranks, as it is after a step. Every rank calls it, with the devices that it computes on."""
+    """Return the use by all ranks after a step. Every rank calls this, with its devices."""
     if devices[0].type == "cuda":
         memory = sum(torch.cuda.max_memory_allocated(device) for device in devices)
         tflops = peak_tflops([torch.cuda.get_device_name(device) for device in devices], precision)
     else:
         memory, tflops = stored_bytes(_tensors(model, optimizer)), None
-    own: tuple[int, float | None] = (memory, tflops)
-    of_ranks = [own]
+    local_use: tuple[int, float | None] = (memory, tflops)
+    of_ranks = [local_use]
     if dist.is_initialized() and dist.get_world_size() > 1:
-        of_ranks = [own] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, own)
+        of_ranks = [local_use] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, local_use)
     known = [tflops for _, tflops in of_ranks if tflops is not None]
     return DeviceUse(
         memory_gb=max(memory for memory, _ in of_ranks) / 1e9,
@@ -49,7 +49,7 @@ def device_use(
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of this rank's memory behind the tensors; what several share counts once."""
+    """Return the bytes of this rank's memory behind the tensors; shared memory counts once."""
     storages = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,4 +1,4 @@
-"""The rates of GPUs by their data sheets, of dense matrices. Standard library alone."""
+"""Dense peak rates of GPUs, from their data sheets. Standard library only."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """A GPU's rates by NVIDIA's data sheet for it, without sparsity. `None`: it can't, or it is not told."""
+    """A GPU's rates in NVIDIA's data sheet, without sparsity. `None`: not supported, or not published."""
 
     tflops: Mapping[str, float | None]
     """Of a precision: 10**12 operations a second."""
@@ -45,28 +45,27 @@ PEAKS: tuple[tuple[tuple[str, ...], Peaks], ...] = (
     (("V100",), _peaks(15.7, None, 125, 900, 150, bf16=False)),
     (("T4",), _peaks(8.1, None, 65, 320, 16, bf16=False)),
 )
-"""By words of the name that nvidia-smi and torch give; the first row whose words are all there counts.
+"""By words of the GPU's name in nvidia-smi and torch. The first row whose words all occur applies.
 
-Data sheets tell tensor cores with sparsity since Ampere, which is half of it here, and links in both directions
-together. Of whole systems: HGX B200 and B300 (8 GPUs), GB200 and GB300 NVL72 (72). A10G: AWS's, of the GPU's clock.
-GH200 is an H100 with 96 GB of HBM3 at 4 TB/s; its name, `NVIDIA GH200 480GB`, has the host's memory. V100 for PCIe:
-https://www.io-tech.fi/uutinen/nvidia-esitteli-tesla-v100-pci-express-kiihdyttimen-tieteelliseen-laskentaan/
-"""
+Since Ampere, data sheets give tensor cores with sparsity (halved here), and links in both directions together. Whole
+systems: HGX B200 and B300 (8 GPUs), GB200 and GB300 NVL72 (72). A10G: AWS's rates at the GPU's clock. GH200 is an
+H100 with 96 GB of HBM3 at 4 TB/s; its name, `NVIDIA GH200 480GB`, has the host's memory. V100 for PCIe:
+https://www.io-tech.fi/uutinen/nvidia-esitteli-tesla-v100-pci-express-kiihdyttimen-tieteelliseen-laskentaan/"""
 
 
 def peaks_of(name: str) -> Peaks | None:
     """Return a GPU's data sheet by its name (`NVIDIA H100 80GB HBM3`).
 
-    `None`: it is not known here, or it is a part of a GPU (MIG), which no data sheet has.
+    `None`: unknown GPU, or a part of a GPU (MIG), which has no data sheet.
     """
     words = set(name.upper().replace("-", " ").split())
     if "MIG" in words:
         return None
-    return next((peaks for wanted, peaks in PEAKS if words.issuperset(wanted)), None)
+    return next((peaks for keywords, peaks in PEAKS if words.issuperset(keywords)), None)
 
 
 def peak_tflops(names: Iterable[str], precision: str) -> float | None:
-    """Return what GPUs of these names can compute together. `None`: that of one is not known."""
+    """Return the sum of the GPUs' peak rates. `None`: unknown for at least one."""
     sheets = [peaks_of(name) for name in names]
     known = [sheet.tflops.get(precision) for sheet in sheets if sheet is not None]
     rates = [rate for rate in known if rate is not None]

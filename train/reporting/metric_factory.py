@@ -1,4 +1,4 @@
-"""Metrics, built from their names: those of torchmetrics, and the accuracy."""
+"""Build metrics from their names: torchmetrics' metrics, and the accuracy."""
 
 import difflib
 import sys
@@ -22,11 +22,11 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
 """Metrics whose settings differ from torchmetrics' own, by name."""
 
 CHECKED_FROM = {"accuracy": 2, "f1": 2, "top5": 5}
-"""Metrics that are known to be one number, without asking torchmetrics: from how many classes on."""
+"""Minimum classes of metrics that are known to be a single number."""
 
 
 BUILT_IN = "accuracy"
-"""The default metric. torchmetrics, which takes seconds to import, is needed for the others only."""
+"""The default metric. Only other metrics need torchmetrics, which takes seconds to import."""
 
 
 class Accuracy:
@@ -52,7 +52,7 @@ class Accuracy:
         return {"right": self._right, "samples": self._samples}
 
     def merge_state(self, state: dict[str, Tensor]) -> None:
-        """Add the sums of another one."""
+        """Add the sums of another instance."""
         self._right = self._right + state["right"]
         self._samples = self._samples + state["samples"]
 
@@ -63,16 +63,16 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric, and what it is computed from."""
+    """A metric and its input."""
 
     name: str
     metric: Any
     of_probabilities: bool
-    """Computed from probabilities, not logits. torchmetrics would guess which it has, for each batch."""
+    """Whether the metric takes probabilities, not logits. torchmetrics would guess for each batch."""
 
 
 def build_metric(name: str, classes: int, device: torch.device) -> Metric:
-    """Build a metric. Raises BadOptions, before anything is trained, for one that is not a single number."""
+    """Build a metric. Raises BadOptions, before training, for a metric that is not a single number."""
     if name == BUILT_IN and classes >= CHECKED_FROM[name]:
         return Metric(name=name, metric=Accuracy(device), of_probabilities=False)
     library = _torchmetrics()
@@ -92,7 +92,7 @@ def build_metric(name: str, classes: int, device: torch.device) -> Metric:
         raise BadOptions(f"The metric {name} is more than one number. {_all(library)}")
     return Metric(
         name=name,
-        # To look at each batch for labels out of range would be to wait for the device.
+        # Validating each batch's labels would wait for the device.
         metric=kind(num_classes=classes, sync_on_compute=False, validate_args=False, **settings).to(device),
         of_probabilities=not issubclass(
             kind, (library.MulticlassStatScores, library.MulticlassConfusionMatrix)
@@ -120,9 +120,9 @@ def _kinds(library: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _choices(library: Any) -> list[str]:  # noqa: ANN401
-    """Return every name that can be given for some number of classes."""
+    """Return every name that works for some number of classes."""
     kinds = _kinds(library)
-    found = {name for name, (plain, _) in SETTINGS.items() if plain in kinds}
+    names = {name for name, (plain, _) in SETTINGS.items() if plain in kinds}
     for name, kind in kinds.items():
         settings = SETTINGS.get(name, (name, {}))[1]
         try:
@@ -130,8 +130,8 @@ def _choices(library: Any) -> list[str]:  # noqa: ANN401
         except TypeError:
             continue
         if _is_one_number(metric, 2):
-            found.add(name)
-    return sorted(found)
+            names.add(name)
+    return sorted(names)
 
 
 def _all(library: Any) -> str:  # noqa: ANN401
@@ -141,7 +141,7 @@ def _all(library: Any) -> str:  # noqa: ANN401
 def _torchmetrics() -> Any:  # noqa: ANN401
     """Import `torchmetrics.classification`. Raises BadEnvironment where it can't be imported."""
     if find_spec("torchvision") is not None:
-        import_torchvision()  # torchmetrics imports it where it is installed, and fails where that fails
+        import_torchvision()  # if installed, torchmetrics imports it, and fails where that import fails
     try:
         from torchmetrics import classification
     except ModuleNotFoundError as error:
@@ -150,7 +150,7 @@ def _torchmetrics() -> Any:  # noqa: ANN401
 
 
 def missing_package(package: str | None) -> BadEnvironment:
-    """Return the error for a package that metrics need."""
+    """Return the error for a missing package of the metrics."""
     return BadEnvironment(
         f"{sys.executable} has no package {package}, which metrics need. Install it: {sys.executable} -m pip "
         "install torchmetrics; or train with --metrics accuracy."

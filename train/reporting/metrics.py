@@ -1,7 +1,7 @@
-"""The mean loss of an epoch's samples over all ranks, and metrics by their names.
+"""Compute the mean loss of an epoch's samples over all ranks, and metrics by name.
 
 Importing this module does not import torchmetrics, which loads its metrics of sound, text and pictures as well and
-takes seconds. A manager imports it once it has one of its metrics to compute, so that the first step does not wait.
+takes seconds. A manager imports it when it first computes such a metric, so that the first step does not wait.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from train.reporting.metric_factory import BUILT_IN, CHECKED_FROM, Metric, build_metric, missing_package
 
 BUFFERED_NUMBERS = 2**24
-"""Numbers in logits that are kept before torchmetrics gets them: 64 MiB."""
+"""Numbers of logits that are buffered before torchmetrics gets them: 64 MiB."""
 
 State = Mapping[str, Tensor | list[Tensor]]
 """The state of a torchmetrics metric, by torchmetrics' own names."""
@@ -35,8 +35,8 @@ class MetricsState(TypedDict):
 class MetricsManager:
     """The loss and the metrics of one kind of samples: training, validation or test.
 
-    Every rank has one, adds each of its samples once, and computes when the others do. The numbers do not depend on
-    how many samples a rank has, even none, and how they are divided into batches.
+    Every rank has a manager, adds each of its samples once, and computes when the others do. The results do not
+    depend on how many samples a rank has (even 0), nor on their division into batches.
     """
 
     def __init__(self, names: Sequence[str], classes: int, device: torch.device, *, samples: int = 0) -> None:
@@ -52,7 +52,7 @@ class MetricsManager:
         if set(self._names) - {BUILT_IN} and find_spec("torchmetrics") is None:
             raise missing_package("torchmetrics")
         checked = all(classes >= CHECKED_FROM.get(name, math.inf) for name in self._names)
-        # What is needed between two steps is imported before the first one.
+        # torchmetrics would be needed between two steps: import it before the first step.
         if not checked or samples * classes >= BUFFERED_NUMBERS:
             self._metrics  # noqa: B018 - builds them
         self._loss_sum: Tensor
@@ -98,13 +98,13 @@ class MetricsManager:
         parts = _of_all_ranks(self.state_dict())
         samples = sum(part["samples"] for part in parts)
         numbers = {"loss": sum(part["loss_sum"] for part in parts) / samples if samples else math.nan}
-        for one in self._metrics:
+        for metric in self._metrics:
             # A checkpoint of another version may hold other sums.
-            names = one.metric.metric_state.keys()
-            known = bool(parts) and all(part["states"].get(one.name, {}).keys() == names for part in parts)
-            states = (_copied(part["states"][one.name], self._device) for part in parts)
-            numbers[one.name] = _number(one.metric, states) if known else math.nan
-            one.metric.reset()
+            names = metric.metric.metric_state.keys()
+            known = bool(parts) and all(part["states"].get(metric.name, {}).keys() == names for part in parts)
+            states = (_copied(part["states"][metric.name], self._device) for part in parts)
+            numbers[metric.name] = _number(metric.metric, states) if known else math.nan
+            metric.metric.reset()
         self._reset()
         return numbers
 
@@ -115,12 +115,12 @@ class MetricsManager:
             return list(self._earlier)
         self._update_metrics()
         cpu = torch.device("cpu")
-        own = MetricsState(
+        local_state = MetricsState(
             loss_sum=float(self._loss_sum),
             samples=self._samples,
-            states={one.name: _copied(one.metric.metric_state, cpu) for one in self._metrics},
+            states={metric.name: _copied(metric.metric.metric_state, cpu) for metric in self._metrics},
         )
-        return [*self._earlier, own]
+        return [*self._earlier, local_state]
 
     def load_state_dict(self, states: Sequence[MetricsState]) -> None:
         """Add the sums of other managers, of any ranks. Only one rank may load them.
@@ -136,37 +136,39 @@ class MetricsManager:
         self._earlier = []
 
     def _update_metrics(self) -> None:
-        """Give torchmetrics what is buffered. It waits for the device, so it does not get each batch."""
+        """Pass the buffered logits to torchmetrics. It waits for the device, so not for each batch."""
         if not self._buffered:
             return
         logits, labels = torch.cat(self._logits), torch.cat(self._labels)
-        probabilities = logits.softmax(1) if any(one.of_probabilities for one in self._metrics) else logits
-        for one in self._metrics:
-            one.metric.update(probabilities if one.of_probabilities else logits, labels)
+        probabilities = (
+            logits.softmax(1) if any(metric.of_probabilities for metric in self._metrics) else logits
+        )
+        for metric in self._metrics:
+            metric.metric.update(probabilities if metric.of_probabilities else logits, labels)
         self._logits, self._labels, self._buffered = [], [], 0
 
 
-def _of_all_ranks(own: list[MetricsState]) -> list[MetricsState]:
+def _of_all_ranks(local_states: list[MetricsState]) -> list[MetricsState]:
     """Return the sums of all ranks, in the order of the ranks."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return own
-    parts = [own] * dist.get_world_size()
-    dist.all_gather_object(parts, own)
+        return local_states
+    parts = [local_states] * dist.get_world_size()
+    dist.all_gather_object(parts, local_states)
     return [part for of_rank in parts for part in of_rank]
 
 
 def _copied(state: State, device: torch.device) -> State:
     """Copy the state to a device, with new lists, which stay when the metric is reset."""
     return {
-        name: value.to(device) if isinstance(value, Tensor) else [one.to(device) for one in value]
+        name: value.to(device) if isinstance(value, Tensor) else [tensor.to(device) for tensor in value]
         for name, value in state.items()
     }
 
 
 def _number(metric: Any, states: Iterable[State]) -> float:  # noqa: ANN401 - torchmetrics has no types
-    """Compute the metric from those states, which replace its own."""
+    """Compute the metric from these states, which replace its state."""
     metric.reset()
     for state in states:
         metric.merge_state(state)
-    # The instance's own `compute` would warn that it has seen no sample itself.
+    # The instance's `compute` would warn that it has seen no samples.
     return float(type(metric).compute(metric))

@@ -1,4 +1,4 @@
-"""How far a rank has come in its training."""
+"""Track a rank's position in its training."""
 
 import time
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from torch import Tensor
 
 
 class TrainingProgress:
-    """The position in the run, and the sums of its current epoch, as this rank knows them."""
+    """The position in the run, and this rank's sums of the current epoch."""
 
     def __init__(self, device: torch.device) -> None:
         self.epoch = 1
-        """The current epoch, or the next one between two."""
+        """The current epoch; between two epochs, the next."""
         self.consumed = 0
-        """Training images of this epoch that all ranks together have taken, each counted once."""
+        """Training images of this epoch that all ranks have consumed together, each counted once."""
         self.steps = 0
         """Steps of all epochs."""
         self.samples = 0
-        """Samples that this rank has taken in all epochs."""
-        self.taken = 0
-        """Samples of this epoch that this rank counts; in a resumed epoch, rank 0 has all earlier ones."""
+        """Samples that this rank has processed in all epochs."""
+        self.counted = 0
+        """Samples of this epoch that this rank counts; in a resumed epoch, rank 0 has all earlier samples."""
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        """Sum of the losses of `taken`."""
+        """Sum of the losses of the counted samples."""
         self._earlier_s = 0.0
         self._began: float | None = None
 
@@ -32,25 +32,25 @@ class TrainingProgress:
         self._began = time.perf_counter()
 
     def seconds(self) -> float:
-        """Return how long this epoch took until now, without the time between an interruption and its resumption."""
+        """Return how long this epoch took until now, without the gap before a resumption."""
         return self._earlier_s + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def add_step(self, samples: int, loss_sum: Tensor, *, consumed: int, counts: bool) -> None:
         """Count a step, after which all ranks together are at `consumed`.
 
-        `counts`: whether the samples are in this rank's sums: one of the ranks that share a replica has them.
+        `counts`: whether this rank's sums include the samples: one rank of each replica does.
         """
         self.steps += 1
         self.samples += samples
         self.consumed = consumed
         if counts:
-            self.taken += samples
+            self.counted += samples
             self.loss_sum += loss_sum
 
     def next_epoch(self) -> None:
         """Move on to the next epoch."""
         self.epoch += 1
-        self.consumed = self.taken = 0
+        self.consumed = self.counted = 0
         self.loss_sum.zero_()
         self._earlier_s, self._began = 0.0, None
 
@@ -61,15 +61,15 @@ class TrainingProgress:
             "consumed": self.consumed,
             "steps": self.steps,
             "samples": self.samples * replicas,
-            "taken": self.taken,
+            "taken": self.counted,
             "loss_sum": self.loss_sum.clone(),
             "seconds": self.seconds(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], replicas: int, *, first: bool) -> None:
-        """Continue at the position of all ranks together, whose sums the first rank takes."""
+        """Restore the position, and on the first rank the sums of all ranks."""
         self.epoch, self.consumed, self.steps = state["epoch"], state["consumed"], state["steps"]
         self.samples = state["samples"] // replicas
-        self.taken = state["taken"] if first else 0
+        self.counted = state["taken"] if first else 0
         self.loss_sum.fill_(float(state["loss_sum"]) if first else 0.0)
         self._earlier_s = state["seconds"]

@@ -1,4 +1,4 @@
-"""What the job reports: JSON lines for programs, a console for people.
+"""Report the job: JSON lines for programs, a console for people.
 
 The lines of the metrics file, each also with its `time` in Unix seconds and its `rank`:
 
@@ -13,23 +13,22 @@ The lines of the metrics file, each also with its `time` in Unix seconds and its
      "parts": {"first_steps", "steps", "evaluation", "checkpoints"}}
     {"event": "end", "accuracy", "perplexity", "epochs_before",
      "test" or "validation": {metric: value}}                                               nothing left to train
-    {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank is gone, or did not come
+    {"event": "failed", "reason": "lost_peer" | "timed_out", "ranks"}        another rank failed, or did not arrive
 
-Steps and epochs count from 1, steps through the whole run. A step's loss and times are those of this rank, its
-`samples` the number that this rank has taken so far (0 on a rank that computes a part of what another one counts).
-The losses, accuracies and speeds of `epoch` and `end` are those of all ranks together. `accuracy` is of the
-validation images; in `end`, of the test images where there are any. It is null for text, and `perplexity` and
-`tokens_per_s` are null for images. `memory_gb` is the most of any rank: on its GPU (with `dp`, all its GPUs) what was
-allocated, on a CPU what weights, gradients and the optimizer's state take. `mfu` is the fraction of the GPUs' peak
-rate that the model's own operations are (null: one of the two is not known). `epochs_before` counts the epochs of
-earlier runs. `batch_size` is a rank's, `gradient_bytes` what it gives into a step's all-reduce (null: it depends on
-the step, or weights are sent, too). `memory_savers`: "activation_checkpointing", "cpu_offload". `strategy` is that of
-`--strategy`, or `single`. `graphs`: whether steps are CUDA graphs. Where computing and sending overlap, as with
-sharded weights, and in a step that is a graph and sends, the two parts of a step are null. The times are defined in
-`train/reporting/timing.py`; speeds and `step_ms` are those of steady steps, and null where there was none. `seconds`
-is how long it took to open the device and meet the other ranks, to have the data, and to make the model; `parts`,
-seconds too, what followed. A number that is not finite is null. `ranks` are those that a rank waited for, as far as
-it knows them.
+Steps and epochs count from 1, steps through the whole run. A step's loss and times are this rank's, its `samples` the
+number that this rank has processed so far (0 on a rank that computes a part of another rank's samples). Losses,
+accuracies and speeds of `epoch` and `end` are of all ranks together. `accuracy` is of the validation images; in
+`end`, of the test images if the dataset has any. It is null for text, and `perplexity` and `tokens_per_s` are null
+for images. `memory_gb` is the maximum over the ranks: allocated memory of its GPU (with `dp`, of all its GPUs), on a
+CPU the size of weights, gradients and optimizer state. `mfu` is the model's operations as a fraction of the GPUs'
+peak rate (null: either is not known). `epochs_before` counts the epochs of earlier runs. `batch_size` is a rank's,
+`gradient_bytes` its contribution to a step's all-reduce (null: it depends on the step, or weights are sent, too).
+`memory_savers`: "activation_checkpointing", "cpu_offload". `strategy`: the option's value, or `single`. `graphs`:
+whether steps are CUDA graphs. If computing and sending overlap, as with sharded weights, and in a step that is a
+graph and sends, the two parts of a step are null. `train/reporting/timing.py` defines the times; speeds and `step_ms`
+are of steady steps, and null without steady steps. `seconds` is the time to open the device and meet the other ranks,
+to load the data, and to build the model; `parts`, also in seconds, the time after that. A number that is not finite
+is null. `ranks`: the ranks that this rank waited for, as far as known.
 """
 
 import contextlib
@@ -62,9 +61,9 @@ class Epoch:
     """From the first step until every rank has taken its last, by this rank's clock, without the evaluation."""
     samples: int
     first_steps_s: float
-    """Of `seconds`: the first step of each batch size, which compile and tune."""
+    """Part of `seconds` for the first step of each batch size, which compiles and tunes."""
     timing: Timing | None
-    """Of its steady steps, on all ranks together. `None`: no step was a steady one."""
+    """Steady steps, of all ranks together. `None`: no step was steady."""
     loss: float
     """Mean over the samples, each at its step."""
     lr: float
@@ -76,7 +75,7 @@ class Epoch:
 
     @property
     def accuracy(self) -> float | None:
-        """Accuracy on the validation images, 0 .. 1; `None` where it was not asked for."""
+        """Accuracy on the validation images, 0 .. 1; `None` if it was not requested."""
         return self.validation.get("accuracy")
 
     def scalars(self) -> dict[str, float]:
@@ -92,17 +91,17 @@ class Epoch:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second of all ranks together in steady steps; `None`: no step was a steady one."""
+        """Samples a second of all ranks together in steady steps; `None`: no step was steady."""
         return self.timing.samples_per_s if self.timing else None
 
 
 def memory_savers(options: Options) -> list[str]:
-    """Return the options that were given to keep less on the device."""
-    given = {
+    """Return the enabled options that save device memory."""
+    enabled = {
         "activation_checkpointing": options.activation_checkpointing,
         "cpu_offload": options.cpu_offload or offloads(options),
     }
-    return [name for name, is_given in given.items() if is_given]
+    return [name for name, is_given in enabled.items() if is_given]
 
 
 class Report:
@@ -129,7 +128,7 @@ class Report:
         return self
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
-        with contextlib.suppress(NotWritten):  # what it ended of is what is told
+        with contextlib.suppress(NotWritten):  # the original error matters more
             if isinstance(error, NoPeers):
                 self._record(event="failed", reason="timed_out", ranks=error.ranks)
             elif isinstance(error, PeerLost):
@@ -154,9 +153,9 @@ class Report:
     ) -> None:
         """Write the first line, once all ranks have joined.
 
-        `place`: which part of the model this rank has; empty: all of it. `parts_known`: whether the times of steps
-        tell computing from communication. `graphs`: whether steps are CUDA graphs. `seconds`: of what was done until
-        now, by part.
+        `place`: the rank's part of the model; empty: all of the model. `parts_known`: whether a step's times separate
+        computing from communication. `graphs`: whether steps are CUDA graphs. `seconds`: duration of each part until
+        now.
         """
         options, env = self._options, self._env
         self._parts_known = parts_known

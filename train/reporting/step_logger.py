@@ -24,20 +24,20 @@ class _Pending:
     loss: Tensor
 
 
-MOST_SILENT_S = 5.0
-"""Slow steps are reported at the latest after this time."""
+MAX_SILENT_S = 5.0
+"""Maximum time without a report, for slow steps."""
 
 
 class StepLogger:
-    """Reports steps once the device has finished them: nothing waits for it, but for the first step.
+    """Reports steps once the device has finished them, without waiting for the device.
 
-    The first one, then every so many, and more often where they are slow.
+    Reports the first step (after waiting for it), then every `every` steps, and slow steps more often.
     """
 
     def __init__(
         self, report: Report, timer: StepTimer, device: torch.device, every: int, *, counts: bool
     ) -> None:
-        """`counts`: whether this rank counts its samples, as one of the ranks does that share a replica."""
+        """`counts`: whether this rank counts its samples, as one rank of each replica does."""
         self._report = report
         self._counts = counts
         self._timer = timer
@@ -47,7 +47,7 @@ class StepLogger:
         self._noted_at: float | None = None
 
     def add(self, progress: TrainingProgress, loss: Tensor) -> None:
-        """Take note of a step that was begun on the device, and report those that are finished."""
+        """Record a step that was begun on the device, and report finished steps."""
         if progress.steps % self._every and not self._is_due():
             return
         first, self._noted_at = self._noted_at is None, time.monotonic()
@@ -60,15 +60,15 @@ class StepLogger:
         )
         self._pending.append(pending)
         if first:
-            # At once, and so with the time at which it was over: the first step is what people wait for.
+            # People wait for the first step: report it at once, with the time of its end.
             self.finish()
             return
-        # A loss is being copied to the CPU until the step after it is finished, too.
+        # The copy of a loss to the CPU lasts until the next step has finished.
         self._report_before(self._timer.finished() - (0 if self._synchronous else 1))
 
     def _is_due(self) -> bool:
-        """Return whether nothing, or for long nothing, was noted."""
-        return self._noted_at is None or time.monotonic() - self._noted_at >= MOST_SILENT_S
+        """Return whether a record is due: the first, or the first in a long time."""
+        return self._noted_at is None or time.monotonic() - self._noted_at >= MAX_SILENT_S
 
     def finish(self) -> None:
         """Wait for the device and report all steps."""

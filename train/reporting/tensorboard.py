@@ -59,9 +59,9 @@ class Writer:
         self._path = self._file = None
 
 
-def open_writer(folder: Path, env: DistributedEnvironment, *, wanted: bool = True) -> Writer:
+def open_writer(folder: Path, env: DistributedEnvironment, *, enabled: bool = True) -> Writer:
     """Return a writer of a new event file in `folder` on rank 0; elsewhere, and if not `wanted`, without a file."""
-    if not wanted or env.rank != 0:
+    if not enabled or env.rank != 0:
         return Writer(None)
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     return Writer(folder / name)

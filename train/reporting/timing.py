@@ -1,21 +1,21 @@
-"""How long each step took, and for what.
+"""Measure how long each step takes, by part.
 
 A step has three parts that add up to it:
 
 - data: until the batch is on the device;
-- communication: from when this rank's own gradients are all computed until they are averaged over all ranks. It
-  includes waiting for a slower rank, and leaves out what overlaps with the backward pass;
+- communication: from the end of this rank's gradients until they are averaged over all ranks. It includes waiting for
+  a slower rank, and leaves out all that overlaps with the backward pass;
 - compute: the rest: forward, backward, optimizer.
 
 On a CPU the clock is the host's. On a GPU the marks are CUDA events in its stream: the parts are times of the GPU (if
-it idles until the host has the next batch, it waits for data), and to record them makes nothing wait.
+it idles until the host has the next batch, it waits for data), and recording them makes nothing wait.
 
-Speeds are those of the steady steps: the samples of a step over the median time between the ends of two steps. The
-first step with a batch of some size compiles and tunes, and is no steady step; an evaluation or a checkpoint between
-two steps is in no step's time.
+Speeds are of the steady steps: the samples of a step over the median time between the ends of two steps. The first
+step of each batch size compiles and tunes, and is not steady; an evaluation or a checkpoint between two steps is in
+no step's time.
 
-A step that is one CUDA graph has no marks inside: where ranks average, its computing and communication are not known
-apart. Then the shares take the communication of the steps that ran without the graph, and the times of the others.
+A step that is one CUDA graph has no marks inside: if ranks average, its computing and communication are not known
+separately. Then the shares use the communication of the steps without the graph, and the times of the others.
 """
 
 import math
@@ -46,11 +46,11 @@ class StepTime:
     samples: int
     """In the rank's batch."""
     apart_ms: float
-    """From the end of the step before to its own; from its own start where something else was between the two."""
+    """From the end of the previous step to its end; from its start if anything came between."""
     is_first: bool
     """Whether the step compiles and tunes, as the first one of each batch size does, or records a graph."""
     in_graph: bool = False
-    """Whether it was one CUDA graph."""
+    """Whether the step was a CUDA graph."""
 
     @property
     def step_ms(self) -> float:
@@ -60,16 +60,16 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The steady steps of a run, or of a part of it."""
+    """The speed of a run's steady steps, or of some of them."""
 
     samples_per_s: float
-    """Of this rank: of the batch size with which it took the most samples."""
+    """Samples a second of this rank, at the batch size that has the most samples."""
     p50_ms: float
     p95_ms: float
     data_share: float
     compute_share: float | None
     communication_share: float | None
-    """The three shares add up to 1. `None`: the step is not divided into these two."""
+    """The three shares add up to 1. `None`: compute and communication are not separate."""
 
 
 STEP_VALUES = len(fields(StepTime))
@@ -89,29 +89,29 @@ class StepTimer:
         self._averages = False
         """Whether the ranks average gradients."""
         self._last_end: Mark | None = None
-        """The end of the step before. `None`: something else came since."""
+        """End of the previous step. `None`: something else came between."""
 
     def start(self) -> None:
         """Mark that a step begins: next, its batch is fetched."""
         self._step = _Marks(at={"start": self._now()})
 
     def interrupt(self) -> None:
-        """Mark that something else, such as a checkpoint, is between the step before and the next one."""
+        """Mark that another activity, such as a checkpoint, separates the last step from the next."""
         self._last_end = None
 
     def data_ready(self, samples: int) -> None:
-        """Mark that the batch, of so many samples, is on the device."""
+        """Mark that the batch of `samples` is on the device."""
         self._step.at["data"] = self._now()
         self._step.samples, self._step.is_first = samples, samples not in self._sizes
         self._sizes.add(samples)
 
     def in_graph(self, in_graph: bool = True, *, recorded: bool = False) -> None:
-        """Note whether the rest of the step is one graph, without marks inside, and whether it is recorded now."""
+        """Set whether the rest of the step is a graph, without marks inside, and whether it is recorded now."""
         self._step.in_graph = in_graph
         self._step.is_first |= recorded
 
     def gradients_ready(self) -> None:
-        """Mark that this rank's own gradients are all computed. Not called where nothing is averaged."""
+        """Mark that this rank's gradients are all computed. Not called if nothing is averaged."""
         self._averages = True
         self._mark("own")
 
@@ -180,17 +180,17 @@ class StepTimer:
 def summarize(steps: Sequence[StepTime]) -> Timing | None:
     """Summarize the steady steps: without the first of each size, and the warm-up, at most half of the others.
 
-    Where steps are graphs, the others are no steady ones. `None`: no step is left.
+    If some steps are graphs, only these are steady. `None`: no step is left.
     """
     later = [step for step in steps if not step.is_first]
     warm = later[min(WARM_UP_STEPS, len(later) // 2) :]
     steady = [step for step in later if step.in_graph] or warm
     if not steady:
         return None
-    taken = Counter[int]()
+    samples_of_size = Counter[int]()
     for step in steady:
-        taken[step.samples] += step.samples
-    [(usual, _)] = taken.most_common(1)
+        samples_of_size[step.samples] += step.samples
+    [(usual, _)] = samples_of_size.most_common(1)
     apart_ms = float(np.median([step.apart_ms for step in steady if step.samples == usual]))
     p50, p95 = np.percentile([step.step_ms for step in steady], [50, 95])
     step_ms = float(np.mean([step.step_ms for step in steady]))
@@ -214,7 +214,7 @@ def _known_ms(steps: Sequence[StepTime]) -> list[float]:
 
 @dataclass
 class _Marks:
-    """A step that is under way, or whose times are not read yet."""
+    """A step in progress, or with unread times."""
 
     at: dict[str, Mark] = field(default_factory=dict)
     samples: int = 0
@@ -226,11 +226,11 @@ def _step_time(step: _Marks, *, averages: bool) -> StepTime:
     """Return the times of a finished step. `averages`: whether ranks average gradients."""
     marks = step.at
     averaged = marks.get("averaged", marks["end"])
-    own = marks.get("own", averaged)
+    computed = marks.get("own", averaged)
     return StepTime(
         data_ms=_ms(marks["start"], marks["data"]),
-        compute_ms=_ms(marks["data"], own) + _ms(averaged, marks["end"]),
-        communication_ms=None if step.in_graph and averages else _ms(own, averaged),
+        compute_ms=_ms(marks["data"], computed) + _ms(averaged, marks["end"]),
+        communication_ms=None if step.in_graph and averages else _ms(computed, averaged),
         samples=step.samples,
         apart_ms=_ms(marks["before"], marks["end"]),
         is_first=step.is_first,

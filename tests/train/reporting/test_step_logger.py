@@ -46,5 +46,5 @@ def test_first_step_after_a_resume_has_a_line(logged):
 
 
 def test_slow_steps_have_a_line_each(logged, monkeypatch):
-    monkeypatch.setattr(step_logger, "MOST_SILENT_S", 0.0)
+    monkeypatch.setattr(step_logger, "MAX_SILENT_S", 0.0)
     assert logged(4, every=10) == [1, 2, 3, 4]

@@ -67,7 +67,7 @@ def test_writer_of_a_resumed_run_extends_the_curves(tmp_path: Path, start, node)
     [(DistributedEnvironment(rank=1, world_size=2, local_rank=0), True), (DistributedEnvironment(), False)],
 )
 def test_writer_writes_only_on_rank_0_and_when_wanted(env, wanted, tmp_path: Path):
-    with open_writer(tmp_path / "tensorboard", env, wanted=wanted) as writer:
+    with open_writer(tmp_path / "tensorboard", env, enabled=wanted) as writer:
         writer.scalar("loss", 1.0, 1)
     assert list(tmp_path.iterdir()) == []
 
