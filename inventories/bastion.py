@@ -35,11 +35,11 @@ def read_bastion(text: object) -> Bastion:
 
     What is accepted needs no quoting in a shell or an SSH configuration.
     """
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is not None:
-        port = None if found["port"] is None else int(found["port"])
-        if (port is None or 1 <= port <= 65535) and _is_address(found["address"]):
-            return Bastion(host=found["address"] or found["host"], user=found["user"], port=port)
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
+    if match is not None:
+        port = None if match["port"] is None else int(match["port"])
+        if (port is None or 1 <= port <= 65535) and _is_address(match["address"]):
+            return Bastion(host=match["address"] or match["host"], user=match["user"], port=port)
     raise InvalidInput(
         f"Bastion {shown(text)} can't be used: it is written as in ubuntu@203.0.113.7, ubuntu@bastion.example:2222 "
         "or ubuntu@[2001:db8::7]:22."

@@ -97,7 +97,9 @@ def load(cls: type[T], text: bytes, source: str, *, rebuild: str = "") -> T:
         cut = "it is empty" if not text.strip() else f"it is cut off or no JSON ({error})"
         raise CorruptFile(f"'{source}' can't be used: {cut}. {rebuild}".rstrip()) from error
     if not isinstance(data, dict):
-        raise CorruptFile(f"'{source}' can't be used: it holds {_found(data)}, no object. {rebuild}".rstrip())
+        raise CorruptFile(
+            f"'{source}' can't be used: it holds {_described(data)}, no object. {rebuild}".rstrip()
+        )
     check_format(data.pop("format", None), source, rebuild=rebuild)
     return from_json(cls, data, source, rebuild=rebuild)
 
@@ -107,7 +109,7 @@ def check_format(version: object, source: str, *, rebuild: str = "") -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise CorruptFile(
             f"'{source}' can't be used: key 'format' should be {FORMAT}, "
-            f"but is {_found(version)}. {rebuild}".rstrip()
+            f"but is {_described(version)}. {rebuild}".rstrip()
         )
     if version > FORMAT:
         raise NewerFormat(
@@ -196,10 +198,10 @@ def _scalar(hint: object, data: object, where: str) -> object:
 
 def _wrong(where: str, expected: str, data: object) -> _Mismatch:
     subject = f"key '{where}'" if where else "it"
-    return _Mismatch(f"{subject} should be {expected}, but is {_found(data)}")
+    return _Mismatch(f"{subject} should be {expected}, but is {_described(data)}")
 
 
-def _found(data: object) -> str:
+def _described(data: object) -> str:
     text = json.dumps(data, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."
 

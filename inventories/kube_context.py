@@ -147,10 +147,10 @@ def kube_context(files: str, name: str | None) -> KubeContext:
     return _contexts.setdefault((files, name), KubeContext(files, name))
 
 
-def kubeconfig_files(own: Path | None) -> str:
+def kubeconfig_files(cluster_file: Path | None) -> str:
     """Return the files to read: one of a cluster's own, else those that $KUBECONFIG names, or `~/.kube/config`."""
     # The client itself looks at the variable once, when it is imported.
-    return str(own) if own else os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return str(cluster_file) if cluster_file else os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 class _Connection(HTTPSConnection):
@@ -189,8 +189,8 @@ def not_strict(context: ssl.SSLContext) -> ssl.SSLContext:
 
 def headers_of(settings: Any) -> dict[str, str]:  # noqa: ANN401
     """Return those headers by a `Configuration`."""
-    told = settings.auth_settings().values()
-    return {one["key"]: one["value"] for one in told if one["in"] == "header"}
+    auth_settings = settings.auth_settings().values()
+    return {setting["key"]: setting["value"] for setting in auth_settings if setting["in"] == "header"}
 
 
 def _changed_at(path: str) -> int | None:

@@ -53,7 +53,7 @@ def credentials(
     if plugin.get("provideClusterInfo"):
         info["cluster"] = _described(cluster)
     version = str(plugin.get("apiVersion"))
-    env = {str(one.get("name")): str(one.get("value")) for one in plugin.get("env") or ()}
+    env = {str(variable.get("name")): str(variable.get("value")) for variable in plugin.get("env") or ()}
     env["KUBERNETES_EXEC_INFO"] = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": info})
     argv = [str(word) for word in (plugin.get("command") or "", *(plugin.get("args") or ()))]
     printed = _run(
@@ -120,14 +120,14 @@ def _run(
                     signal_group(process.pid, signal.SIGKILL)
                 process.kill()
                 process.wait()
-        said = _quoted(errors)
+        message = _quoted(errors)
         if status is None:
             raise PluginFailed(
-                f"{name} did not end within {limit_s:.0f} s{said}. Run {_by_hand(argv)} to see what it waits for."
+                f"{name} did not end within {limit_s:.0f} s{message}. Run {_by_hand(argv)} to see what it waits for."
             )
         if status != 0:
             raise PluginFailed(
-                f"{name} failed with exit status {status}{said}. Log in again as it asks for, and run the command "
+                f"{name} failed with exit status {status}{message}. Log in again as it asks for, and run the command "
                 "again."
             )
         output.seek(0)

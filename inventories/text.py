@@ -45,8 +45,8 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
-def listed(words: list[str], most: int = 4) -> str:
+def listed(words: list[str], limit: int = 4) -> str:
     """`a, b and c`, shortened: `a, b, c and 13 more`."""
-    if len(words) > most:
-        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
+    if len(words) > limit:
+        return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} more"
     return joined(words)

@@ -152,7 +152,7 @@ def _no_yaml(path: Path, text: str, error: yaml.YAMLError) -> InvalidInput:
     line = max(1, min(line, len(lines)))
     tab = line <= len(lines) and lines[line - 1].lstrip(" ").startswith("\t")
     hint = " Indent with spaces, not with tabs." if tab else ""
-    if any(re.match(r"\[[\w:.-]+\]\s*$", one) for one in lines[:20]):
+    if any(re.match(r"\[[\w:.-]+\]\s*$", text_line) for text_line in lines[:20]):
         hint = (
             " It looks like an INI file, and gpuctl reads YAML. Ansible turns an inventory into YAML: "
             "ansible-inventory --list --yaml -i FILE."

@@ -118,8 +118,8 @@ _OF_RANKS = frozenset(
 
 
 def _cause(ended: Ended) -> str:
-    said = CAUSES.get(ended.cause) if ended.cause else None
-    return f"; {said}" if said else ""
+    text = CAUSES.get(ended.cause) if ended.cause else None
+    return f"; {text}" if text else ""
 
 
 def _who_killed(ended: Ended) -> str:
@@ -241,21 +241,19 @@ def _waiting(ended: Ended) -> str:
             "every rank waited for others until its time was over: the network between them fails, or they are not "
             f"in the same operation; {_rank(ended)} waited in vain{_in_brackets(ended)}"
         )
-    one = len(ended.ranks) <= 1
+    single = len(ended.ranks) <= 1
     if ended.reason is Reason.ENDED_EARLY:
-        which = "" if one else f"the ranks {_ranks(ended.ranks)} "
+        subject = "" if single else f"the ranks {_ranks(ended.ranks)} "
         at = f" ({ended.place})" if ended.place else _in_brackets(ended)
-        return (
-            f"{which}ended with exit status 0 while {_rank(ended)} waited for {'it' if one else 'them'}{at}"
-        )
-    which = "" if one else f"one of the ranks {_ranks(ended.ranks)} "
-    whom = "it" if one else "them"
-    return f"{which}hung, or was far behind: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
+        return f"{subject}ended with exit status 0 while {_rank(ended)} waited for {'it' if single else 'them'}{at}"
+    subject = "" if single else f"one of the ranks {_ranks(ended.ranks)} "
+    whom = "it" if single else "them"
+    return f"{subject}hung, or was far behind: {_rank(ended)} waited for {whom} in vain{_in_brackets(ended)}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     """`1, 2 and 3`, of many `0-61,63`."""
-    return listed(list(map(str, ranks)), most=8) if len(ranks) <= 8 else number_ranges(ranks)
+    return listed(list(map(str, ranks)), limit=8) if len(ranks) <= 8 else number_ranges(ranks)
 
 
 def _rank(ended: Ended) -> str:

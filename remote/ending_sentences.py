@@ -79,9 +79,9 @@ def seconds_text(seconds: float) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return `rank 1`, `ranks 0, 1 and 2`."""
-    names = listed([str(rank) for rank in ranks], most=8)
+    names = listed([str(rank) for rank in ranks], limit=8)
     return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
 
 
 def _processes(left: Sequence[LeftProcess]) -> str:
-    return listed([f"{process.command} (pid {process.pid})" for process in left], most=3)
+    return listed([f"{process.command} (pid {process.pid})" for process in left], limit=3)

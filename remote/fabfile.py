@@ -76,7 +76,7 @@ class Fabfile:
         listed = []
         for context in self._contexts():
             help_line = (self._collection[context.name].__doc__ or "").strip().partition("\n")[0].strip()
-            arguments = tuple((written, told or "") for written, told in context.help_tuples())
+            arguments = tuple((written, text or "") for written, text in context.help_tuples())
             listed.append(
                 Listed(
                     name=context.name or "",
@@ -101,11 +101,13 @@ class Fabfile:
             raise BadFabfile(self._refusal(error, contexts)) from error
         except ValueError as error:
             raise BadFabfile(f"The arguments of `{shlex.join(words)}` can't be used: {error}.") from error
-        initial, *asked = result
+        initial, *requested = result
         helped = initial.args["help"].value
         if isinstance(helped, str):
             return [], helped
-        return [step for context in asked for step in self._steps(self._call(context), asked_for=True)], None
+        return [
+            step for context in requested for step in self._steps(self._call(context), asked_for=True)
+        ], None
 
     def run(
         self, step: Step, box: PinnedConnection, streams: Streams, *, timeout_s: float | None = None
@@ -151,8 +153,8 @@ class Fabfile:
             config.load_collection(self._collection.configuration(step.call.called_as), merge=False)
         if streams is not None:
             runners = {
-                "remote": _telling(config.runners.remote, streams),
-                "local": _telling(config.runners.local, streams),
+                "remote": _line_runner(config.runners.remote, streams),
+                "local": _line_runner(config.runners.local, streams),
             }
             config.load_overrides({**overrides, "runners": runners}, merge=False)
         config.merge()
@@ -160,13 +162,13 @@ class Fabfile:
 
     def _refusal(self, error: ParseError, contexts: Sequence[ParserContext]) -> str:
         """The sentence for what Invoke's parser refused."""
-        task, found = (
+        task, match = (
             error.context.name if error.context else None,
             re.search(r"idea what '(.*)' is", str(error)),
         )
-        word = found[1] if found else ""
+        word = match[1] if match else ""
         see = f"`gpuctl fab {task} --help`" if task else "`gpuctl fab`"
-        if not found:
+        if not match:
             return f"{str(error).rstrip('.!')}. See {see}."
         if task and error.context and word.startswith("-"):
             meant = did_you_mean(word, error.context.flag_names()) or "."
@@ -176,13 +178,13 @@ class Fabfile:
         return f"{self.path} has no task {word!r}{meant} `gpuctl fab` lists them."
 
 
-def _telling(runner: type[Runner], streams: Streams) -> type[Runner]:
+def _line_runner(runner: type[Runner], streams: Streams) -> type[Runner]:
     """A runner of commands whose output goes to these streams, unless a task hides it or wants it elsewhere.
 
     A stream in the settings would be one that the task wants, and what it hides would be shown.
     """
 
-    class Telling(runner):  # type: ignore[misc, valid-type] # as the settings have it
+    class LineRunner(runner):  # type: ignore[misc, valid-type] # as the settings have it
         def run(self, command: str, **kwargs: Any) -> Any:  # noqa: ANN401 - Invoke's own
             hide = kwargs.get("hide", self.context.config.run.hide)
             if hide not in (True, "both", "out", "stdout"):
@@ -191,7 +193,7 @@ def _telling(runner: type[Runner], streams: Streams) -> type[Runner]:
                 kwargs.setdefault("err_stream", streams.err)
             return super().run(command, **kwargs)
 
-    return Telling
+    return LineRunner
 
 
 def load(folder: Path) -> Fabfile:
@@ -211,7 +213,7 @@ def load(folder: Path) -> Fabfile:
     try:
         module, parent = loader.load(NAME)
     except (Exception, SystemExit) as error:
-        raise BadFabfile(f"{path} can't be loaded: {told(error, path)}") from error
+        raise BadFabfile(f"{path} can't be loaded: {describe_error(error, path)}") from error
     finally:
         # Its own folder comes last from here on: no file beside it may stand in for ours or the standard library's.
         sys.path[:] = [*before, *(entry for entry in sys.path if entry not in before)]
@@ -224,20 +226,20 @@ def load(folder: Path) -> Fabfile:
             module, loaded_from=parent, auto_dash_names=config.tasks.auto_dash_names
         )
     except Exception as error:  # their settings may be Python
-        raise BadFabfile(f"{path} can't be used: {told(error, path)}") from error
+        raise BadFabfile(f"{path} can't be used: {describe_error(error, path)}") from error
     _tell_of_none(module, collection, path)
     return Fabfile(path, collection, config)
 
 
-def told(error: BaseException, path: Path) -> str:
+def describe_error(error: BaseException, path: Path) -> str:
     """A sentence on what a fabfile's code raised, with the line where it did."""
     line, at = error.__traceback__, ""
     while line is not None:
         if Path(line.tb_frame.f_code.co_filename).parent == path.parent:
             at = f" ({Path(line.tb_frame.f_code.co_filename).name}, line {line.tb_lineno})"
         line = line.tb_next
-    what = str(error).strip().partition("\n")[0].rstrip(".")
-    return f"{type(error).__name__}{': ' if what else ''}{what}{at}."
+    message = str(error).strip().partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__}{': ' if message else ''}{message}{at}."
 
 
 def failure(error: BaseException, path: Path, box: PinnedConnection | None) -> str | None:
@@ -251,11 +253,11 @@ def failure(error: BaseException, path: Path, box: PinnedConnection | None) -> s
         result = error.result
         if result.exited >= 0:
             return f"`{result.command}` exited with status {result.exited}."
-        what = "the connection broke during" if lost(error, box) else "a signal ended"
-        return f"{what} `{result.command}`."
+        reason = "the connection broke during" if lost(error, box) else "a signal ended"
+        return f"{reason} `{result.command}`."
     if isinstance(error, CommandTimedOut):
         return f"`{error.result.command}` did not end within {error.timeout:.0f} s."
-    return str(error) if isinstance(error, RemoteError) else told(error, path)
+    return str(error) if isinstance(error, RemoteError) else describe_error(error, path)
 
 
 def lost(error: BaseException, box: PinnedConnection | None) -> bool:

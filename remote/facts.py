@@ -167,12 +167,12 @@ def parse(facts: Mapping[str, Any], *, now: float) -> Facts:
         cloud=facts["cloud"],
         rdma=tuple(
             RdmaDevice(
-                name=one["name"],
-                driver=one["driver"],
-                interfaces=tuple(one["interfaces"]),
-                addressed=bool(one["addressed"]),
+                name=device["name"],
+                driver=device["driver"],
+                interfaces=tuple(device["interfaces"]),
+                addressed=bool(device["addressed"]),
             )
-            for one in facts["rdma"]
+            for device in facts["rdma"]
         ),
         cpus=int(facts["cpus"]),
         disk_free_bytes=int(facts["disk_free_bytes"]),
@@ -210,8 +210,8 @@ def over(facts: Facts, *, python: str, packages: Sequence[str]) -> Facts:
 
     `packages`: what it has itself, which goes before what lies below.
     """
-    own = {pin.partition("==")[0] for pin in packages}
-    below = [pin for pin in facts.packages or () if pin.partition("==")[0] not in own]
+    pinned = {pin.partition("==")[0] for pin in packages}
+    below = [pin for pin in facts.packages or () if pin.partition("==")[0] not in pinned]
     return replace(
         facts,
         python=python,

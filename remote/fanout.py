@@ -39,7 +39,7 @@ def fan_out(
     unexpected: list[Exception] = []
     places, lock, given_up = Semaphore(at_once), Lock(), False
 
-    def one(name: str) -> None:
+    def run_item(name: str) -> None:
         try:
             with places:
                 if given_up:
@@ -56,7 +56,9 @@ def fan_out(
         if late and outcome.value is not None:
             discard(outcome.value)
 
-    threads = [Thread(target=one, args=(name,), daemon=True, name=f"fan out to {name}") for name in items]
+    threads = [
+        Thread(target=run_item, args=(name,), daemon=True, name=f"fan out to {name}") for name in items
+    ]
     try:
         for thread in threads:
             thread.start()
@@ -67,8 +69,8 @@ def fan_out(
     except BaseException:
         with lock:
             given_up = True
-            there = list(outcomes.values())
-        for outcome in there:
+            arrived = list(outcomes.values())
+        for outcome in arrived:
             if outcome.value is not None:
                 discard(outcome.value)
         raise

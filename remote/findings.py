@@ -67,22 +67,22 @@ def number_ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
-def not_the_first(values: Mapping[str, str], what: str, fix: str, *, fatal: bool) -> list[Finding]:
+def not_the_first(values: Mapping[str, str], subject: str, fix: str, *, fatal: bool) -> list[Finding]:
     """A finding for each node whose value is not the first one's: `{what} 2 here, and 1 on node-0`."""
     first = next(iter(values), None)
     return [
         Finding(
-            node=name, problem=f"{what} {value} here, and {values[first]} on {first}", fix=fix, fatal=fatal
+            node=name, problem=f"{subject} {value} here, and {values[first]} on {first}", fix=fix, fatal=fatal
         )
         for name, value in values.items()
         if first is not None and value != values[first]
     ]
 
 
-def alike_together(found: list[Finding]) -> list[Finding]:
+def alike_together(findings: list[Finding]) -> list[Finding]:
     """The same problem on several nodes as one finding; in the order of the first."""
     together: dict[Finding, list[str]] = {}
-    for finding in found:
+    for finding in findings:
         nodes = together.setdefault(replace(finding, node=""), [])
         if finding.node not in nodes:
             nodes.append(finding.node)

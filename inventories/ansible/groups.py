@@ -53,8 +53,8 @@ def read_hosts(source: Source, problems: Problems) -> list[Host]:
         problems.add(1, f"the inventory is encrypted, and gpuctl decrypts none. Give a plain copy: {view}")
         return []
     if not isinstance(source.data, dict):
-        found = "is empty" if source.data is None else f"holds {shown(source.data)}"
-        problems.add(1, f"the inventory {found}; it should begin with `all:` and list its `hosts:`.")
+        problem = "is empty" if source.data is None else f"holds {shown(source.data)}"
+        problems.add(1, f"the inventory {problem}; it should begin with `all:` and list its `hosts:`.")
         return []
     reader = _Reader(source, problems)
     for name in source.data:
@@ -114,12 +114,12 @@ class _Reader:
             for name in content.hosts & groups_of.keys():
                 groups_of[name] |= self._with_ancestors(group)
         order = {name: place for place, name in enumerate(sorted(self._groups, key=self._weight))}
-        found = []
+        hosts = []
         for name, line in self._host_lines.items():
             merged: dict[str, Var] = {}
             for group in sorted(groups_of[name], key=order.__getitem__):
                 merged |= self._groups[group].vars
-            found.append(
+            hosts.append(
                 Host(
                     name=name,
                     line=line,
@@ -127,7 +127,7 @@ class _Reader:
                     address=self._addresses.get(name),
                 )
             )
-        return found
+        return hosts
 
     def _host(self, name: str, keys: Keys) -> None:
         line = self._source.line(*keys)
@@ -172,13 +172,13 @@ class _Reader:
         return value
 
     def _with_ancestors(self, group: str) -> set[str]:
-        found: set[str] = set()
+        ancestors: set[str] = set()
         left = {group}
         while left:
             name = left.pop()
-            found.add(name)
-            left |= self._groups[name].parents - found
-        return found
+            ancestors.add(name)
+            left |= self._groups[name].parents - ancestors
+        return ancestors
 
     def _weight(self, group: str) -> tuple[int, float, str]:
         """Groups sorted by it are in the order in which their variables are laid over each other."""

@@ -68,59 +68,62 @@ def machines_of(
     and the key files have to exist. Relative paths are relative to `folder`.
     """
     values = [_checked(host, problems) for host in hosts]
-    for host, found in zip(hosts, values, strict=True):
-        _read_args(host, found, problems)
+    for host, values_of_host in zip(hosts, values, strict=True):
+        _read_args(host, values_of_host, problems)
         if not complete:
-            _read_address(host, found, problems)
-            _apply_user_ssh(host, found, problems)
-        if _KEY_FILE in found:
-            found[_KEY_FILE] = folder / found[_KEY_FILE]
+            _read_address(host, values_of_host, problems)
+            _apply_user_ssh(host, values_of_host, problems)
+        if _KEY_FILE in values_of_host:
+            values_of_host[_KEY_FILE] = folder / values_of_host[_KEY_FILE]
         if complete:
-            for key in [key for key in _REQUIRED if key not in found]:
+            for key in [key for key in _REQUIRED if key not in values_of_host]:
                 problems.add(host.line, f"host '{host.name}' has no {key}.")
         else:
-            _add_defaults(host, found, problems)
+            _add_defaults(host, values_of_host, problems)
     ranks = _ranks(hosts, values, problems)
     _refuse_same_address(hosts, values, problems)
-    machines = [_machine(host, found, rank) for host, found, rank in zip(hosts, values, ranks, strict=True)]
+    machines = [
+        _machine(host, values_of_host, rank)
+        for host, values_of_host, rank in zip(hosts, values, ranks, strict=True)
+    ]
     return tuple(sorted(machines, key=lambda machine: machine.rank))
 
 
-def _machine(host: Host, found: dict[str, Any], rank: int) -> Machine:
+def _machine(host: Host, values: dict[str, Any], rank: int) -> Machine:
     return Machine(
         name=host.name,
         rank=rank,
-        state=found.get("state", "unknown"),
-        host=found.get("ansible_host", ""),
-        port=found.get("ansible_port", 22),
-        user=found.get("ansible_user", ""),
-        transport=found.get("gpuctl_transport", "ssh"),
-        context=found.get("ansible_kubectl_context"),
-        bastion=found.get("bastion"),
-        proxy_command=_proxy_command(found),
-        ssh_alias=found.get("ssh_alias"),
-        private_ip=found.get("private_ip", ""),
-        gpus=found.get("gpus"),
-        id=found.get("id", ""),
-        shape=found.get("shape"),
-        key_file=found.get(_KEY_FILE),
-        python=found.get("ansible_python_interpreter"),
-        host_key=found.get("host_key"),
-        launched_at=found.get("launched_at"),
+        state=values.get("state", "unknown"),
+        host=values.get("ansible_host", ""),
+        port=values.get("ansible_port", 22),
+        user=values.get("ansible_user", ""),
+        transport=values.get("gpuctl_transport", "ssh"),
+        context=values.get("ansible_kubectl_context"),
+        bastion=values.get("bastion"),
+        proxy_command=_proxy_command(values),
+        ssh_alias=values.get("ssh_alias"),
+        private_ip=values.get("private_ip", ""),
+        gpus=values.get("gpus"),
+        id=values.get("id", ""),
+        shape=values.get("shape"),
+        key_file=values.get(_KEY_FILE),
+        python=values.get("ansible_python_interpreter"),
+        host_key=values.get("host_key"),
+        launched_at=values.get("launched_at"),
     )
 
 
-def _add_defaults(host: Host, found: dict[str, Any], problems: Problems) -> None:
+def _add_defaults(host: Host, values: dict[str, Any], problems: Problems) -> None:
     """What a person may leave out."""
-    if ":" in found.setdefault("private_ip", found["ansible_host"]):
+    if ":" in values.setdefault("private_ip", values["ansible_host"]):
         line = host.vars["private_ip"].line if "private_ip" in host.vars else host.line
         problems.add(
             line,
-            f"host '{host.name}' needs a private_ip that is an IPv4 address, and {found['private_ip']} is none: the "
+            f"host '{host.name}' needs a private_ip that is an IPv4 address, and {values['private_ip']} is none: the "
             "machines reach each other by IPv4 (127.0.0.1 does where there is but one; SSH may go by IPv6).",
         )
-    found.setdefault("id", host.name)
-    key_file = found.get(_KEY_FILE)
+    values.setdefault("id", host.name)
+    key_file = values.get(_KEY_FILE)
     if key_file is not None and not key_file.is_file():
         line = next(host.vars[key].line for key in (_KEY_FILE, *_OTHER_NAMES) if key in host.vars)
         problems.add(line, f"{_KEY_FILE}: there is no file '{key_file}'.")
@@ -206,7 +209,7 @@ def _proxy_command(values: dict[str, Any]) -> str | None:
 
 def _checked(host: Host, problems: Problems) -> dict[str, Any]:
     """The values of the variables that are known, by the variable's main name."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for written, var in host.vars.items():
         key = _OTHER_NAMES.get(written, written)
         if written in _PASSWORDS and var.value is not None:
@@ -221,13 +224,13 @@ def _checked(host: Host, problems: Problems) -> dict[str, Any]:
         try:
             # Of ssh's arguments only some are ours to understand.
             value = var.value if key in _ARGS else _no_template(var.value)
-            found[key] = None if value is None else _CHECKS[key](value)
+            values[key] = None if value is None else _CHECKS[key](value)
         except _Wrong as error:
             fault = f"should be {error}, but is {shown(var.value)}."
             if isinstance(var.value, Foreign):
                 fault = f"has the tag {var.value.tag}, which gpuctl can't evaluate. Write the plain value."
             problems.add(var.line, f"{written} {fault}")
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _refuse_password(host: Host, key: str, var: Var, problems: Problems) -> None:
@@ -264,17 +267,17 @@ def _meant(key: str) -> list[str]:
 
 def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> list[int]:
     """Ranks as given; the hosts without one take those that are free, in the file's order."""
-    given: dict[int, Host] = {}
-    for host, found in zip(hosts, values, strict=True):
-        rank = found.get("rank")
+    by_rank: dict[int, Host] = {}
+    for host, values_of_host in zip(hosts, values, strict=True):
+        rank = values_of_host.get("rank")
         if rank is None:
             continue
         line = host.vars["rank"].line
-        if rank in given:
+        if rank in by_rank:
             problems.add(
                 line,
-                f"host '{host.name}' has rank {rank}, which host '{given[rank].name}' in line "
-                f"{given[rank].vars['rank'].line} has too. Give each a rank of its own, or none any.",
+                f"host '{host.name}' has rank {rank}, which host '{by_rank[rank].name}' in line "
+                f"{by_rank[rank].vars['rank'].line} has too. Give each a rank of its own, or none any.",
             )
         elif rank >= len(hosts):
             problems.add(
@@ -282,16 +285,19 @@ def _ranks(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Pr
                 f"host '{host.name}' has rank {rank}, but ranks begin at 0 and end at {len(hosts) - 1} here, "
                 "one for each host.",
             )
-        given.setdefault(rank, host)
-    free = (rank for rank in range(2 * len(hosts)) if rank not in given)
-    return [found["rank"] if "rank" in found else next(free) for found in values]
+        by_rank.setdefault(rank, host)
+    free = (rank for rank in range(2 * len(hosts)) if rank not in by_rank)
+    return [values_of_host["rank"] if "rank" in values_of_host else next(free) for values_of_host in values]
 
 
 def _refuse_same_address(hosts: Sequence[Host], values: Sequence[dict[str, Any]], problems: Problems) -> None:
-    seen: dict[tuple[str, int], Host] = {}
-    for host, found in zip(hosts, values, strict=True):
-        address = (found.get("ansible_host", host.name).casefold(), found.get("ansible_port", 22))
-        other = seen.setdefault(address, host)
+    by_address: dict[tuple[str, int], Host] = {}
+    for host, values_of_host in zip(hosts, values, strict=True):
+        address = (
+            values_of_host.get("ansible_host", host.name).casefold(),
+            values_of_host.get("ansible_port", 22),
+        )
+        other = by_address.setdefault(address, host)
         if other is not host:
             problems.add(
                 host.line,

@@ -54,7 +54,7 @@ def hold(
 
 def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str], None] | None) -> int:
     deadline = awake_s() + wait_s
-    told = False
+    announced = False
     while True:
         handle = _try(path)
         if handle is not None:
@@ -66,9 +66,9 @@ def _acquire(path: Path, *, subject: str, wait_s: float, on_wait: Callable[[str]
                 f"{subject[:1].upper()}{subject[1:]} is in use by {_holder(by)}. "
                 f"Wait until that is done{way} and try again."
             )
-        if on_wait is not None and not told and by is not None:
+        if on_wait is not None and not announced and by is not None:
             on_wait(f"Waiting up to {wait_s:g} s for {_holder(by)}, which works on {subject}.")
-            told = True
+            announced = True
         time.sleep(min(POLL_S, max(0.0, deadline - awake_s())))
 
 
@@ -81,18 +81,18 @@ def _try(path: Path) -> int | None:
             files.private_dir(path.parent)
             return None
         _held.add(handle)
-        kept = False
+        locked = False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A holder may remove the file: then a lock on it excludes nobody.
-            kept = _is_at(handle, path)
+            locked = _is_at(handle, path)
         except BlockingIOError:
             pass
         finally:
-            if not kept:
+            if not locked:
                 _held.discard(handle)
                 os.close(handle)
-    return handle if kept else None
+    return handle if locked else None
 
 
 def _is_at(handle: int, path: Path) -> bool:

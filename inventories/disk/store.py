@@ -284,17 +284,17 @@ class Store:
 
     def clusters(self) -> list[ClusterFolder]:
         """The clusters that have an inventory, or a journal of one that was begun, by name."""
-        found = (ClusterFolder(path) for path in _folders(self.home / "clusters"))
-        return [cluster for cluster in found if cluster.exists() or files.exists(cluster.journal.path)]
+        folders = (ClusterFolder(path) for path in _folders(self.home / "clusters"))
+        return [cluster for cluster in folders if cluster.exists() or files.exists(cluster.journal.path)]
 
     def new_run(self, now: datetime) -> RunFolder:
         """Make the folder of a new run, with an id that no other run has. `now` has a time zone."""
         runs = self.home / "runs"
         files.private_dir(runs)
-        taken = {path.name[: len("20261121-054625")] for path in _folders(runs)}
+        stamps = {path.name[: len("20261121-054625")] for path in _folders(runs)}
         moment = now.astimezone(UTC)
         # Ids sort by time: the second run of a second gets the next one.
-        while (stamp := moment.strftime("%Y%m%d-%H%M%S")) in taken:
+        while (stamp := moment.strftime("%Y%m%d-%H%M%S")) in stamps:
             moment += timedelta(seconds=1)
         run = RunFolder(runs / f"{stamp}-{os.urandom(2).hex()}")
         parts = (run.logs_path, run.metrics_path, run.ranks_path, run.nodes_path, run.artifacts_path)
@@ -330,8 +330,8 @@ class Store:
 
         A run whose record can't be read counts as any cluster's, so that it is seen.
         """
-        found = (RunFolder(path) for path in _folders(self.home / "runs"))
-        launched = (run for run in found if run.run_path.exists())
+        folders = (RunFolder(path) for path in _folders(self.home / "runs"))
+        launched = (run for run in folders if run.run_path.exists())
         return [run for run in launched if cluster is None or _may_be_of(run, cluster)]
 
 
@@ -357,6 +357,6 @@ def _folders(parent: Path) -> list[Path]:
     return [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
 
 
-def _listed(words: list[str], most: int = 5) -> str:
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(f"'{word}'" for word in words[:most]) + more
+def _listed(words: list[str], limit: int = 5) -> str:
+    more = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(f"'{word}'" for word in words[:limit]) + more

@@ -188,8 +188,8 @@ class Run:
     @property
     def stop_grace_s(self) -> float:
         """Seconds that its ranks get to save before SIGKILL."""
-        given = None if self.options is None else self.options.stop_grace_s
-        return STOP_GRACE_S if given is None else given
+        grace_s = None if self.options is None else self.options.stop_grace_s
+        return STOP_GRACE_S if grace_s is None else grace_s
 
 
 @dataclass(frozen=True, kw_only=True)

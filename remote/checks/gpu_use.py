@@ -41,13 +41,15 @@ def findings(
     facts: Mapping[str, Facts], expected: Expected, *, env_names: Collection[str] = ()
 ) -> list[Finding]:
     """GPUs that can't be used. Where some of a machine's can, and on local hosts, a run can start all the same."""
-    found = []
+    problems = []
     for name, fact in facts.items():
         count = expected.gpus.get(name, 0)
-        one = _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, env_names)
-        if one is not None:
-            found.append(_on_local(one) if expected.local and one.fatal else one)
-    return found
+        problem = (
+            _some_missing(name, fact, count) if fact.gpus else _none_usable(name, fact, count, env_names)
+        )
+        if problem is not None:
+            problems.append(_on_local(problem) if expected.local and problem.fatal else problem)
+    return problems
 
 
 def _some_missing(name: str, fact: Facts, expected: int) -> Finding | None:
@@ -79,10 +81,10 @@ def _none_usable(name: str, fact: Facts, expected: int, env_names: Collection[st
     if problem := driver_problem(fact.driver):
         return Finding(node=name, problem=f"it has {problem[0]}", fix=problem[1])
     if expected:
-        said = f": {fact.driver.smi_said.splitlines()[0]}" if fact.driver.smi_said else ""
+        output = f": {fact.driver.smi_said.splitlines()[0]}" if fact.driver.smi_said else ""
         return Finding(
             node=name,
-            problem=f"it should have {_gpus(expected)}, and none is on its bus{said}",
+            problem=f"it should have {_gpus(expected)}, and none is on its bus{output}",
             fix=f"{KERNEL_LOG} shows what the kernel says of them (lines with NVRM and Xid); reboot or "
             "replace the machine",
         )

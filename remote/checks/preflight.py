@@ -34,20 +34,20 @@ def findings(
     `installed`: whether the interpreters of the facts are those that the ranks will use. `env_names`: names of the
     variables that the user sets for the ranks. `expected`: GPUs that there should be.
     """
-    found = launcher_of(mode).findings(facts) if installed else []
-    found += [finding for name, fact in facts.items() for finding in _node(name, fact)]
-    found += gpu_use.findings(facts, expected or Expected(), env_names=env_names)
-    found += _clocks({name: fact.clock_offset_s for name, fact in facts.items()})
-    found += _listed_twice(facts)
-    found += _different(facts)
-    found += _rendezvous(facts[master.name], master)
+    problems = launcher_of(mode).findings(facts) if installed else []
+    problems += [finding for name, fact in facts.items() for finding in _node(name, fact)]
+    problems += gpu_use.findings(facts, expected or Expected(), env_names=env_names)
+    problems += _clocks({name: fact.clock_offset_s for name, fact in facts.items()})
+    problems += _listed_twice(facts)
+    problems += _different(facts)
+    problems += _rendezvous(facts[master.name], master)
     if len(facts) > 1:
         if not set(nccl.INTERFACE_NAMES) <= set(env_names):
-            found += _no_interface(facts, master.private_ip)
-        found += fast_network.findings(facts, master.private_ip, env_names)
+            problems += _no_interface(facts, master.private_ip)
+        problems += fast_network.findings(facts, master.private_ip, env_names)
     if probes is not None:
-        found += probed(facts, probes, master=master)
-    return alike_together(found)
+        problems += probed(facts, probes, master=master)
+    return alike_together(problems)
 
 
 def _rendezvous(fact: Facts, master: Machine) -> list[Finding]:
@@ -85,9 +85,9 @@ def _clocks(offsets_s: Mapping[str, float]) -> list[Finding]:
         side = "behind" if first > 0 else "ahead of"
         problem = f"its clock is {abs(first):.1f} s {side} the clocks of all nodes"
         return [Finding(node="this computer", problem=problem, fix=fix, fatal=False)]
-    what = "the clock is off" if len(offsets_s) > 1 else "its clock and this computer's differ"
+    subject = "the clock is off" if len(offsets_s) > 1 else "its clock and this computer's differ"
     return [
-        Finding(node=name, problem=f"{what} by {offset_s:+.1f} s", fix=fix, fatal=False)
+        Finding(node=name, problem=f"{subject} by {offset_s:+.1f} s", fix=fix, fatal=False)
         for name, offset_s in offsets_s.items()
         if abs(offset_s) > MAX_CLOCK_SKEW_S
     ]
@@ -141,9 +141,9 @@ def has_room(fact: Facts) -> bool:
 
 def _node(name: str, fact: Facts) -> list[Finding]:
     """What a node's own facts say."""
-    found: list[Finding] = []
+    problems: list[Finding] = []
     if not has_room(fact):
-        found.append(
+        problems.append(
             Finding(
                 node=name,
                 problem=f"the disk is full: {fact.disk_free_bytes / 1e6:.1f} MB free in {fact.home}",
@@ -151,14 +151,14 @@ def _node(name: str, fact: Facts) -> list[Finding]:
             )
         )
     if fact.active_runs:
-        found.append(still_active(name, fact.active_runs[0]))
+        problems.append(still_active(name, fact.active_runs[0]))
     wrong = {
         interface
         for peer, interface in fact.interfaces.items()
         if interface and interface.startswith(NOT_A_NETWORK) and not peer.startswith(LOOPBACK)
     }
     if wrong:
-        found.append(
+        problems.append(
             Finding(
                 node=name,
                 problem=f"the route to the other nodes goes over {listed(sorted(wrong))}, which leads to no network",
@@ -166,7 +166,7 @@ def _node(name: str, fact: Facts) -> list[Finding]:
                 fatal=False,
             )
         )
-    return found
+    return problems
 
 
 def _different(facts: Mapping[str, Facts]) -> list[Finding]:
@@ -215,11 +215,16 @@ def _gpu(fact: Facts, key: str) -> str | None:
 
 
 def _differing(
-    facts: Mapping[str, Facts], what: str, of: Callable[[Facts], str | None], fix: str, *, fatal: bool = True
+    facts: Mapping[str, Facts],
+    subject: str,
+    of: Callable[[Facts], str | None],
+    fix: str,
+    *,
+    fatal: bool = True,
 ) -> list[Finding]:
     """A finding for each node whose value is known and not that of the first node that has one."""
     values = {name: value for name, fact in facts.items() if (value := of(fact)) is not None}
-    return not_the_first(values, what, fix, fatal=fatal)
+    return not_the_first(values, subject, fix, fatal=fatal)
 
 
 def check(
@@ -236,9 +241,9 @@ def check(
 
     `mode`, `env_names` and `expected`: as in `findings`.
     """
-    found = findings(facts, probes, master=master, mode=mode, env_names=env_names, expected=expected)
-    for finding in found:
+    problems = findings(facts, probes, master=master, mode=mode, env_names=env_names, expected=expected)
+    for finding in problems:
         if not finding.fatal and not finding.harmless:
             note(sentence(finding))
-    if fatal := [finding for finding in found if finding.fatal]:
+    if fatal := [finding for finding in problems if finding.fatal]:
         raise cannot_start(map(sentence, fatal), (finding.node for finding in fatal))

@@ -39,7 +39,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class PortUse:
     """A port that a node could not listen on."""
 
     port: int
@@ -88,7 +88,7 @@ class ProbeAnswer:
     failure: str | None = None
     """A sentence where the probe broke off on this node; the rest is then empty."""
     attempts: tuple[Attempt, ...] = ()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[PortUse, ...] = ()
     health: Health | None = None
     rank_address: str | None = None
     """Address at which NCCL and gloo listen, if it is not the machine's private_ip."""
@@ -116,7 +116,7 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
     ready: Meeting[list[dict[str, Any]]] = Meeting(nodes, deadline_s=READY_DEADLINE_S)
     done: Meeting[None] = Meeting(nodes, deadline_s=READY_DEADLINE_S + silence_s)
 
-    def one(node: Node) -> ProbeAnswer:
+    def ask_node(node: Node) -> ProbeAnswer:
         port = rendezvous_port if node.name == master else None
         request = {
             "name": node.name,
@@ -128,25 +128,25 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
         }
         try:
             with node.stream("probe", request, timeout_s=silence_s, bounds=bounds) as talk:
-                heard = talk.frames()
-                opened = _next(heard, frames.LISTENING, node)
+                incoming = talk.frames()
+                opened = _next(incoming, frames.LISTENING, node)
                 if not ready.arrive(node.name, targets_at(node, opened, port)):
                     raise NodeFailed(f"{node.name}: its probe began {READY_DEADLINE_S:.0f} s late or more.")
-                others = ready.wait()
+                addresses = ready.wait()
                 talk.send(
                     {
                         "t": frames.PEERS,
-                        "targets": [t for name in others if name != node.name for t in others[name]],
+                        "targets": [t for name in addresses if name != node.name for t in addresses[name]],
                     }
                 )
-                said = _next(heard, frames.OUTCOMES, node)
+                outcome = _next(incoming, frames.OUTCOMES, node)
                 done.arrive(node.name, None)
                 done.wait()
                 talk.send({"t": frames.CLOSE})
                 # To its end: the ranks will want the port that it listened on.
-                for header, _ in heard:
+                for header, _ in incoming:
                     raise BadAnswer(f"{node.name}: the probe spoke on after its end: {header.get('t')!r}.")
-            answer = parse(node.name, opened, said)
+            answer = parse(node.name, opened, outcome)
             second = opened["address"] != node.machine.private_ip
             return replace(answer, rank_address=opened["address"]) if second else answer
         except (KeyError, TypeError, ValueError) as error:
@@ -156,7 +156,7 @@ def _ask(nodes: Mapping[str, Node], *, master: str, rendezvous_port: int | None)
             done.leave(node.name)
 
     # All at once, however many they are: each waits for all others.
-    outcomes = fan_out(one, nodes, at_once=len(nodes))
+    outcomes = fan_out(ask_node, nodes, at_once=len(nodes))
     return {
         outcome.node: outcome.value or ProbeAnswer(node=outcome.node, failure=str(outcome.error))
         for outcome in outcomes
@@ -174,7 +174,7 @@ class Meeting(Generic[Value]):
     def __init__(self, names: Iterable[str], *, deadline_s: float) -> None:
         self._until = awake_s() + deadline_s
         self._expected = set(names)
-        self._here: dict[str, Value] = {}
+        self._arrived: dict[str, Value] = {}
         self._over = False
         self._changed = Condition()
 
@@ -182,7 +182,7 @@ class Meeting(Generic[Value]):
         """Bring a value; False where the others have gone on without it."""
         with self._changed:
             if not self._over:
-                self._here[name] = value
+                self._arrived[name] = value
                 self._changed.notify_all()
             return not self._over
 
@@ -197,14 +197,16 @@ class Meeting(Generic[Value]):
         with self._changed:
             wait_awake(
                 lambda left_s: (
-                    self._changed.wait_for(lambda: self._over or self._expected <= self._here.keys(), left_s)
+                    self._changed.wait_for(
+                        lambda: self._over or self._expected <= self._arrived.keys(), left_s
+                    )
                     or None
                 ),
                 self._until - awake_s(),
             )
             self._over = True
             self._changed.notify_all()
-            return dict(self._here)
+            return dict(self._arrived)
 
 
 def targets_at(node: Node, opened: Mapping[str, Any], rendezvous_port: int | None) -> list[dict[str, Any]]:
@@ -221,24 +223,25 @@ def targets_at(node: Node, opened: Mapping[str, Any], rendezvous_port: int | Non
     ]
 
 
-def _next(heard: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, Any]:
-    header = next(heard, ({}, b""))[0]
+def _next(incoming: Iterator[frames.Frame], kind: str, node: Node) -> dict[str, Any]:
+    header = next(incoming, ({}, b""))[0]
     if header.get("t") != kind:
         raise BadAnswer(f"{node.name}: the probe said {header.get('t')!r} where {kind!r} was due.")
     return header
 
 
-def parse(name: str, opened: Mapping[str, Any], said: Mapping[str, Any]) -> ProbeAnswer:
+def parse(name: str, opened: Mapping[str, Any], outcomes: Mapping[str, Any]) -> ProbeAnswer:
     """A node's answer from its two frames. Raises KeyError, TypeError or ValueError where they are none of ours."""
-    health = dict(said["health"])
+    health = dict(outcomes["health"])
     addresses = health.pop("hostname_addresses")
-    stale = [StaleProcess(**{**one, "ports": tuple(one["ports"])}) for one in health.pop("stale")]
+    stale = [StaleProcess(**{**process, "ports": tuple(process["ports"])}) for process in health.pop("stale")]
     return ProbeAnswer(
         node=name,
         attempts=tuple(
-            Attempt(**{key: one[key] for key in Attempt.__dataclass_fields__}) for one in said["attempts"]
+            Attempt(**{key: process[key] for key in Attempt.__dataclass_fields__})
+            for process in outcomes["attempts"]
         ),
-        taken=tuple(Taken(**one) for one in opened["taken"]),
+        taken=tuple(PortUse(**process) for process in opened["taken"]),
         health=Health(
             **health,
             hostname_addresses=None if addresses is None else tuple(addresses),

@@ -18,7 +18,7 @@ def probed(
     facts: Mapping[str, Facts], probes: Mapping[str, ProbeAnswer], *, master: Machine
 ) -> list[Finding]:
     """What is wrong with the network and the nodes' health. `master` is the node that hosts the rendezvous."""
-    found = [
+    problems = [
         Finding(
             node=name,
             problem=f"the network could not be tried: {answer.failure.removeprefix(f'{name}: ').rstrip('.')}",
@@ -28,9 +28,9 @@ def probed(
         for name, answer in probes.items()
         if answer.failure is not None
     ]
-    found += [finding for name, answer in probes.items() for finding in _taken(name, answer)]
+    problems += [finding for name, answer in probes.items() for finding in _ports_in_use(name, answer)]
     clouds = {name: fact.cloud for name, fact in facts.items()}
-    found += unreachable(
+    problems += unreachable(
         probes,
         clouds=clouds,
         rendezvous_port=facts[master.name].free_port,
@@ -42,11 +42,11 @@ def probed(
         ],
     )
     health = {name: answer.health for name, answer in probes.items() if answer.health is not None}
-    for name, seen in health.items():
-        found += [*_health(name, seen), *(_stale(name, one) for one in seen.stale)]
+    for name, node_health in health.items():
+        problems += [*_health(name, node_health), *(_stale(name, process) for process in node_health.stale)]
     nccl = {name: nccl_of(fact, health.get(name)) for name, fact in facts.items()}
     return [
-        *found,
+        *problems,
         *not_the_first(
             {name: version for name, version in nccl.items() if version is not None},
             "NCCL is",
@@ -54,7 +54,11 @@ def probed(
             fatal=True,
         ),
         *not_the_first(
-            {name: str(seen.mtu) for name, seen in health.items() if seen.mtu is not None},
+            {
+                name: str(node_health.mtu)
+                for name, node_health in health.items()
+                if node_health.mtu is not None
+            },
             "the MTU is",
             "as root, set the same on all nodes: ip link set dev IFACE mtu N",
             fatal=False,
@@ -68,41 +72,41 @@ def nccl_of(fact: Facts, health: Health | None) -> str | None:
     """
     if fact.packages is None:
         return None if health is None else health.nccl
-    found = filter(None, map(NCCL_PACKAGE.fullmatch, fact.packages))
-    return next((match[1] for match in found), None)
+    matches = filter(None, map(NCCL_PACKAGE.fullmatch, fact.packages))
+    return next((match[1] for match in matches), None)
 
 
-def _taken(name: str, answer: ProbeAnswer) -> list[Finding]:
+def _ports_in_use(name: str, answer: ProbeAnswer) -> list[Finding]:
     """Ports that nothing could listen on."""
-    found = []
-    for taken in answer.taken:
-        if taken.problem == "in use":
-            by = f" by {taken.holder}" if taken.holder else ""
+    problems = []
+    for port_use in answer.taken:
+        if port_use.problem == "in use":
+            by = f" by {port_use.holder}" if port_use.holder else ""
             problem, fix = (
-                f"the port {taken.port} was taken{by}",
+                f"the port {port_use.port} was taken{by}",
                 "run the command again: it picks another port",
             )
-        elif taken.problem == "not ours":
+        elif port_use.problem == "not ours":
             problem = "its private_ip in the inventory is no address of the machine itself"
             fix = "set it to one that is, and that the other nodes can reach (`ip addr` shows them)"
         else:
-            problem = f"it can't listen for its peers: {taken.problem}"
+            problem = f"it can't listen for its peers: {port_use.problem}"
             fix = "see what forbids it there (ulimit -n, SELinux, the container's own limits)"
-        found.append(Finding(node=name, problem=problem, fix=fix))
-    return found
+        problems.append(Finding(node=name, problem=problem, fix=fix))
+    return problems
 
 
 def _health(name: str, health: Health) -> list[Finding]:
-    found = []
+    problems = []
     if health.free_inodes is not None and health.free_inodes < MIN_INODES:
-        found.append(
+        problems.append(
             Finding(
                 node=name,
                 problem=f"the disk takes no more files: {health.free_inodes} inodes are free",
                 fix=f"remove files there, at least {MIN_INODES} (gpuctl exec -- df -i)",
             )
         )
-    return [*found, *_hostname(name, health)]
+    return [*problems, *_hostname(name, health)]
 
 
 def _hostname(name: str, health: Health) -> list[Finding]:
@@ -113,11 +117,11 @@ def _hostname(name: str, health: Health) -> list[Finding]:
         return []  # nodes that share this machine
     if addresses and not loopback:
         return []
-    how = f"is {loopback[0]}" if loopback else "has no answer" if addresses is None else "has no address"
+    state = f"is {loopback[0]}" if loopback else "has no answer" if addresses is None else "has no address"
     return [
         Finding(
             node=name,
-            problem=f"its hostname {how} there: no peer can meet it by that name",
+            problem=f"its hostname {state} there: no peer can meet it by that name",
             fix="nothing, where the script takes MASTER_ADDR as it is (gpuctl gives addresses); a script that hands "
             "out the hostname itself needs it in /etc/hosts with the private address",
             fatal=False,

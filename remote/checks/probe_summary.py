@@ -57,9 +57,9 @@ def _with_outgoing(failure: Failure, drop_outgoing: Collection[str]) -> Failure:
     dropping = tuple(
         name for name in dict.fromkeys([*failure.sources, *failure.peers]) if name in drop_outgoing
     )
-    others = ({*failure.sources} - {*dropping}, {*failure.peers} - {*dropping})
+    rest = ({*failure.sources} - {*dropping}, {*failure.peers} - {*dropping})
     # A pair without such a node needs another explanation.
-    explained = all(source == peer for source in others[0] for peer in others[1])
+    explained = all(source == peer for source in rest[0] for peer in rest[1])
     return replace(failure, drop_outgoing=dropping) if explained else failure
 
 
@@ -108,7 +108,7 @@ def _alike(sources: Mapping[str, frozenset[str]]) -> list[set[str]]:
     return list(min(same, with_itself, key=len).values())
 
 
-WHAT = {
+PROBLEMS = {
     "refused": "the connection was refused",
     "rejected": "a firewall rejects it (EHOSTUNREACH at once)",
     "no host": "no machine answers for the address (EHOSTUNREACH after a while)",
@@ -126,19 +126,19 @@ def problem_of(failure: Failure, rendezvous_port: int | None) -> str:
     """Who can't reach whom, on which ports, and how it fails; as said of the nodes that `blamed` names."""
     if failure.drop_outgoing:
         its = "its own firewall drops" if len(failure.drop_outgoing) == 1 else "their own firewalls drop"
-        others = {*failure.sources, *failure.peers} - {*failure.drop_outgoing}
-        return f"{its} what goes out to {listed(sorted(others)) or 'each other'}"
+        others_involved = {*failure.sources, *failure.peers} - {*failure.drop_outgoing}
+        return f"{its} what goes out to {listed(sorted(others_involved)) or 'each other'}"
     it, it_has = ("it", "it") if len(blamed(failure)) == 1 else ("they", "them")
     addresses = {attempt.peer: attempt.address for attempt in failure.attempts}
     if set(failure.sources) == set(failure.peers):
-        who, whom = "they", "each other"
+        subject, whom = "they", "each other"
     elif blamed(failure) == failure.sources:
-        who, whom = it, listed([f"{peer} ({addresses[peer]})" for peer in failure.peers])
+        subject, whom = it, listed([f"{peer} ({addresses[peer]})" for peer in failure.peers])
     else:
         at = listed([addresses[peer] for peer in failure.peers])
-        who, whom = named(failure.sources), f"{it_has} (at {at})"
+        subject, whom = named(failure.sources), f"{it_has} (at {at})"
     ports = _ports(failure.attempts, rendezvous_port)
-    return f"{who} can't reach {whom} on {ports}: {WHAT.get(failure.outcome, failure.outcome)}"
+    return f"{subject} can't reach {whom} on {ports}: {PROBLEMS.get(failure.outcome, failure.outcome)}"
 
 
 def blamed(failure: Failure) -> tuple[str, ...]:
@@ -155,8 +155,8 @@ def _ports(attempts: Iterable[Attempt], rendezvous_port: int | None) -> str:
     tried = {attempt.port for attempt in attempts}
     high = [str(port) for port in sorted(tried - {rendezvous_port})]
     rendezvous = f"the rendezvous port {rendezvous_port}" if rendezvous_port in tried else ""
-    others = f"{'port' if len(high) == 1 else 'ports'} {listed(high)}" if high else ""
-    return " and ".join(filter(None, [rendezvous, others]))
+    high_ports = f"{'port' if len(high) == 1 else 'ports'} {listed(high)}" if high else ""
+    return " and ".join(filter(None, [rendezvous, high_ports]))
 
 
 MAX_ADDRESSES = 8

@@ -80,18 +80,18 @@ def parse(name: str, answer: Mapping[str, Any] | None) -> SetUp:
 
 def judge(name: str, set_up: SetUp, *, deadline_s: float) -> SetUp:
     """The set-up as it is, where a run may follow upon it. Raises NotReady with the node and the way to look."""
-    look = "`gpuctl exec -- sudo tail -n 50 /var/log/cloud-init-output.log` shows what it did."
-    said = f" It complains: {'; '.join(set_up.complaints)}." if set_up.complaints else ""
+    command = "`gpuctl exec -- sudo tail -n 50 /var/log/cloud-init-output.log` shows what it did."
+    complaint = f" It complains: {'; '.join(set_up.complaints)}." if set_up.complaints else ""
     if set_up.cloud_init == "running":
         raise NotReady(
-            f"{name}: cloud-init has not ended within {span(deadline_s)} of the first login.{said} {look}"
+            f"{name}: cloud-init has not ended within {span(deadline_s)} of the first login.{complaint} {command}"
         )
     if set_up.cloud_init == "failed":
-        raise NotReady(f"{name}: cloud-init failed.{said} {look}")
+        raise NotReady(f"{name}: cloud-init failed.{complaint} {command}")
     if set_up.cloud_init == "unknown":
         raise NotReady(
             f"{name}: `cloud-init status --wait` ended with a status that it does not have, so nobody knows whether "
-            f"the machine is set up.{said} `gpuctl exec -- cloud-init status --long` tells more."
+            f"the machine is set up.{complaint} `gpuctl exec -- cloud-init status --long` tells more."
         )
     return set_up
 
@@ -103,19 +103,19 @@ def start_end_timer(node: Node, unit: str) -> bool:
 
 
 def wait_for_cluster_network(
-    node: Node, peers: tuple[str, ...], found: Facts, *, deadline_s: float, say: Callable[[str], None]
+    node: Node, peers: tuple[str, ...], facts: Facts, *, deadline_s: float, say: Callable[[str], None]
 ) -> Facts:
     """Block until the node's RDMA devices have their addresses, where it is one that should get some; at most
-    `deadline_s`. Returns facts that are as good as `found`, or newer.
+    `deadline_s`. Returns facts that are as good as `facts`, or newer.
 
     Never raises over them: such a machine works over TCP all the same, and the preflight tells of it.
     """
     began, next_s, usable = awake_s(), QUIET_S, 0
     while len(peers) > 1:
-        interface = found.interfaces.get(node.machine.private_ip)
-        had, usable = usable, len(cluster_network(found, interface))
+        interface = facts.interfaces.get(node.machine.private_ip)
+        had, usable = usable, len(cluster_network(facts, interface))
         # They come one by one: two looks that see the same have seen the last.
-        if not joins_cluster_network(found, interface) or usable == had > 0:
+        if not joins_cluster_network(facts, interface) or usable == had > 0:
             break
         waited_s = awake_s() - began
         if waited_s + RDMA_PAUSE_S > deadline_s:
@@ -125,8 +125,8 @@ def wait_for_cluster_network(
             next_s = waited_s + EVERY_S
             say(f"waiting for the addresses of the RDMA devices of {node.name} … ({waited_s:.0f} s)")
         time.sleep(RDMA_PAUSE_S)
-        found = gather(node, peers)
-    return found
+        facts = gather(node, peers)
+    return facts
 
 
 def driver_state(driver: Driver) -> DriverState:
@@ -142,11 +142,11 @@ def driver_state(driver: Driver) -> DriverState:
         return "none"
     if driver.smi_exit == HUNG:
         return "broken"
-    said = driver.smi_said.lower()
+    message = driver.smi_said.lower()
     if driver.smi_exit is None:
         # The module of a driver whose tools are not there (yet): a package waits for its reboot, or is half there.
         return "reboot" if driver.reboot_required and not driver.module else "absent"
-    if MISMATCH in said or (UNREACHED in said and not driver.module) or driver.reboot_required:
+    if MISMATCH in message or (UNREACHED in message and not driver.module) or driver.reboot_required:
         return "reboot"
     return "broken"
 
@@ -155,7 +155,7 @@ def driver_problem(driver: Driver) -> tuple[str, str] | None:
     """What is wrong with the driver, and the fix; None: nothing, or no GPU."""
     state, gpus = driver_state(driver), plural(driver.devices, "NVIDIA GPU")
     dmesg = f"{KERNEL_LOG} shows what the kernel says of {{}} (lines with NVRM and Xid)"
-    said = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
+    message = f": {driver.smi_said.splitlines()[0]}" if driver.smi_said else ""
     if state == "absent":
         return (
             f"{gpus} on the bus, and no driver",
@@ -173,10 +173,10 @@ def driver_problem(driver: Driver) -> tuple[str, str] | None:
             "gpuctl exec -- systemctl status nvidia-fabricmanager shows why; it has to be of the driver's version",
         )
     if state == "reboot":
-        return f"{gpus}, and the driver waits for a reboot{said}", "gpuctl exec -- sudo reboot, once"
+        return f"{gpus}, and the driver waits for a reboot{message}", "gpuctl exec -- sudo reboot, once"
     if state == "broken":
         return (
-            f"{gpus}, and the driver does not answer{said}",
+            f"{gpus}, and the driver does not answer{message}",
             dmesg.format("it"),
         )
     return None
@@ -192,9 +192,9 @@ def reboot(node: Node) -> None:
     except ConnectionLost:
         return
     if done.exit_code != 0:
-        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.exit_code}"
+        message = done.stderr.decode(errors="replace").strip() or f"exit status {done.exit_code}"
         raise NodeFailed(
-            f"{node.name}: it can't be rebooted from here: {said}. Reboot it, then run this again."
+            f"{node.name}: it can't be rebooted from here: {message}. Reboot it, then run this again."
         )
 
 
@@ -222,9 +222,9 @@ def facts_after_reboot(
             set_up = watch_cloud_init(node, deadline_s=left_s, say=say)
             if judged:
                 judge(node.name, set_up, deadline_s=left_s)
-            found = gather(node, peers)
-            if found.boot_id != boot_id:
-                return wait_for_cluster_network(node, peers, found, deadline_s=RDMA_DEADLINE_S, say=say)
+            facts = gather(node, peers)
+            if facts.boot_id != boot_id:
+                return wait_for_cluster_network(node, peers, facts, deadline_s=RDMA_DEADLINE_S, say=say)
         except ConnectionLost:
             pass  # it went down just now
         finally:

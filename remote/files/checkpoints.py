@@ -39,15 +39,15 @@ def on_node(node: Node, runs: Sequence[Run]) -> list[Held]:
     """What the node has of each run. One round trip."""
     answer = node.call("checkpoints", {"runs": [_source(run) for run in runs]})
     try:
-        found = [None if one is None else told(one) for one in answer["found"]]
+        checkpoints = [None if document is None else checkpoints_of(document) for document in answer["found"]]
         parts = [{str(name): int(size) for name, size in sizes.items()} for sizes in answer["parts"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadAnswer(f"{node.name}: what it says of checkpoints can't be read: {error!r}.") from error
-    if not len(found) == len(parts) == len(runs):
+    if not len(checkpoints) == len(parts) == len(runs):
         raise BadAnswer(
-            f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(found)}."
+            f"{node.name}: was asked for {len(runs)} runs' checkpoints, and told of {len(checkpoints)}."
         )
-    return [Held(found=one, parts=names) for one, names in zip(found, parts, strict=True)]
+    return [Held(found=document, parts=names) for document, names in zip(checkpoints, parts, strict=True)]
 
 
 def as_one_set(run: Run, held: Mapping[str, Held], absent: Iterable[str] = ()) -> dict[str, Held]:
@@ -61,35 +61,37 @@ def as_one_set(run: Run, held: Mapping[str, Held], absent: Iterable[str] = ()) -
     owner = {name: key for key in reversed(list(held)) for name in held[key].parts}
     sizes = {name: held[key].parts[name] for name, key in owner.items()}
     absent = set(absent).difference(owner)
-    return {key: _of_set(key, there, owner, sizes, absent) for key, there in held.items()}
+    return {key: _of_set(key, held_by_node, owner, sizes, absent) for key, held_by_node in held.items()}
 
 
 def _of_set(
-    key: str, there: Held, owner: Mapping[str, str], sizes: Mapping[str, int], absent: AbstractSet[str]
+    key: str, held: Held, owner: Mapping[str, str], sizes: Mapping[str, int], absent: AbstractSet[str]
 ) -> Held:
     """Return the part of the set on the machine `key`."""
-    others = {name for name, writer in owner.items() if writer != key}
-    own = {name: size for name, size in there.parts.items() if name not in others}
-    found = there.found
-    if found is not None:
-        size = found.bytes + sum(sizes[name] for name in others)
-        found = replace(found, bytes=size, lacks=tuple(sorted(others.union(found.lacks, absent))))
-    return Held(found=found, parts=own)
+    foreign_parts = {name for name, writer in owner.items() if writer != key}
+    own_parts = {name: size for name, size in held.parts.items() if name not in foreign_parts}
+    checkpoints = held.found
+    if checkpoints is not None:
+        size = checkpoints.bytes + sum(sizes[name] for name in foreign_parts)
+        checkpoints = replace(
+            checkpoints, bytes=size, lacks=tuple(sorted(foreign_parts.union(checkpoints.lacks, absent)))
+        )
+    return Held(found=checkpoints, parts=own_parts)
 
 
 def in_folder(folder: Path, run: Run) -> Checkpoints | None:
     """Return the checkpoints of a run in a folder on this computer, `checkpoints` in the run's."""
     if run.built_in:
-        found = describe(folder)
+        document = describe(folder)
     else:
         files = {name: folder for name, _ in files_in(folder, whole=False)}
         parts = read_json(folder.parent / PARTS).values()
         written = {str(name) for names in parts for name in names}
-        found = describe_script(files, written, run.world_size)
-        if found is not None:
-            found["lacks"] = sorted(written.difference(files).union(found["lacks"]))
-            found["torn"] = torn_in(folder)
-    return None if found is None else told(found)
+        document = describe_script(files, written, run.world_size)
+        if document is not None:
+            document["lacks"] = sorted(written.difference(files).union(document["lacks"]))
+            document["torn"] = torn_in(folder)
+    return None if document is None else checkpoints_of(document)
 
 
 def place(node: Node, run: Run, target: RunNode) -> None:
@@ -143,12 +145,12 @@ def bring_together(
 
     What is not whole then does not count any more. Raises NodeFailed where that is so of the newest.
     """
-    first, *others = nodes
+    first, *other_nodes = nodes
     if not run.built_in:
-        _bring_parts_of_script([first, *others], run, intake, window_bytes)
+        _bring_parts_of_script([first, *other_nodes], run, intake, window_bytes)
         return
     bring(first, run, intake, newest=newest, window_bytes=window_bytes)
-    for node in others:
+    for node in other_nodes:
         if names := lacking(intake.root):
             bring(node, run, intake, names=list(names), window_bytes=window_bytes)
     if missed := lacking(intake.root, newest=True):
@@ -166,9 +168,9 @@ def _bring_parts_of_script(
     for node in nodes[1:]:
         if names := list(held[node.name].parts):
             bring(node, run, intake, names=names, window_bytes=window_bytes)
-    found = held[nodes[0].name].found
+    checkpoints = held[nodes[0].name].found
     brought = {name for node in nodes for name in held[node.name].parts}
-    if found is not None and (missed := sorted(set(found.lacks) - brought)):
+    if checkpoints is not None and (missed := sorted(set(checkpoints.lacks) - brought)):
         raise NodeFailed(lacks_parts(run, missed))
 
 
@@ -204,13 +206,13 @@ def other_content(run: Run, names: Sequence[str]) -> str:
     )
 
 
-def keep_times(folder: Path, found: Checkpoints) -> None:
+def keep_times(folder: Path, checkpoints: Checkpoints) -> None:
     """Make what was brought into a folder as old as it was there: the newest of it exactly, the rest no younger."""
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    newest = folder / found.newest
-    dated = folder / f"{found.newest}.json" if newest.is_dir() else newest
+    newest = folder / checkpoints.newest
+    dated = folder / f"{checkpoints.newest}.json" if newest.is_dir() else newest
     inside = [at for path, at in files.items() if newest in path.parents]  # of a script's parts
-    younger_ns = files.get(dated, max(inside, default=found.written_ns)) - found.written_ns
+    younger_ns = files.get(dated, max(inside, default=checkpoints.written_ns)) - checkpoints.written_ns
     for path, written_ns in files.items():
         os.utime(path, ns=(written_ns - younger_ns, written_ns - younger_ns))
 
@@ -229,10 +231,10 @@ def send(node: Node, folder: Path, target: RunNode, *, say: Callable[[str], None
     sync(node, tree, placed, follow_deletions=False, say=say)
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
+def _some(names: Sequence[str], limit: int = 3) -> str:
     """`a, b, c and 4 more`."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def _source(run: Run) -> tuple[str, str, bool, int]:
@@ -245,13 +247,13 @@ def first_of(run: Run) -> RunNode:
     return min(run.nodes, key=lambda part: part.rank)
 
 
-def told(found: Mapping[str, Any]) -> Checkpoints:
+def checkpoints_of(document: Mapping[str, Any]) -> Checkpoints:
     """What a node tells of a set. Raises KeyError, TypeError or ValueError for anything else."""
     return Checkpoints(
-        files=int(found["files"]),
-        bytes=int(found["bytes"]),
-        newest=str(found["newest"]),
-        written_ns=int(found["written_ns"]),
-        lacks=tuple(map(str, found["lacks"])),
-        torn=tuple(map(str, found.get("torn", ()))),
+        files=int(document["files"]),
+        bytes=int(document["bytes"]),
+        newest=str(document["newest"]),
+        written_ns=int(document["written_ns"]),
+        lacks=tuple(map(str, document["lacks"])),
+        torn=tuple(map(str, document.get("torn", ()))),
     )

@@ -56,8 +56,8 @@ class EarlierFiles:
 def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierFiles:
     """What a node tells after a sync. Raises BadAnswer."""
     try:
-        told = json.loads(body)
-        listed = told["listed"]
+        paths = json.loads(body)
+        listed = paths["listed"]
         if len(listed) > MAX_LISTED or len(header["names"]) > MAX_NAMES:
             raise ValueError("too many names")
         return EarlierFiles(
@@ -65,8 +65,8 @@ def earlier_files(node: str, header: Mapping[str, Any], body: bytes) -> EarlierF
             aside_names=tuple(map(str, header["names"])),
             files={str(path): (_bounded(size), _bounded(at)) for path, size, at, _ in listed},
             runs={str(path): str(run) for path, _, _, run in listed},
-            parts={str(path): tuple(map(str, parts)) for path, parts in told["parts"].items()},
-            whole=bool(told["whole"]),
+            parts={str(path): tuple(map(str, parts)) for path, parts in paths["parts"].items()},
+            whole=bool(paths["whole"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadAnswer(

@@ -46,8 +46,8 @@ def repository_of(folder: Path) -> Path | None:
 
     Raises SyncRefused where there is one that git can't read.
     """
-    said = _git(folder, "rev-parse", "--show-toplevel")
-    return None if said is None else Path(os.fsdecode(said.rstrip(b"\n")))
+    output = _git(folder, "rev-parse", "--show-toplevel")
+    return None if output is None else Path(os.fsdecode(output.rstrip(b"\n")))
 
 
 def list_files(root: Path) -> Listing | None:
@@ -56,17 +56,17 @@ def list_files(root: Path) -> Listing | None:
     Raises SyncRefused where there is one that git can't read: what it ignores is not known then.
     """
     staged = _git(root, "ls-files", "-z", "--stage")
-    others = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
-    if staged is None or others is None:
+    untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    if staged is None or untracked is None:
         return None
     # A file in conflict is listed several times.
     tracked = {name: line.startswith(_GITLINK) for line in _lines(staged) for name in line.split("\t", 1)[1:]}
     listing = Listing(files=[name for name, link in tracked.items() if not link], repositories=[], missing=[])
-    for name in _lines(others):
+    for name in _lines(untracked):
         (listing.repositories if name.endswith("/") else listing.files).append(name.rstrip("/"))
     for name in (name for name, link in tracked.items() if link):
-        there = os.path.lexists(root / name / ".git") and not (root / name).is_symlink()
-        within = list_files(root / name) if there else None
+        is_repository = os.path.lexists(root / name / ".git") and not (root / name).is_symlink()
+        within = list_files(root / name) if is_repository else None
         if within is None:
             listing.missing.append(name)
             continue
@@ -96,8 +96,8 @@ def commit_of(folder: Path) -> Commit | None:
 
 def describe(folder: Path) -> Described:
     """Describe the current commit of the repository around a folder, which has one. Raises SyncRefused."""
-    said = _git(folder, "describe", "--tags", "--long", "--always", "--match", "*[0-9]*") or b""
-    tag = re.fullmatch(r"(.+)-(\d+)-g[0-9a-f]+", os.fsdecode(said).strip())
+    output = _git(folder, "describe", "--tags", "--long", "--always", "--match", "*[0-9]*") or b""
+    tag = re.fullmatch(r"(.+)-(\d+)-g[0-9a-f]+", os.fsdecode(output).strip())
     if tag is not None:
         return Described(tag=tag[1], distance=int(tag[2]))
     return Described(tag="", distance=int(_git(folder, "rev-list", "--count", "HEAD") or 0))
@@ -129,10 +129,10 @@ def _git(folder: Path, *words: str) -> bytes | None:
         ) from error
     if done.returncode == 0:
         return done.stdout
-    said = " ".join(os.fsdecode(done.stderr).split())
-    if "not a git repository (or any" in said:
+    message = " ".join(os.fsdecode(done.stderr).split())
+    if "not a git repository (or any" in message:
         return None
     raise SyncRefused(
         f"git can't list the files of {folder}, so that what it ignores is not known; nothing was sent. "
-        f"It says: {said or f'exit status {done.returncode}'}"
+        f"It says: {message or f'exit status {done.returncode}'}"
     )

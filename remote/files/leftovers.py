@@ -81,7 +81,7 @@ class Cleaned:
     """Kind, name, and why."""
 
 
-def look(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASURE_S) -> Leftovers:
+def find_leftovers(node: Node, *, built_in: Collection[str] = (), measure_s: float = MEASURE_S) -> Leftovers:
     """What is there. One round trip; `measure_s` bounds what sizes take, and those not taken by then are not whole.
 
     `built_in`: ids of runs of the built-in job.

@@ -59,7 +59,7 @@ def usable() -> bool:
     if shutil.which("ssh") is None or shutil.which("rsync") is None:
         return False
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["rsync", "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -70,13 +70,13 @@ def usable() -> bool:
         )
     except subprocess.TimeoutExpired:
         return False
-    return version(said.stdout) >= OLDEST
+    return version(output.stdout) >= OLDEST
 
 
 def version(text: str) -> tuple[int, ...]:
     """What `rsync --version` says; (0,) for what is not Tridgell's rsync."""
-    found = re.match(r"rsync +version v?(\d+)\.(\d+)", text)
-    return tuple(map(int, found.groups())) if found else (0,)
+    match = re.match(r"rsync +version v?(\d+)\.(\d+)", text)
+    return tuple(map(int, match.groups())) if match else (0,)
 
 
 def argv(target: Target) -> list[str]:
@@ -115,8 +115,8 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
         ) as process:
             assert process.stdout is not None
             try:
-                while said := _said(process.stdout, SILENCE_S):
-                    if sent := sent_bytes(said):
+                while output := _next_output(process.stdout, SILENCE_S):
+                    if sent := sent_bytes(output):
                         on_bytes(sent)
             except TimeoutError as error:
                 process.kill()
@@ -132,14 +132,14 @@ def bring(target: Target, folder: Path, paths: Sequence[str], on_bytes: Callable
     return next((line.strip() for line in lines if line.strip()), f"exit status {process.returncode}")
 
 
-def _said(stream: IO[bytes], silence_s: float) -> bytes:
+def _next_output(stream: IO[bytes], silence_s: float) -> bytes:
     """What comes next of its output. Raises TimeoutError: ssh may wait for an agent, or for a name."""
     if not select.select([stream], [], [], silence_s)[0]:
         raise TimeoutError(f"nothing was heard of it for {silence_s:.0f} s")
     return stream.read(4096)
 
 
-def sent_bytes(said: bytes) -> int:
+def sent_bytes(output: bytes) -> int:
     """The count of bytes in the last line of progress that rsync has written whole; 0 where there is none."""
-    found = re.findall(rb"\r\s*(\d+)\s+\d+%", said)
-    return int(found[-1]) if found else 0
+    counts = re.findall(rb"\r\s*(\d+)\s+\d+%", output)
+    return int(counts[-1]) if counts else 0

@@ -97,7 +97,7 @@ def sync(
         worth_it = sum(sizes[path] for path in large) >= RSYNC_FROM_BYTES
         if worth_it and need["rsync"] and node.transport.ssh_config and rsync.usable():
             _bring(rsync.Target.of(need, node.name, node.transport.ssh_config), tree.root, large, progress)
-            talk.send({"t": frames.LOOK})
+            talk.send({"t": frames.LIST})
             paths = _files(node, tree, _expect(node, answers, frames.NEED, {"paths"})["paths"])
             progress.at(progress.total_bytes - sum(sizes[path] for path in paths))
         _send(talk, tree.root, paths, progress)
@@ -174,7 +174,7 @@ def _expect(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[st
 
 def _frame(node: Node, answers: Iterator[frames.Frame], kind: str, keys: set[str]) -> frames.Frame:
     """The next frame that says something. Raises BadAnswer where it is of another kind, or lacks one of the keys."""
-    frame = next((one for one in answers if one[0].get("t") != frames.BEAT), None)
+    frame = next((answer for answer in answers if answer[0].get("t") != frames.BEAT), None)
     if frame is None or frame[0].get("t") != kind or not keys <= frame[0].keys():
         raise BadAnswer(f"{node.name}: expected {kind} during sync, got {frame and frame[0]!r}.")
     return frame

@@ -109,7 +109,12 @@ class Tree:
     def why_skipped(self, name: str) -> str:
         """What of a path is not sent, and why; empty where that is not known."""
         return next(
-            (f"{one}: {why}" for one, why in self.skipped.items() if f"{name}/".startswith(f"{one}/")), ""
+            (
+                f"{skipped}: {why}"
+                for skipped, why in self.skipped.items()
+                if f"{name}/".startswith(f"{skipped}/")
+            ),
+            "",
         )
 
     @cached_property
@@ -163,13 +168,13 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
 
     Of a link on the way to one, the link is included, too. Raises SyncRefused.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     named: set[str] = set()
     ahead = [Path(os.path.normpath(root / path)) for path in include]
     while ahead:
         path = ahead.pop(0)
         links = [above for above in path.parents if above.is_relative_to(root) and above.is_symlink()]
-        found.update({link.relative_to(root).as_posix(): None for link in links})
+        paths.update({link.relative_to(root).as_posix(): None for link in links})
         absolute = without_links_above(path)
         if not os.path.lexists(absolute):
             raise SyncRefused(f"--include {path}: there is no such file or folder.")
@@ -179,15 +184,15 @@ def _included(root: Path, include: Iterable[Path], allow_large: bool) -> tuple[d
             )
         name = absolute.relative_to(root).as_posix()
         if absolute.is_symlink():
-            found[name] = None
+            paths[name] = None
             ahead.append(absolute.resolve())
         elif absolute.is_dir():
             within = _walk(absolute, INCLUDED_WITHOUT, SECRETS, allow_large)
-            found.update(dict.fromkeys(within if name == "." else (f"{name}/{one}" for one in within)))
+            paths.update(dict.fromkeys(within if name == "." else (f"{name}/{inner}" for inner in within)))
         else:
-            found[name] = None
+            paths[name] = None
             named.add(name)
-    return found, named
+    return paths, named
 
 
 def instead_of_sending(path: Path, root: Path) -> str:
@@ -223,9 +228,9 @@ def _home() -> Path:
 def _refuse_home(root: Path) -> None:
     folder = root.resolve()
     if _holds_home(folder):
-        what = "is your home folder" if folder == _home() else "holds your home folder"
+        clause = "is your home folder" if folder == _home() else "holds your home folder"
         raise SyncRefused(
-            f"{folder} {what}, with keys and credentials; run the command in the folder of your project, or name "
+            f"{folder} {clause}, with keys and credentials; run the command in the folder of your project, or name "
             "a folder within it."
         )
 
@@ -366,7 +371,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_large: bool) -> list[str]:
     """Everything but folders, and those folders that are secret, by path relative to `root`."""
     leave_out = _matcher(ignored)
-    found: list[str] = []
+    paths: list[str] = []
     top = str(root)
     for folder, folders, names in os.walk(top):
         inner = sorted(name for name in folders if not leave_out(name))
@@ -374,14 +379,14 @@ def _walk(root: Path, ignored: tuple[str, ...], secret: tuple[str, ...], allow_l
         alone = [name for name in inner if name in secret or os.path.islink(f"{folder}/{name}")]  # noqa: PTH114
         within = folder[len(top) :].strip("/")
         prefix = f"{within}/" if within else ""
-        found += [prefix + name for name in (*names, *alone) if not leave_out(name)]
-        if not allow_large and len(found) > 4 * MAX_FILES:
+        paths += [prefix + name for name in (*names, *alone) if not leave_out(name)]
+        if not allow_large and len(paths) > 4 * MAX_FILES:
             raise SyncRefused(
-                f"{root} holds more than {len(found):,} files, more than the {MAX_FILES:,} that are sent without "
+                f"{root} holds more than {len(paths):,} files, more than the {MAX_FILES:,} that are sent without "
                 "asking. Run the command in the folder of your project, or send all of it with --yes "
                 "(in a program: allow_large=True)."
             )
-    return found
+    return paths
 
 
 def _too_large(root: Path, entries: dict[str, Entry], total: int, more: int) -> str:

@@ -77,11 +77,11 @@ def parse(document: Mapping[str, Any]) -> FirewallFacts:
     """
     unreadable = dict(document["unreadable"])
 
-    def understood(what: str, read: Callable[[], _T], otherwise: _T) -> _T:
+    def understood(part: str, read: Callable[[], _T], otherwise: _T) -> _T:
         try:
             return read()
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            unreadable[what] = f"its output can't be understood: {error!r}"
+            unreadable[part] = f"its output can't be understood: {error!r}"
             return otherwise
 
     saves = {program: save for program, save in document["saves"].items() if save is not None}
@@ -109,7 +109,7 @@ def parse(document: Mapping[str, Any]) -> FirewallFacts:
         if path in _SAVED:
             understood(path, partial(iptables.read_filter, files[path].text), None)
         elif path in ufw.FILES.values():
-            understood(path, partial(ufw.read_shared, [files[path].text]), ufw.NOBODY)
+            understood(path, partial(ufw.read_shared, [files[path].text]), ufw.NO_OWNERS)
     zones = {path: file.text for path, file in files.items() if path.startswith(firewalld.FOLDER)}
     return FirewallFacts(
         programs=tuple(document["programs"]),
@@ -216,16 +216,16 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
     shared = {version: ufw.read_shared(_texts(facts, [path])) for version, path in ufw.FILES.items()}
     for program, filter_ in facts.filters.items():
         version = _version(program)
-        seen = [peer for peer in peers if peer.version == version]
+        peers_of_version = [peer for peer in peers if peer.version == version]
         if firewalld.is_firewalld(filter_):
-            by_firewalld.append((filter_, seen))
+            by_firewalld.append((filter_, peers_of_version))
             continue
-        block = ufw.marked(filter_, shared[version]).without_ours().first_block(seen)
+        block = ufw.marked(filter_, shared[version]).without_ours().first_block(peers_of_version)
         if block is not None and ufw.manages(filter_, block):
-            by_ufw += seen
-            kept_out.update(peer for peer in seen if filter_.blocked_at(peer) is not None)
+            by_ufw += peers_of_version
+            kept_out.update(peer for peer in peers_of_version if filter_.blocked_at(peer) is not None)
             block = None
-        steps.append(iptables.live_step(program, filter_, tag, seen, block))
+        steps.append(iptables.live_step(program, filter_, tag, peers_of_version, block))
     steps += ufw.live_steps({**shared[4], **shared[6]}, tag, by_ufw, kept_out)
     number = firewalld.priority(tag.removeprefix("gpuctl-"))
     steps += firewalld.live_steps(by_firewalld, facts.zones, number)
@@ -233,8 +233,8 @@ def _steps(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[St
     steps.append(nftables.live_step(native, tag, peers))
     for path, file in facts.files.items():
         if path in _SAVED:
-            seen = [peer for peer in peers if peer.version == _SAVED[path]]
-            steps.append(iptables.file_step(path, file, tag, seen))
+            peers_of_version = [peer for peer in peers if peer.version == _SAVED[path]]
+            steps.append(iptables.file_step(path, file, tag, peers_of_version))
         elif path in _NFT_SAVED:
             steps.append(nftables.file_step(path, facts.files, native, tag, peers))
     return tuple(step for step in steps if step is not None)
@@ -254,21 +254,21 @@ def _family(program: str) -> str:
 
 def _all_filters(facts: FirewallFacts) -> list[tuple[Filter, int]]:
     """Everything that filters, with the IP version that it filters; what filters both is there twice."""
-    found = [(filter_, _version(program)) for program, filter_ in facts.filters.items()]
+    filters = [(filter_, _version(program)) for program, filter_ in facts.filters.items()]
     for base in facts.bases:
-        found += [(base.filter, version) for version in nftables.VERSIONS[base.family]]
-    return found
+        filters += [(base.filter, version) for version in nftables.VERSIONS[base.family]]
+    return filters
 
 
 def _unread(facts: FirewallFacts, versions: set[int]) -> str:
     """What could not be read and matters to these IP versions, as a sentence; empty: nothing."""
     missing = {
-        what: why
-        for what, why in facts.unreadable.items()
-        if 6 in versions or not what.startswith("ip6tables")
+        part: why
+        for part, why in facts.unreadable.items()
+        if 6 in versions or not part.startswith("ip6tables")
     }
-    said = dict.fromkeys(why if what == "root" else f"{what}: {why}" for what, why in missing.items())
-    return f"what the firewall does can't be read ({'; '.join(said)})" if said else ""
+    sentences = dict.fromkeys(why if part == "root" else f"{part}: {why}" for part, why in missing.items())
+    return f"what the firewall does can't be read ({'; '.join(sentences)})" if sentences else ""
 
 
 def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[Step, ...]:
@@ -284,10 +284,12 @@ def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[
     if "ufw" in facts.programs:
         steps += ufw.live_steps({}, tag, peers, kept_out=peers)
     for program in facts.programs:
-        seen = networks_of(four if _version(program) == 4 else [peer for peer in peers if peer.version == 6])
-        if program.startswith(("iptables", "ip6tables")) and seen:
+        networks = networks_of(
+            four if _version(program) == 4 else [peer for peer in peers if peer.version == 6]
+        )
+        if program.startswith(("iptables", "ip6tables")) and networks:
             rule = f"-p tcp --dport 1024:65535 -m comment --comment {tag} -j ACCEPT".split()
-            sources = ",".join(map(short, seen))
+            sources = ",".join(map(short, networks))
             steps.append(Run(argv=(program, "--wait", "--insert", iptables.INPUT, "-s", sources, *rule)))
     return tuple(steps)
 
@@ -295,6 +297,6 @@ def _guesses(facts: FirewallFacts, tag: str, peers: Sequence[Address]) -> tuple[
 def _for_administrator(steps: Steps) -> str:
     if not steps.steps:
         return ""
-    which = "" if steps.known else " (those of the firewall that is in use there)"
+    clause = "" if steps.known else " (those of the firewall that is in use there)"
     root = "" if steps.sudo else ", run as root"
-    return f" An administrator of it can let the peers in with these commands{which}{root}:\n{steps.shell()}"
+    return f" An administrator of it can let the peers in with these commands{clause}{root}:\n{steps.shell()}"

@@ -35,7 +35,7 @@ def priority(digest: str) -> int:
 
 def read_permanent(files: Mapping[str, str]) -> Permanent:
     """Our rules in the zones' files. Raises ValueError on a file that is no XML."""
-    found: dict[str, dict[int, Networks]] = {}
+    by_zone: dict[str, dict[int, Networks]] = {}
     for path, text in files.items():
         zone = path.removeprefix(FOLDER).removesuffix(".xml")
         try:
@@ -50,9 +50,9 @@ def read_permanent(files: Mapping[str, str]) -> Permanent:
                 continue
             if port.get("port") == "1024-65535" and port.get("protocol") == "tcp":
                 network = ipaddress.ip_network(source.get("address", ""))
-                ours = found.setdefault(zone, {})
+                ours = by_zone.setdefault(zone, {})
                 ours[number] = (*ours.get(number, ()), network)
-    return found
+    return by_zone
 
 
 def marked(filter_: Filter, permanent: Permanent) -> Filter:
@@ -74,7 +74,7 @@ def marked(filter_: Filter, permanent: Permanent) -> Filter:
 
 def zones_of(filter_: Filter, peers: Sequence[Address]) -> tuple[str, ...]:
     """The zones that what these peers send may go through."""
-    found: dict[str, None] = {}
+    zones: dict[str, None] = {}
     for name, rules in filter_.chains.items():
         if not _ZONES_CHAIN.fullmatch(name):
             continue
@@ -84,10 +84,10 @@ def zones_of(filter_: Filter, peers: Sequence[Address]) -> tuple[str, ...]:
                 match = rule.match(peer)
                 if zone is None or match is Match.NO:
                     continue
-                found[zone[1]] = None
+                zones[zone[1]] = None
                 if match is Match.YES:
                     break
-    return tuple(found)
+    return tuple(zones)
 
 
 def live_steps(
@@ -97,22 +97,22 @@ def live_steps(
 
     A rule that is there already is no error to firewalld, and neither is one to be removed that is not.
     """
-    wanted: dict[str, Networks] = {}
+    networks_of_zone: dict[str, Networks] = {}
     missing = False
     for filter_, peers in filters:
         foreign = marked(filter_, permanent).without_ours()
         kept_out = [peer for peer in peers if foreign.blocked_at(peer) is not None]
         missing = missing or filter_.first_block(kept_out) is not None
         for zone in zones_of(foreign, kept_out):
-            wanted[zone] = networks_of({*kept_out, *_addresses(wanted.get(zone, ()))})
-    own = {zone: numbers[number] for zone, numbers in permanent.items() if number in numbers}
+            networks_of_zone[zone] = networks_of({*kept_out, *_addresses(networks_of_zone.get(zone, ()))})
+    permanent_rules = {zone: numbers[number] for zone, numbers in permanent.items() if number in numbers}
     steps: list[Run] = []
-    for zone, networks in wanted.items():
-        coming = [each for each in networks if missing or each not in own.get(zone, ())]
+    for zone, networks in networks_of_zone.items():
+        coming = [each for each in networks if missing or each not in permanent_rules.get(zone, ())]
         steps += _both("--add-rich-rule", zone, number, coming)
-    for zone, networks in own.items():
-        going = [each for each in networks if each not in wanted.get(zone, ())]
-        steps += _both("--remove-rich-rule", zone, number, going)
+    for zone, networks in permanent_rules.items():
+        leaving = [each for each in networks if each not in networks_of_zone.get(zone, ())]
+        steps += _both("--remove-rich-rule", zone, number, leaving)
     return steps
 
 

@@ -175,16 +175,16 @@ def _networks(value: str) -> Networks | None:
 
 def _ports(value: str) -> Match:
     """A list of ports and ranges: YES where one of them is all that is needed."""
-    found = []
+    ports = []
     for part in value.split(","):
         first, _, last = part.partition(":")
         if not (first.isdigit() and (last or first).isdigit()):
             return Match.MAYBE
-        found.append(ports_match(int(first), int(last or first)))
-    return max(found, key=lambda match: match.value)
+        ports.append(ports_match(int(first), int(last or first)))
+    return max(ports, key=lambda match: match.value)
 
 
-def _own(filter_: Filter, chain: str) -> Owned:
+def _owned(filter_: Filter, chain: str) -> Owned:
     rules = filter_.chains.get(chain)
     if rules is None:
         return Owned(sources=None, there=any(rule.owner == chain for rule in filter_.chains[filter_.base]))
@@ -201,13 +201,13 @@ def _own(filter_: Filter, chain: str) -> Owned:
     return Owned(sources=tuple(sources), there=True)
 
 
-def _settled(filter_: Filter, chain: str, block: int | None, wanted: Networks) -> bool:
+def _settled(filter_: Filter, chain: str, block: int | None, needed: Networks) -> bool:
     """Whether what is there of ours is what should be: nothing, or the wanted networks ahead of the block."""
-    own = _own(filter_, chain)
-    if not wanted or block is None:
-        return not own.there
+    owned = _owned(filter_, chain)
+    if not needed or block is None:
+        return not owned.there
     jumps = [index for index, rule in enumerate(filter_.chains[filter_.base]) if rule.owner == chain]
-    return own.sources == wanted and len(jumps) == 1 and jumps[0] < block
+    return owned.sources == needed and len(jumps) == 1 and jumps[0] < block
 
 
 def live_step(
@@ -218,16 +218,18 @@ def live_step(
     `block` is the index of INPUT's first rule that keeps one of them out, None where there is none: then what
     is there of ours goes. One transaction: no moment in which a peer is kept out, or INPUT is without a rule.
     """
-    wanted = networks_of(peers)
-    if _settled(filter_, chain, block, wanted):
+    needed = networks_of(peers)
+    if _settled(filter_, chain, block, needed):
         return None
     rules = filter_.chains[INPUT]
     lines = [f"-D {INPUT} {rule.text}" for rule in rules if rule.owner == chain]
-    if wanted and block is not None:
-        gone = sum(rule.owner == chain for rule in rules[:block])
-        lines += [f":{chain} - [0:0]", *_chain_lines(chain, wanted)]
+    if needed and block is not None:
+        owned_before = sum(rule.owner == chain for rule in rules[:block])
+        lines += [f":{chain} - [0:0]", *_chain_lines(chain, needed)]
         at_end = block == len(rules)
-        lines.append(f"-A {INPUT} -j {chain}" if at_end else f"-I {INPUT} {block - gone + 1} -j {chain}")
+        lines.append(
+            f"-A {INPUT} -j {chain}" if at_end else f"-I {INPUT} {block - owned_before + 1} -j {chain}"
+        )
     elif chain in filter_.chains:
         lines += [f"-F {chain}", f"-X {chain}"]
     # A chain has to be declared before it is spoken of.
@@ -237,8 +239,8 @@ def live_step(
     )
 
 
-def _chain_lines(chain: str, wanted: Networks) -> list[str]:
-    return [f"-A {chain} -s {network} -p tcp -m tcp --dport 1024:65535 -j ACCEPT" for network in wanted]
+def _chain_lines(chain: str, needed: Networks) -> list[str]:
+    return [f"-A {chain} -s {network} -p tcp -m tcp --dport 1024:65535 -j ACCEPT" for network in needed]
 
 
 def file_step(path: str, file: File, chain: str, peers: Sequence[Address]) -> Write | None:
@@ -246,14 +248,14 @@ def file_step(path: str, file: File, chain: str, peers: Sequence[Address]) -> Wr
     filter_ = read_filter(file.text)
     if filter_ is None:
         return None
-    wanted = networks_of(peers)
+    needed = networks_of(peers)
     block = filter_.without_ours().first_block(peers)
-    if _settled(filter_, chain, block, wanted):
+    if _settled(filter_, chain, block, needed):
         return None
     lines = [line for line in file.text.splitlines(keepends=True) if not _is_ours(line, chain)]
-    if wanted and block is not None:
+    if needed and block is not None:
         foreign = [rule for rule in filter_.chains[INPUT][:block] if rule.owner != chain]
-        lines = _with_ours(lines, chain, wanted, len(foreign))
+        lines = _with_ours(lines, chain, needed, len(foreign))
     return Write(path=path, sha256=file.sha256, text="".join(lines))
 
 
@@ -262,7 +264,7 @@ def _is_ours(line: str, chain: str) -> bool:
     return words[:1] == [f":{chain}"] or words[:2] == ["-A", chain] or words == ["-A", INPUT, "-j", chain]
 
 
-def _with_ours(lines: list[str], chain: str, wanted: Networks, before: int) -> list[str]:
+def _with_ours(lines: list[str], chain: str, needed: Networks, before: int) -> list[str]:
     """The lines with ours ahead of INPUT's rule number `before`, or at the table's end."""
     start = next(index for index, line in enumerate(lines) if line.strip() == "*filter")
     end = next(index for index in range(start, len(lines)) if lines[index].strip() == "COMMIT")
@@ -271,7 +273,7 @@ def _with_ours(lines: list[str], chain: str, wanted: Networks, before: int) -> l
     ]
     place = inputs[before] if before < len(inputs) else end
     declared = max(index for index in range(start, end) if index == start or lines[index].startswith(":"))
-    rules = [*_chain_lines(chain, wanted), f"-A {INPUT} -j {chain}"]
+    rules = [*_chain_lines(chain, needed), f"-A {INPUT} -j {chain}"]
     return [
         *lines[: declared + 1],
         f":{chain} - [0:0]\n",

@@ -164,23 +164,23 @@ def _elements(right: object) -> list[Any]:
 
 def _networks(right: object) -> Networks | None:
     """Addresses, networks, ranges, or a set of them; None: something else, such as the name of a set."""
-    found: list[Network] = []
+    networks: list[Network] = []
     try:
         for element in _elements(right):
             if isinstance(element, str):
-                found.append(ipaddress.ip_network(element))
+                networks.append(ipaddress.ip_network(element))
             elif "prefix" in element:
-                found.append(
+                networks.append(
                     ipaddress.ip_network(
                         f"{element['prefix']['addr']}/{element['prefix']['len']}", strict=False
                     )
                 )
             else:
                 first, last = (ipaddress.ip_address(end) for end in element["range"])
-                found += ipaddress.summarize_address_range(first, last)
+                networks += ipaddress.summarize_address_range(first, last)
     except (KeyError, TypeError, ValueError):
         return None
-    return tuple(found)
+    return tuple(networks)
 
 
 def _criterion(left: object, right: object) -> Match:
@@ -205,51 +205,51 @@ def _criterion(left: object, right: object) -> Match:
 
 
 def _ports(listed: Sequence[Any]) -> Match:
-    found = []
+    ports = []
     for each in listed:
         first, last = each["range"] if isinstance(each, Mapping) and "range" in each else (each, each)
         if not (isinstance(first, int) and isinstance(last, int)):
             return Match.MAYBE
-        found.append(ports_match(first, last))
-    return max(found, key=lambda match: match.value, default=Match.MAYBE)
+        ports.append(ports_match(first, last))
+    return max(ports, key=lambda match: match.value, default=Match.MAYBE)
 
 
 def live_step(bases: Sequence[Base], owner: str, peers: Sequence[Address]) -> Run | None:
     """What makes every chain let these peers in, and nobody else on our account; None: nothing to do."""
     lines: list[str] = []
     for base in bases:
-        block, wanted = _needed(base, peers)
+        block, needed = _needed(base, peers)
         ours = [
             (index, rule)
             for index, rule in enumerate(base.filter.chains[base.filter.base])
             if rule.owner == owner
         ]
-        there = [collapsed(rule.sources or ()) for _, rule in ours]
+        present = [collapsed(rule.sources or ()) for _, rule in ours]
         ahead = all(index < block for index, _ in ours)
-        if there == [networks for networks in wanted if networks] and ahead:
+        if present == [networks for networks in needed if networks] and ahead:
             continue
         lines += [f"delete rule {base.words} handle {rule.handle}" for _, rule in ours]
-        lines += _inserts(base, owner, wanted)
+        lines += _inserts(base, owner, needed)
     return Run(argv=("nft", "-f", "-"), stdin="\n".join([*lines, ""])) if lines else None
 
 
 def _needed(base: Base, peers: Sequence[Address]) -> tuple[int, tuple[Networks, ...]]:
     """Where the chain keeps a peer out, and the networks to let in, a rule each; (0, ()) where nobody is kept out."""
-    seen = [peer for peer in peers if peer.version in VERSIONS[base.family]]
-    block = base.filter.without_ours().first_block(seen)
+    matching = [peer for peer in peers if peer.version in VERSIONS[base.family]]
+    block = base.filter.without_ours().first_block(matching)
     if block is None:
         return 0, ()
-    four = [peer for peer in seen if peer.version == 4]
-    six = [peer for peer in seen if peer.version == 6]
+    four = [peer for peer in matching if peer.version == 4]
+    six = [peer for peer in matching if peer.version == 6]
     return block, (networks_of(four), networks_of(six))
 
 
-def _inserts(base: Base, owner: str, wanted: Sequence[Networks]) -> list[str]:
+def _inserts(base: Base, owner: str, networks_by_version: Sequence[Networks]) -> list[str]:
     # An insertion goes to the head: the last one is the first.
     return [
         f"insert rule {base.words} {_SADDR[networks[0].version]} saddr {{ {', '.join(map(short, networks))} }} "
         f'tcp dport 1024-65535 accept comment "{owner}"'
-        for networks in reversed(wanted)
+        for networks in reversed(networks_by_version)
         if networks
     ]
 
@@ -262,27 +262,27 @@ def file_step(
     made = set().union(
         *(chains_made(files[each].text) for each in files if each == path or each.endswith(".nft"))
     )
-    wanted = [
+    new_rules = [
         line
         for base in bases
         if (base.family, base.table, base.filter.base) in made
         for line in _inserts(base, owner, _needed(base, peers)[1])
     ]
-    text = with_lines(file.text, owner, wanted)
+    text = with_lines(file.text, owner, new_rules)
     return Write(path=path, sha256=file.sha256, text=text) if text != file.text else None
 
 
-def with_lines(text: str, owner: str, wanted: Sequence[str]) -> str:
+def with_lines(text: str, owner: str, new_lines: Sequence[str]) -> str:
     """The text with these lines of ours at its end, in place of those that it had."""
     lines = text.splitlines(keepends=True)
-    kept = [line for line in lines if not _is_ours(line, owner)]
-    if lines and len(kept) < len(lines) and not lines[-1].endswith("\n"):
+    other_lines = [line for line in lines if not _is_ours(line, owner)]
+    if lines and len(other_lines) < len(lines) and not lines[-1].endswith("\n"):
         # The file had no end of line when ours came.
-        kept[-1:] = [line.removesuffix("\n") for line in kept[-1:]]
-    whole = "".join(kept)
-    if not wanted:
+        other_lines[-1:] = [line.removesuffix("\n") for line in other_lines[-1:]]
+    whole = "".join(other_lines)
+    if not new_lines:
         return whole
-    added = "\n".join(wanted)
+    added = "\n".join(new_lines)
     return f"{whole}{added}\n" if whole.endswith("\n") or not whole else f"{whole}\n{added}"
 
 
@@ -293,7 +293,7 @@ def _is_ours(line: str, owner: str) -> bool:
 def chains_made(text: str) -> set[tuple[str, str, str]]:
     """(family, table, chain) that a configuration makes, as blocks or as commands."""
     bare = re.sub(r"#.*", "", text)
-    found = {
+    chains = {
         (family or "ip", table, chain)
         for family, table, chain in re.findall(
             r"(?:add|create)\s+chain\s+(?:(ip6?|inet)\s+)?([\w./-]+)\s+([\w./-]+)\s*\{", bare
@@ -309,6 +309,6 @@ def chains_made(text: str) -> set[tuple[str, str, str]]:
         if depth == 0 and (opened := re.search(r"\btable\s+(?:(\w+)\s+)?([\w./-]+)\s*$", before)):
             table = (opened[1] or "ip", opened[2])
         elif depth == 1 and (opened := re.search(r"\bchain\s+([\w./-]+)\s*$", before)):
-            found.add((*table, opened[1]))
+            chains.add((*table, opened[1]))
         depth += 1
-    return found
+    return chains

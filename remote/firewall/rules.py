@@ -87,8 +87,8 @@ class Filter:
 
     def first_block(self, peers: Iterable[Address]) -> int | None:
         """The smallest `blocked_at` of these peers."""
-        found = [index for peer in peers if (index := self.blocked_at(peer)) is not None]
-        return min(found, default=None)
+        blocked = [index for peer in peers if (index := self.blocked_at(peer)) is not None]
+        return min(blocked, default=None)
 
     def without_ours(self) -> "Filter":
         """The same, at the same indices, had gpuctl never been here, for this cluster or another.

@@ -18,12 +18,12 @@ _USER_CHAINS = ("ufw-user-input", "ufw6-user-input")
 
 Shared = Mapping[Network, tuple[str, ...]]
 """Whom our rules let in → the clusters that want it."""
-NOBODY: Shared = {}
+NO_OWNERS: Shared = {}
 
 
 def read_shared(texts: Iterable[str]) -> Shared:
     """Our rules in ufw's own record of what it was told."""
-    found: dict[Network, tuple[str, ...]] = {}
+    rules: dict[Network, tuple[str, ...]] = {}
     for text in texts:
         for line in text.splitlines():
             # ### tuple ### allow tcp 1024:65535 0.0.0.0/0 any 10.0.0.2 in comment=<hex>
@@ -33,8 +33,8 @@ def read_shared(texts: Iterable[str]) -> Shared:
             comment = next((word[8:] for word in words if word.startswith("comment=")), "")
             owners = bytes.fromhex(comment).decode(errors="replace").split()
             if owners and all(OURS.fullmatch(owner) for owner in owners):
-                found[ipaddress.ip_network(words[8])] = tuple(owners)
-    return found
+                rules[ipaddress.ip_network(words[8])] = tuple(owners)
+    return rules
 
 
 def manages(filter_: Filter, index: int) -> bool:
@@ -66,9 +66,9 @@ def live_steps(
 
     `kept_out`: those of the peers that the kernel's rules do not let in, whatever ufw's record says.
     """
-    wanted = networks_of(peers)
+    needed = networks_of(peers)
     steps = []
-    for network in wanted:
+    for network in needed:
         owners = shared.get(network, ())
         in_vain = bool(owners) and any(peer in network for peer in kept_out)
         if owner in owners and not in_vain:
@@ -77,17 +77,19 @@ def live_steps(
             # It is lost from the kernel, or behind one that refuses: ufw does not move a rule that it knows.
             steps.append(_ufw(["delete", "allow"], network, ()))
         # Ahead of all others, as an earlier rule may refuse them. A rule that is there keeps its place.
-        how = ["allow"] if owners and not in_vain else ["prepend", "allow"]
-        steps.append(_ufw(how, network, tuple(dict.fromkeys((*owners, owner)))))
+        words = ["allow"] if owners and not in_vain else ["prepend", "allow"]
+        steps.append(_ufw(words, network, tuple(dict.fromkeys((*owners, owner)))))
     for network, owners in shared.items():
-        if owner in owners and network not in wanted:
-            others = tuple(each for each in owners if each != owner)
+        if owner in owners and network not in needed:
+            other_owners = tuple(each for each in owners if each != owner)
             steps.append(
-                _ufw(["allow"], network, others) if others else _ufw(["delete", "allow"], network, ())
+                _ufw(["allow"], network, other_owners)
+                if other_owners
+                else _ufw(["delete", "allow"], network, ())
             )
     return steps
 
 
-def _ufw(how: Sequence[str], network: Network, owners: Sequence[str]) -> Run:
+def _ufw(words: Sequence[str], network: Network, owners: Sequence[str]) -> Run:
     rule = ("proto", "tcp", "from", short(network), "to", "any", "port", _PORTS)
-    return Run(argv=("ufw", *how, *rule, *(("comment", " ".join(owners)) if owners else ())))
+    return Run(argv=("ufw", *words, *rule, *(("comment", " ".join(owners)) if owners else ())))

@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Observed:
     """A machine as it was seen now."""
 
     facts: Facts
@@ -60,35 +60,35 @@ class Look:
     """Whether it was rebooted just now."""
 
 
-def next_step(plan: DriverPlan, look: Look, limits: Limits) -> Step:
+def next_step(plan: DriverPlan, observed: Observed, limits: Limits) -> Step:
     """What comes next: one installation at most, one reboot before it and one after it, and waiting for what may
     still start.
     """
-    driver, state = look.facts.driver, driver_state(look.facts.driver)
+    driver, state = observed.facts.driver, driver_state(observed.facts.driver)
     mismatch = MISMATCH in driver.smi_said.lower()
-    free = look.free and not driver.holders
-    if look.installed and not look.rebooted:
+    free = observed.free and not driver.holders
+    if observed.installed and not observed.rebooted:
         return "reboot"
-    if plan.source == "none" or works(look):
+    if plan.source == "none" or works(observed):
         return "done"
-    if look.facts.active_runs or state == "none":
+    if observed.facts.active_runs or state == "none":
         return "give up"
-    installs = plan.source == "install" and free and not look.installed
+    installs = plan.source == "install" and free and not observed.installed
     # Without nvidia-smi nothing may be installed yet that a reboot could start.
     helps = (driver.reboot_required or mismatch) and (not installs or driver.smi_exit is not None)
-    if free and not look.rebooted and state == "reboot" and helps:
+    if free and not observed.rebooted and state == "reboot" and helps:
         return "reboot"
-    if installs and (state == "absent" or (state == "reboot" and not look.rebooted)):
+    if installs and (state == "absent" or (state == "reboot" and not observed.rebooted)):
         return "install"
     if mismatch and not free:
         return "give up"  # time does not help
-    if look.waited_s < limits.appear_s:
+    if observed.waited_s < limits.appear_s:
         return "wait"
     if state != "reboot" or not free:
         return "give up"
     if installs:
         return "install"  # the reboot did not help
-    return "give up" if look.rebooted else "reboot"
+    return "give up" if observed.rebooted else "reboot"
 
 
 def in_use(facts: Facts) -> bool:
@@ -96,23 +96,23 @@ def in_use(facts: Facts) -> bool:
     return bool(facts.active_runs or facts.driver.holders)
 
 
-def waits_for_reboot(look: Look, *, before: str) -> bool:
+def waits_for_reboot(state: Observed, *, before: str) -> bool:
     """Whether a machine that was to be rebooted still is: not one that works, unless its driver was installed in
     this boot. `before`: its boot id when that was decided.
     """
-    return not works(look) or (look.installed and look.facts.boot_id == before and not in_use(look.facts))
+    return not works(state) or (state.installed and state.facts.boot_id == before and not in_use(state.facts))
 
 
-def works(look: Look) -> bool:
+def works(state: Observed) -> bool:
     """Whether as many GPUs can be used as the machine has; also where it has none."""
-    driver = look.facts.driver
-    wanted = look.wanted or driver.devices
-    return wanted == 0 or (driver_state(driver) == "ok" and driver.listed >= wanted)
+    driver = state.facts.driver
+    gpus = state.wanted or driver.devices
+    return gpus == 0 or (driver_state(driver) == "ok" and driver.listed >= gpus)
 
 
-def another_version(plan: DriverPlan, look: Look) -> str | None:
+def another_version(plan: DriverPlan, state: Observed) -> str | None:
     """A note where a driver works that is of another branch than the one asked for, and so is left as it is."""
-    works_now = str(look.facts.gpus[0]["driver"]) if look.facts.gpus else ""
+    works_now = str(state.facts.gpus[0]["driver"]) if state.facts.gpus else ""
     if (
         plan.source != "install"
         or not plan.version
@@ -123,33 +123,33 @@ def another_version(plan: DriverPlan, look: Look) -> str | None:
     return f"its driver {works_now} works and stays; branch {plan.version} was not installed"
 
 
-def sentence(look: Look) -> str:
+def sentence(state: Observed) -> str:
     """What is wrong with a machine that is given up, and the fix: whole sentences, without the machine's name."""
-    driver, runs = look.facts.driver, [f"the run {run}" for run in look.facts.active_runs]
-    users = runs or [f"the process {one}" for one in driver.holders]
+    driver, runs = state.facts.driver, [f"the run {run}" for run in state.facts.active_runs]
+    users = runs or [f"the process {pid}" for pid in driver.holders]
     problem = driver_problem(driver)
     if problem is None:
-        wanted = look.wanted or driver.devices
+        gpus = state.wanted or driver.devices
         counted = driver.listed if driver.smi_exit == 0 else driver.devices
         where = "nvidia-smi lists" if driver.smi_exit == 0 else "the PCI bus has"
         problem = (
-            f"{where} {counted} of the {wanted} NVIDIA GPUs that its shape has",
+            f"{where} {counted} of the {gpus} NVIDIA GPUs that its shape has",
             f"{KERNEL_LOG} shows what the kernel says of the others (lines with NVRM and Xid); replace "
             "the machine",
         )
     if users:
         return f"{problem[0]}. When {users[0]} has ended: {problem[1]}."
-    after = ", also after a reboot" if look.rebooted else ""
-    waited = f", {span(look.waited_s)} after it was ready" if look.waited_s >= 1 else ""
+    after = ", also after a reboot" if state.rebooted else ""
+    waited = f", {span(state.waited_s)} after it was ready" if state.waited_s >= 1 else ""
     return f"{problem[0]}{after}{waited}. To continue: {problem[1]}."
 
 
 def progress(phase: str, detail: str) -> str:
     """What an installation is doing, for people."""
-    told = PHASES.get(phase, phase)
+    phase_text = PHASES.get(phase, phase)
     if phase == "install" and detail:
-        return f"{told} ({len(detail.split())} packages)"
-    return f"{told}, held by {detail}" if phase == "lock" and detail else told
+        return f"{phase_text} ({len(detail.split())} packages)"
+    return f"{phase_text}, held by {detail}" if phase == "lock" and detail else phase_text
 
 
 def failure(result: Mapping[str, Any], limits: Limits) -> str:
@@ -211,7 +211,7 @@ def _why(result: Mapping[str, Any], limits: Limits) -> str:
 
 def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
     """Why none of the packages that can be had fits the machine."""
-    branches = listed([str(branch) for branch in facts["branches"]], most=8)
+    branches = listed([str(branch) for branch in facts["branches"]], limit=8)
     unfetched = f" Not all lists of packages could be had: {_clause(facts['unfetched'])}." * bool(
         facts["unfetched"]
     )
@@ -226,9 +226,9 @@ def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
                 f"Ubuntu offers no branch {facts['version']} of the driver there, but {branches}.{unfetched}"
             )
         case "too_new":
-            asked = f"branch {facts['version']}" if facts["version"] else f"all there are ({branches})"
+            request = f"branch {facts['version']}" if facts["version"] else f"all there are ({branches})"
             return (
-                f"its GPUs are too old for {asked}: the last branch that knows them is {facts['last']}. Take an "
+                f"its GPUs are too old for {request}: the last branch that knows them is {facts['last']}. Take an "
                 f"image or an Ubuntu that has it, or name an older branch with --driver VERSION.{unfetched}"
             )
         case "no_fabric":
@@ -246,6 +246,6 @@ def _no_packages(reason: str, facts: Mapping[str, Any]) -> str:
     raise ValueError(f"no such reason: {reason}")
 
 
-def _clause(said: object) -> str:
+def _clause(message: object) -> str:
     """A program's words, to go on after."""
-    return str(said).strip().rstrip(".")
+    return str(message).strip().rstrip(".")

@@ -14,7 +14,7 @@ from remote.checks import readiness
 from remote.errors import BadAnswer, ConnectionLost, NodeFailed
 from remote.facts import Facts, gather
 from remote.gpu_driver import decision
-from remote.gpu_driver.decision import Limits, Look
+from remote.gpu_driver.decision import Limits, Observed
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.sessions.wait_for_boot import connect_booting, span
@@ -25,7 +25,7 @@ RETURN_S = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class DriverOutcome:
     """A machine whose driver was seen to."""
 
     facts: Facts
@@ -38,7 +38,7 @@ def see_to_driver(
     machine: Machine,
     cluster: ClusterFolder,
     peers: tuple[str, ...],
-    found: Facts,
+    facts: Facts,
     *,
     plan: DriverPlan,
     free: bool,
@@ -46,19 +46,19 @@ def see_to_driver(
     return_s: float = RETURN_S,
     judged: bool = True,
     say: Say,
-) -> Seen:
+) -> DriverOutcome:
     """Block until the machine's GPUs work as the plan says, or it is clear that they will not.
 
-    `found`: its facts. `free`: it may be changed and rebooted, as far as its runs allow. `return_s`: how long it may
+    `facts`: its facts. `free`: it may be changed and rebooted, as far as its runs allow. `return_s`: how long it may
     take to come back from a reboot. `judged`: cloud-init has to have ended well then.
     Raises what `connect_booting` and `facts_after_reboot` raise.
     """
     task = _Task(machine, cluster, peers, plan=plan, limits=limits, return_s=return_s, judged=judged, say=say)
-    look = Look(facts=found, wanted=machine.gpus, free=free and not found.active_runs)
+    state = Observed(facts=facts, wanted=machine.gpus, free=free and not facts.active_runs)
     try:
-        return task.work(look)
+        return task.work(state)
     except (BadAnswer, NodeFailed) as error:
-        return Seen(facts=found, problem=str(error))
+        return DriverOutcome(facts=facts, problem=str(error))
     finally:
         task.close()
 
@@ -94,30 +94,30 @@ class _Task:
             self._open.close()
             self._open = None
 
-    def work(self, look: Look) -> Seen:
+    def work(self, state: Observed) -> DriverOutcome:
         """Step after step, until it is done or given up."""
         name, began, next_s = self._machine.name, awake_s(), readiness.QUIET_S
         while True:
-            match decision.next_step(self._plan, look, self._limits):
+            match decision.next_step(self._plan, state, self._limits):
                 case "done":
-                    if note := decision.another_version(self._plan, look):
+                    if note := decision.another_version(self._plan, state):
                         self._say(f"note: {name}: {note}")
-                    return Seen(facts=look.facts, problem=None)
+                    return DriverOutcome(facts=state.facts, problem=None)
                 case "give up":
-                    return Seen(facts=look.facts, problem=f"{name}: {decision.sentence(look)}")
+                    return DriverOutcome(facts=state.facts, problem=f"{name}: {decision.sentence(state)}")
                 case "install":
                     problem = self._install()
                     if problem is not None:
-                        return Seen(facts=look.facts, problem=f"{name}: {problem}")
-                    look = replace(look, installed=True, rebooted=False)
+                        return DriverOutcome(facts=state.facts, problem=f"{name}: {problem}")
+                    state = replace(state, installed=True, rebooted=False)
                 case "reboot":
                     # Minutes may have gone by: somebody may have rebooted it, or be at work there.
-                    now = replace(look, facts=self._facts())
+                    now = replace(state, facts=self._facts())
                     if decision.in_use(now.facts) and not decision.works(now):
-                        return Seen(facts=now.facts, problem=f"{name}: {decision.sentence(now)}")
-                    if decision.waits_for_reboot(now, before=look.facts.boot_id):
+                        return DriverOutcome(facts=now.facts, problem=f"{name}: {decision.sentence(now)}")
+                    if decision.waits_for_reboot(now, before=state.facts.boot_id):
                         now = replace(now, facts=self._reboot(now))
-                    look = replace(now, rebooted=True, waited_s=0.0)
+                    state = replace(now, rebooted=True, waited_s=0.0)
                     began, next_s = awake_s(), readiness.QUIET_S
                 case "wait":
                     waited_s = awake_s() - began
@@ -129,7 +129,7 @@ class _Task:
                         )
                     time.sleep(self._limits.poll_s)
                     facts = self._facts()
-                    look = replace(look, facts=facts, waited_s=awake_s() - began)
+                    state = replace(state, facts=facts, waited_s=awake_s() - began)
 
     def _node(self) -> Node:
         if self._open is None:
@@ -146,9 +146,9 @@ class _Task:
             self.close()
             return gather(self._node(), self._peers)
 
-    def _reboot(self, look: Look) -> Facts:
+    def _reboot(self, state: Observed) -> Facts:
         """Reboot once; the facts of the next boot."""
-        why = "its driver was installed" if look.installed else "the GPU driver waits for a reboot"
+        why = "its driver was installed" if state.installed else "the GPU driver waits for a reboot"
         self._say(f"{self._machine.name}: {why}; rebooting once …")
         readiness.reboot(self._node())
         self.close()
@@ -156,7 +156,7 @@ class _Task:
             self._machine,
             self._cluster,
             self._peers,
-            boot_id=look.facts.boot_id,
+            boot_id=state.facts.boot_id,
             deadline_s=self._return_s,
             say=self._say,
             judged=self._judged,

@@ -51,10 +51,10 @@ class KubeRayService(Service):
         env: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the driver's launch, and for the built-in job one that watches over a node's ranks."""
-        own = facts[node.name]
-        given = {
-            NODE_HOME_VARIABLE: f"{own.home}/{NODE_FOLDER}",
-            **nccl.variables(own, master_addr=run.master_addr, nodes=len(run.nodes)),
+        fact = facts[node.name]
+        environment = {
+            NODE_HOME_VARIABLE: f"{fact.home}/{NODE_FOLDER}",
+            **nccl.variables(fact, master_addr=run.master_addr, nodes=len(run.nodes)),
         }
         return commands.launch(
             run,
@@ -66,7 +66,7 @@ class KubeRayService(Service):
             cpus={**cores, **self.cpus},
             env=env,
             ids=self.ids,
-            ray=way_to(self.head, own.python, given),
+            ray=way_to(self.head, fact.python, environment),
         )
 
     def join(self, nodes: Mapping[str, Node], machine: Machine, facts: Mapping[str, Facts]) -> None:
@@ -85,21 +85,22 @@ def service(
     nodes: Mapping[str, Node], facts: Mapping[str, Facts], say: Callable[[str, str], None]
 ) -> KubeRayService:
     """Wait until Ray counts these pods in. Raises RayNotReady with those missing, or where Ray is another there."""
-    found = _ask(nodes, {name: len(facts[name].gpus) for name in nodes}, say, READY_DEADLINE_S)
+    cluster_nodes = _ask(nodes, {name: len(facts[name].gpus) for name in nodes}, say, READY_DEADLINE_S)
     first = next(iter(nodes))
-    if missing := [name for name in nodes if name not in found.service.ids]:
+    if missing := [name for name in nodes if name not in cluster_nodes.service.ids]:
         namespace, _, pod = nodes[missing[0]].machine.id.partition("/")
         raise RayNotReady(
             f"Ray's head did not count in {', '.join(missing)} in {READY_DEADLINE_S:.0f} s. The pod's own log may "
             f"tell: kubectl logs -n {namespace} {pod}"
         )
-    if facts[first].ray != found.version:
+    if facts[first].ray != cluster_nodes.version:
         raise RayNotReady(
-            f"Ray is {facts[first].ray} for {facts[first].python_below} and {found.version or 'not known'} in the "
+            f"Ray is {facts[first].ray} for {facts[first].python_below} and "
+            f"{cluster_nodes.version or 'not known'} in the "
             "pods, and takes part in a cluster of its own version alone. Install that one: "
-            f"--pip 'ray[default,train]=={found.version or RAY_VERSION}'."
+            f"--pip 'ray[default,train]=={cluster_nodes.version or RAY_VERSION}'."
         )
-    return found.service
+    return cluster_nodes.service
 
 
 def counted(nodes: Mapping[str, Node]) -> KubeRayService:
@@ -112,7 +113,7 @@ def counts_in(node: Node) -> bool:
     return node.name in counted({node.name: node}).ids
 
 
-def way_to(head: str, python: str, given: Mapping[str, str]) -> dict[str, str]:
+def way_to(head: str, python: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables by which a driver finds the head, and by which Ray's workers get its interpreter and variables.
 
     The token is in the container's own variables. The head's pod has no environment of ours; Ray's own actors that
@@ -120,7 +121,7 @@ def way_to(head: str, python: str, given: Mapping[str, str]) -> dict[str, str]:
     """
     environment = {
         "py_executable": f"$(command -v {shlex.quote(python)} || command -v python)",
-        "env_vars": dict(given),
+        "env_vars": dict(variables),
     }
     return {
         "RAY_ADDRESS": head,
@@ -130,7 +131,7 @@ def way_to(head: str, python: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Service:
     service: KubeRayService
     version: str
     """Of Ray; empty where its head does not answer."""
@@ -138,7 +139,7 @@ class _Found:
 
 def _ask(
     nodes: Mapping[str, Node], gpus: Mapping[str, int], say: Callable[[str, str], None], deadline_s: float
-) -> _Found:
+) -> _Service:
     """Ask a pod, the first, which of the nodes Ray counts in; wait for them at most so long."""
     first = next(iter(nodes.values()))
     names = {node.machine.private_ip: name for name, node in nodes.items()}
@@ -146,7 +147,7 @@ def _ask(
         "expected": {address: {"gpus": gpus[name]} for address, name in names.items()},
         "deadline_s": deadline_s,
     }
-    told: list[str] = []
+    missing_before: list[str] = []
     bounds = Bounds(total_s=deadline_s + SILENCE_S)
     with first.stream("kuberay_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
         for header, _ in talk.frames():
@@ -154,9 +155,9 @@ def _ask(
                 ids = {names[address]: str(of) for address, of in header["ids"].items()}
                 cpus = {names[address]: float(count) for address, count in header["cpus"].items()}
                 service = KubeRayService(head=str(header["address"]), ids=ids, cpus=cpus)
-                return _Found(service=service, version=str(header["version"]))
+                return _Service(service=service, version=str(header["version"]))
             missing = [names[address] for address in header["missing"]]
-            if missing != told:
+            if missing != missing_before:
                 say(first.name, f"Ray waits for {', '.join(missing)}")
-                told = missing
+                missing_before = missing
     raise BadAnswer(f"{first.name}: it did not say whether Ray is ready.")

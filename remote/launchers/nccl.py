@@ -53,18 +53,18 @@ def variables(facts: Facts, *, master_addr: str, nodes: int) -> dict[str, str]:
     if interface is None:
         return {}
     # The exact form: a plain `ens3` would take ens3f0 as well. gloo has the exact form only.
-    found = {
+    settings = {
         "NCCL_SOCKET_IFNAME": f"={interface}",
         "NCCL_SOCKET_FAMILY": "AF_INET",
         "GLOO_SOCKET_IFNAME": interface,
     }
     if nodes == 1 or not facts.gpus:
-        return found
+        return settings
     if any(device.driver == "efa" for device in facts.rdma):
-        return found | EFA | (EFA_RDMA if P4D_GPU in _gpu(facts) else {})
+        return settings | EFA | (EFA_RDMA if P4D_GPU in _gpu(facts) else {})
     if facts.cloud not in TUNES_ITSELF:
-        found |= SOCKETS
-    return {**found, **_oci_rdma(facts, interface)} if facts.cloud == "oci" else found
+        settings |= SOCKETS
+    return {**settings, **_oci_rdma(facts, interface)} if facts.cloud == "oci" else settings
 
 
 def _oci_rdma(facts: Facts, interface: str) -> dict[str, str]:
@@ -81,14 +81,14 @@ def cluster_network(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ..
 
     Bare metal has more ports than are in use: those without an address lead nowhere.
     """
-    return tuple(device for device in _beside(facts, interface) if device.addressed)
+    return tuple(device for device in _other_devices(facts, interface) if device.addressed)
 
 
 def joins_cluster_network(facts: Facts, interface: str | None) -> bool:
     """Whether the node is of a kind that OCI puts on a cluster network. The cloud's agent then gives its devices
     their addresses, minutes after the boot; a machine that was made on none never gets any.
     """
-    return has_rdma_gpus(facts) and bool(_beside(facts, interface))
+    return has_rdma_gpus(facts) and bool(_other_devices(facts, interface))
 
 
 def has_rdma_gpus(facts: Facts) -> bool:
@@ -96,7 +96,7 @@ def has_rdma_gpus(facts: Facts) -> bool:
     return facts.cloud == "oci" and any(part in _gpu(facts) for part, _ in OCI_RDMA)
 
 
-def _beside(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:
+def _other_devices(facts: Facts, interface: str | None) -> tuple[RdmaDevice, ...]:
     """The RDMA devices other than that of the interface which TCP goes over."""
     return tuple(device for device in facts.rdma if interface not in device.interfaces)
 

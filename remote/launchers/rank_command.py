@@ -125,9 +125,9 @@ def _names_in(source: bytes) -> set[str] | None:
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     named = [node for node in nodes if isinstance(node, ast.Name)]
     assigned = {node.id for node in named if isinstance(node.ctx, ast.Store)}
-    found = imported | defined | assigned
-    unknown = {"*", "__getattr__"} & found or "globals" in {node.id for node in named}
-    return None if unknown else found
+    names = imported | defined | assigned
+    unknown = {"*", "__getattr__"} & names or "globals" in {node.id for node in named}
+    return None if unknown else names
 
 
 def user_script(words: tuple[str, ...], module: str | None, tree: Tree, folder: Path | None = None) -> Script:
@@ -197,9 +197,9 @@ def _not_sent(name: str, path: Path, tree: Tree) -> str:
 def _nearest(path: Path, tree: Tree) -> str:
     """The file sent whose name is most like that of `path`, as it would be typed here; empty where none is."""
     typed = os.path.normpath(path)
-    here = [os.path.relpath(tree.root / entry) for entry in tree.entries]
-    names = get_close_matches(path.name, [os.path.basename(name) for name in here], n=1)  # noqa: PTH119
-    alike = [name for name in here if names and os.path.basename(name) == names[0]]  # noqa: PTH119
+    paths = [os.path.relpath(tree.root / entry) for entry in tree.entries]
+    names = get_close_matches(path.name, [os.path.basename(name) for name in paths], n=1)  # noqa: PTH119
+    alike = [name for name in paths if names and os.path.basename(name) == names[0]]  # noqa: PTH119
     return max(alike, key=lambda name: SequenceMatcher(a=typed, b=name).ratio(), default="")
 
 

@@ -67,9 +67,9 @@ class Ray(Launcher):
         if kuberay.keeps_ray(machines):
             return kuberay.service(nodes, facts, say)
         token = cluster.ray_token()
-        found = ray_cluster.bring_up(nodes, facts, token, say, most=most)
+        started = ray_cluster.bring_up(nodes, facts, token, say, most=most)
         master = min(machines, key=lambda machine: machine.rank)
-        return RayService(head=found.head, ids=found.ids, master=master, token=token, say=say, most=most)
+        return RayService(head=started.head, ids=started.ids, master=master, token=token, say=say, most=most)
 
     def planned(self, machines: Sequence[Machine], facts: Mapping[str, Facts]) -> Service:
         """Return the service, with names in braces for what is chosen on the nodes."""

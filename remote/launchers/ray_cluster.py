@@ -47,8 +47,8 @@ def bring_up(
     start = partial(_start, facts=facts, master=machines[0], token=token, say=say, most=most)
     first = start(nodes[machines[0].name], head=None)
     head = f"{ray.address_of(machines[0])}:{first.ports['gcs']}"
-    others = values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
-    ids = _wait_until_ready(nodes, machines[0], {machines[0].name: first, **others}, facts, say)
+    workers = values(fan_out(partial(start, head=head), {m.name: nodes[m.name] for m in machines[1:]}))
+    ids = _wait_until_ready(nodes, machines[0], {machines[0].name: first, **workers}, facts, say)
     return RayNodes(head=head, ids=ids)
 
 
@@ -92,7 +92,7 @@ def _start(
     most: int,
 ) -> _Started:
     """Have the daemons of one node. `head` None: it is the head itself."""
-    wanted = ray.daemons(
+    daemons = ray.daemons(
         node.machine,
         facts[node.name],
         cores=cores_of_a_node(facts)[node.name],
@@ -101,10 +101,10 @@ def _start(
         head=head,
         token=token,
     )
-    started = node.call("ray_start", wanted, timeout_s=START_TIMEOUT_S)
+    started = node.call("ray_start", daemons, timeout_s=START_TIMEOUT_S)
     part = "head" if head is None else "worker"
-    stays = "" if head is not None else ", and stays for later runs: gpuctl ray stop ends it"
-    say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}{stays}")
+    suffix = "" if head is not None else ", and stays for later runs: gpuctl ray stop ends it"
+    say(node.name, f"Ray's {part} {'is there' if started['kept'] else 'was started'}{suffix}")
     ports = {str(name): int(port) for name, port in started["ports"].items()}
     return _Started(ports=ports, start=str(started["start"]))
 
@@ -130,7 +130,7 @@ def _wait_until_ready(
         },
         "deadline_s": READY_DEADLINE_S,
     }
-    told: list[str] = []
+    missing_before: list[str] = []
     # Between two of its words every missing node is asked, too.
     bounds = Bounds(total_s=READY_DEADLINE_S + SILENCE_S + len(started) * SILENCE_S)
     with head.stream("ray_ready", request, timeout_s=SILENCE_S, bounds=bounds) as talk:
@@ -144,9 +144,9 @@ def _wait_until_ready(
                 )
             if header["t"] == frames.READY:
                 return {names[address]: str(of) for address, of in header["ids"].items()}
-            if missing != told:
+            if missing != missing_before:
                 say(head.name, f"Ray waits for {', '.join(missing)}")
-                told = missing
+                missing_before = missing
             for name in missing:
                 _check_running(nodes[name])
     raise BadAnswer(f"{head.name}: it did not say whether Ray is ready.")

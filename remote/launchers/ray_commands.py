@@ -45,7 +45,7 @@ def daemons(
 ) -> dict[str, Any]:
     """What a node's part is asked to have running. `head`: its HOST:PORT; None: this node is the head itself."""
     address = address_of(machine)
-    own = (
+    variables = (
         [
             "--head",
             "--port={gcs}",
@@ -62,7 +62,7 @@ def daemons(
         "-m",
         "ray.scripts.scripts",
         "start",
-        *own,
+        *variables,
         f"--node-ip-address={address}",
         f"--num-cpus={cores}",
         f"--num-gpus={len(facts.gpus)}",
@@ -88,9 +88,9 @@ def daemons(
         environment["CUDA_VISIBLE_DEVICES"] = ""
     # An interpreter of the same path may have another Ray by now.
     versions = [facts.ray, facts.python_version]
-    wanted = [argv, sorted(environment.items()), versions, hashlib.sha256(token.encode()).hexdigest()]
+    identity_parts = [argv, sorted(environment.items()), versions, hashlib.sha256(token.encode()).hexdigest()]
     return {
-        "identity": hashlib.sha256(json.dumps(wanted).encode()).hexdigest(),
+        "identity": hashlib.sha256(json.dumps(identity_parts).encode()).hexdigest(),
         "node": machine.name,
         "argv": argv,
         "env": environment,
@@ -121,14 +121,14 @@ def launch(
     A script is a driver, on the first node alone: what runs on the others is its own affair. The built-in job's
     driver is ours, and every node watches over its ranks.
     """
-    own = facts[node.name]
-    environment = rank_environment(run, node, own, cores=cores[node.name], env=env)
+    fact = facts[node.name]
+    environment = rank_environment(run, node, fact, cores=cores[node.name], env=env)
     if script.kind == "built-in":
         part = ["ray_ranks", node.run_dir, cwd, str(node.first_rank), str(node.nproc), ",".join(environment)]
         part += driver(run, facts, script, cpus, ids) if node.rank == 0 else []
     else:
         command = (
-            script.command(own.python) if script.search is None else search(script, facts, own, cwd, env)
+            script.command(fact.python) if script.search is None else search(script, facts, fact, cwd, env)
         )
         part = ["rank", node.run_dir, cwd, "--", *command]
     if node.rank == 0:
@@ -136,8 +136,8 @@ def launch(
             script.kind != "built-in" and script.search is None
         )  # gpuctl itself passes them on in the others
         environment |= with_variables(ray, env) if own_script else ray
-    words = node_payload.argv_on_node(own.python, own.home, *part)
-    return launch_spec(node, own, words, environment, grace_s=run.stop_grace_s)
+    words = node_payload.argv_on_node(fact.python, fact.home, *part)
+    return launch_spec(node, fact, words, environment, grace_s=run.stop_grace_s)
 
 
 def with_variables(ray: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
@@ -164,7 +164,7 @@ def way_to(head: str, facts: Facts, node: str) -> dict[str, str]:
 
 
 def search(
-    script: Script, facts: Mapping[str, Facts], own: Facts, cwd: str, env: Collection[str]
+    script: Script, facts: Mapping[str, Facts], driver_fact: Facts, cwd: str, env: Collection[str]
 ) -> list[str]:
     """The command that has Ray Tune search with a function. A trial has a GPU where there are any, unless said."""
     # The home before it is another one on each node.
@@ -177,7 +177,7 @@ def search(
     }
     if document["gpus"] is None:
         document["gpus"] = int(any(fact.gpus for fact in facts.values()))
-    return node_payload.argv_on_node(own.python, own.home, "ray_tune", json.dumps(document))
+    return node_payload.argv_on_node(driver_fact.python, driver_fact.home, "ray_tune", json.dumps(document))
 
 
 def driver(

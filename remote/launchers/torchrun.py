@@ -41,12 +41,12 @@ class TorchrunService(Service):
         env: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return the launch of a node's torchrun."""
-        own = facts[node.name]
+        fact = facts[node.name]
         # torchrun has a grace of its own, 30 s: gpuctl's is the one that counts.
         later = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{run.stop_grace_s + AGENT_S:.0f}"}
-        environment = later | rank_environment(run, node, own, cores=cores[node.name], env=env)
-        words = argv(run, node, own, script, cwd)
-        return launch_spec(node, own, words, environment, grace_s=run.stop_grace_s)
+        environment = later | rank_environment(run, node, fact, cores=cores[node.name], env=env)
+        words = argv(run, node, fact, script, cwd)
+        return launch_spec(node, fact, words, environment, grace_s=run.stop_grace_s)
 
 
 launcher = Torchrun()

@@ -21,7 +21,7 @@ SAVERS = (
     ("ip6tables-legacy", "ip6tables-nft", "ip6tables"),
 )
 """A family each. The last name is one of the others, and only looked at where those are not there."""
-OTHERS = ("nft", "ufw", "firewall-cmd")
+OTHER_PROGRAMS = ("nft", "ufw", "firewall-cmd")
 FILES = (
     "/etc/iptables/rules.v4",
     "/etc/iptables/rules.v6",
@@ -93,15 +93,15 @@ def has_sudo() -> bool:
 
 def find_programs() -> List[str]:
     """The firewall programs that are installed."""
-    found: List[str] = []
+    programs: List[str] = []
     if not sys.platform.startswith("linux"):
-        return found
+        return programs
     for legacy, nft, either in SAVERS:
-        there = [name for name in (legacy, nft) if shutil.which(name + "-save", path=SEARCH_PATH)]
-        if not there and shutil.which(either + "-save", path=SEARCH_PATH):
-            there = [either]
-        found += there
-    return found + [name for name in OTHERS if shutil.which(name, path=SEARCH_PATH)]
+        installed = [name for name in (legacy, nft) if shutil.which(name + "-save", path=SEARCH_PATH)]
+        if not installed and shutil.which(either + "-save", path=SEARCH_PATH):
+            installed = [either]
+        programs += installed
+    return programs + [name for name in OTHER_PROGRAMS if shutil.which(name, path=SEARCH_PATH)]
 
 
 def _read_as_root(programs: List[str]) -> Dict[str, Any]:
@@ -114,7 +114,7 @@ def _read_as_root(programs: List[str]) -> Dict[str, Any]:
             saves[name] = ""
         elif name == "nft":
             started.append((name, _start(["nft", "-j", "list", "ruleset"])))
-        elif name not in OTHERS:
+        elif name not in OTHER_PROGRAMS:
             started.append((name, _start([name + "-save"])))
     for name, process in started:
         text, why = _finish(process)
@@ -271,8 +271,8 @@ def _run(argv: List[str], stdin: str) -> None:
     except subprocess.TimeoutExpired:
         raise ValueError("`{}` did not end within {} s".format(" ".join(argv), STEP_TIMEOUT_S)) from None
     if done.returncode != 0:
-        said = _last_line(done.stderr) or _last_line(done.stdout)
-        raise ValueError("`{}` failed: {}".format(" ".join(argv), said or done.returncode))
+        message = _last_line(done.stderr) or _last_line(done.stdout)
+        raise ValueError("`{}` failed: {}".format(" ".join(argv), message or done.returncode))
 
 
 def _as_root(document: Dict[str, Any]) -> Dict[str, Any]:

@@ -18,10 +18,10 @@ def read(proc: Path = PROC) -> List[Dict[str, Any]]:
 
     `pid` and `command` are None where the process is another user's, or the kernel itself.
     """
-    found = [entry for name in ("tcp", "tcp6") for entry in parse(_text(proc / "net" / name))]
-    holders = socket_holders(proc) if found else {}
+    entries = [entry for name in ("tcp", "tcp6") for entry in parse(_text(proc / "net" / name))]
+    holders = socket_holders(proc) if entries else {}
     rows = []
-    for address, port, inode in sorted(found, key=lambda entry: (entry[1], entry[0])):
+    for address, port, inode in sorted(entries, key=lambda entry: (entry[1], entry[0])):
         pid = holders.get(inode)
         rows.append(
             {
@@ -36,13 +36,13 @@ def read(proc: Path = PROC) -> List[Dict[str, Any]]:
 
 def parse(table: str) -> List[Tuple[str, int, str]]:
     """Address, port and inode of the listening sockets in the text of /proc/net/tcp or tcp6."""
-    found = []
+    entries = []
     for line in table.splitlines()[1:]:
         words = line.split()
         if len(words) > 9 and words[3] == LISTEN:
             address, _, port = words[1].partition(":")
-            found.append((_address(address), int(port, 16), words[9]))
-    return found
+            entries.append((_address(address), int(port, 16), words[9]))
+    return entries
 
 
 def _address(text: str) -> str:
@@ -72,17 +72,17 @@ def pids(proc: Path = PROC) -> List[int]:
 def open_files(pid: int, proc: Path = PROC) -> List[str]:
     """What a process's file descriptors point to; empty where it is another user's, or gone."""
     folder = "{}/{}/fd".format(proc, pid)
-    found = []
+    inodes = []
     try:
         names = os.listdir(folder)
     except OSError:
         return []
     for name in names:
         try:
-            found.append(os.readlink("{}/{}".format(folder, name)))
+            inodes.append(os.readlink("{}/{}".format(folder, name)))
         except OSError:
             continue  # closed meanwhile
-    return found
+    return inodes
 
 
 def command_of(pid: int, proc: Path = PROC) -> Optional[str]:

@@ -29,10 +29,10 @@ def route_interface(peer: str) -> Optional[str]:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer, 9))
-            own = probe.getsockname()[0]
+            address = probe.getsockname()[0]
     except OSError:
         return None
-    return interface_of(own)
+    return interface_of(address)
 
 
 def interface_of(address: str) -> Optional[str]:
@@ -45,7 +45,7 @@ def interface_of(address: str) -> Optional[str]:
             if re.search(r"\binet {}\b".format(re.escape(address)), block):
                 return block.partition(":")[0]
         return None
-    return next((name for name, own in ipv4_addresses() if own == address), None)
+    return next((name for name, carried in ipv4_addresses() if carried == address), None)
 
 
 def free_port(address: str, ports: Sequence[int] = RENDEZVOUS_PORTS) -> Tuple[Optional[int], Optional[str]]:
@@ -70,8 +70,8 @@ def ipv4_addresses() -> List[Tuple[str, str]]:
     siocgifconf, most_bytes = 0x8912, 1 << 20
     buffer = array.array("B", bytes(most_bytes))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        asked = struct.pack("iP", most_bytes, buffer.buffer_info()[0])
-        used_bytes = struct.unpack("iP", fcntl.ioctl(probe.fileno(), siocgifconf, asked))[0]
+        request = struct.pack("iP", most_bytes, buffer.buffer_info()[0])
+        used_bytes = struct.unpack("iP", fcntl.ioctl(probe.fileno(), siocgifconf, request))[0]
     # struct ifreq: 16 bytes of name, then a union: a sockaddr_in in 16 bytes, or what is larger, a struct ifmap.
     size = 16 + struct.calcsize("LLHBBB0L")
     data = buffer.tobytes()[:used_bytes]

@@ -86,27 +86,27 @@ def signal_group(group: int, number: int) -> None:
 
 def children(pid: int) -> List[int]:
     """Direct children of a process (Linux; elsewhere empty)."""
-    found = []
+    pids = []
     for task in Path("/proc/{}/task".format(pid)).glob("*/children"):
         try:
-            found += [int(word) for word in task.read_text().split()]
+            pids += [int(word) for word in task.read_text().split()]
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return pids
 
 
 def with_variable(name: str, value: str) -> List[int]:
     """Live processes of this user that were started with a variable of that value (Linux; elsewhere empty)."""
-    wanted = "{}={}".format(name, value).encode()
-    found = []
+    assignment = "{}={}".format(name, value).encode()
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            given = path.read_bytes().split(b"\0")
+            variables = path.read_bytes().split(b"\0")
         except OSError:  # ended, or another user's
             continue
-        if wanted in given and birth(int(path.parent.name)) is not None:
-            found.append(int(path.parent.name))
-    return found
+        if assignment in variables and birth(int(path.parent.name)) is not None:
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def name(pid: int) -> Optional[str]:

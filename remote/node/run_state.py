@@ -30,9 +30,9 @@ def state(run_dir: Path) -> Dict[str, Any]:
     if not supervisor and (run_dir / "stop").exists():
         return {"running": False, "exit_code": None, "stopped": True, "ended": why_stopped(run_dir)}
     if not supervisor:
-        return _gone(end_reasons.ended(end_reasons.NO_RECORD, detail=str(run_dir)))
+        return _unexplained(end_reasons.ended(end_reasons.NO_RECORD, detail=str(run_dir)))
     if supervisor["boot_id"] != process.boot_id():
-        return _gone(end_reasons.ended(end_reasons.REBOOTED))
+        return _unexplained(end_reasons.ended(end_reasons.REBOOTED))
     if process.alive(supervisor["pid"], supervisor["birth"]):
         return {"running": True, "pid": supervisor["pid"]}
     # It may have ended between the two looks.
@@ -41,15 +41,17 @@ def state(run_dir: Path) -> Dict[str, Any]:
         return dict(ended, running=False)
     # A container that was started again has another first process, on a machine that was not booted again.
     again = supervisor.get("init_birth") not in (None, process.birth(1))
-    return _gone(end_reasons.ended(end_reasons.CONTAINER_RESTARTED if again else end_reasons.RUNNER_KILLED))
+    return _unexplained(
+        end_reasons.ended(end_reasons.CONTAINER_RESTARTED if again else end_reasons.RUNNER_KILLED)
+    )
 
 
-def _gone(ended: Dict[str, Any]) -> Dict[str, Any]:
+def _unexplained(ended: Dict[str, Any]) -> Dict[str, Any]:
     """The state of a run that could not say how it ended."""
     return {"running": False, "exit_code": None, "ended": ended}
 
 
 def active_runs() -> List[str]:
     """Ids of the runs that are going on on this node."""
-    found = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
-    return [path.parent.parent.name for path in found if state(path.parent)["running"]]
+    records = sorted((NODE_HOME / RUNS).glob("*/*/runner.json"))
+    return [path.parent.parent.name for path in records if state(path.parent)["running"]]

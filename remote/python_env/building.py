@@ -14,7 +14,7 @@ from remote.files.tree import tree_of
 from remote.python_env import build_needs, conda_file
 from remote.python_env.backend import DRIVER, settings
 from remote.python_env.project_files import project_of
-from remote.python_env.requirements import BUILT_IN, EVERY, UV, Wanted, key_of
+from remote.python_env.requirements import BUILT_IN, EVERY, UV, Requirements, key_of
 from remote.sessions.limits import Bounds
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -74,9 +74,9 @@ class Environment:
     size_bytes: int
 
 
-def look(node: Node, wanted: Wanted, backend: str | None) -> Mapping[str, Any]:
+def environment_state(node: Node, requirements: Requirements, backend: str | None) -> Mapping[str, Any]:
     """What the node has of this environment, without building it; one short round trip."""
-    return node.call("environment", {"key": key_of(wanted, backend), "look": True})
+    return node.call("environment", {"key": key_of(requirements, backend), "look": True})
 
 
 class ReadyEnvironment(NamedTuple):
@@ -94,20 +94,20 @@ def ready_environments(node: Node) -> dict[str, ReadyEnvironment]:
     """Key → the environments that are ready and have torch, the newest first."""
     answer = node.call("environment", {"key": "", "look": True})
     return {
-        str(one["key"]): ReadyEnvironment(
-            python=str(one["python"]),
-            torch=str(one["torch"]),
-            python_version=one["python_version"],
-            packages=tuple(map(str, one["packages"])),
+        str(document["key"]): ReadyEnvironment(
+            python=str(document["python"]),
+            torch=str(document["torch"]),
+            python_version=document["python_version"],
+            packages=tuple(map(str, document["packages"])),
         )
-        for one in answer.get("environments", ())
-        if one.get("torch")
+        for document in answer.get("environments", ())
+        if document.get("torch")
     }
 
 
 def ensure(
     node: Node,
-    wanted: Wanted,
+    requirements: Requirements,
     *,
     facts_of_env: Mapping[str, Any] | None,
     backend: str | None,
@@ -118,24 +118,24 @@ def ensure(
 ) -> Environment:
     """The environment on this node, built where it is not there. Blocks for as long as that takes.
 
-    `facts_of_env` is what `look` said of the node for the same key; None: not asked. `say` is told every step, and
-    `on_download` the bytes that uv will download, before it does.
+    `facts_of_env`: the answer of `environment_state` for the node and the same key. None: not read. `say` gets every
+    step, and `on_download` the bytes that uv will download, before it does.
     `constraints` are the packages of another node that has it already, so that a node that came later gets the
     same. `indexes`: as `carried` has them.
 
     Raises EnvironmentFailed with uv's own words, DiskFull, ConnectionLost, BadAnswer.
     """
-    key = key_of(wanted, backend)
-    there = (facts_of_env or {}).get("ready")
-    if there and facts_of_env and facts_of_env.get("key") == key:
-        return parse(node.name, there, built=False)
-    if wanted.wheels_folder is not None:
-        done = sync(node, tree_of(wanted.wheels_folder, "*.whl"), WHEELS_FOLDER, follow_deletions=False)
+    key = key_of(requirements, backend)
+    ready = (facts_of_env or {}).get("ready")
+    if ready and facts_of_env and facts_of_env.get("key") == key:
+        return parse(node.name, ready, built=False)
+    if requirements.wheels_folder is not None:
+        done = sync(node, tree_of(requirements.wheels_folder, "*.whl"), WHEELS_FOLDER, follow_deletions=False)
         if done.files:
             say(f"{node.name}: {done.files} wheels sent, {human_bytes(done.sent_bytes)}")
     answer: Mapping[str, Any] | None = None
-    asked = request(wanted, backend, constraints, indexes)
-    with node.stream("environment", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
+    body = request(requirements, backend, constraints, indexes)
+    with node.stream("environment", body, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
             if kind == frames.PROGRESS:
@@ -144,7 +144,7 @@ def ensure(
                 on_download(int(header["bytes"]))
             elif kind == frames.FAILED:
                 step, tail = str(header.get("step")), list(header.get("tail", ()))
-                raise failure(node.name, wanted, step, tail, what_lacks(wanted, header))
+                raise failure(node.name, requirements, step, tail, what_lacks(requirements, header))
             elif kind == frames.ENVIRONMENT:
                 answer = header
     if answer is None:
@@ -153,7 +153,7 @@ def ensure(
 
 
 def request(
-    wanted: Wanted,
+    requirements: Requirements,
     backend: str | None,
     constraints: Sequence[str] = (),
     indexes: Mapping[str, str] = MappingProxyType({}),
@@ -161,47 +161,49 @@ def request(
     """What the node is asked for: files to write, and uv's command lines to run beside them, in this order."""
     # They are another node's word: nothing but a name and a version is passed on.
     pins = [line for line in constraints if PIN.fullmatch(line)]
-    files = dict(wanted.files)
-    if wanted.build_settings:
-        files[build_needs.SETTINGS] = wanted.build_settings
-    if pins and not wanted.is_locked:
+    files = dict(requirements.files)
+    if requirements.build_settings:
+        files[build_needs.SETTINGS] = requirements.build_settings
+    if pins and not requirements.is_locked:
         files[CONSTRAINTS] = "".join(f"{pin}\n" for pin in pins)
     constrained = CONSTRAINTS in files
-    asked = commands(wanted, backend, constrained=constrained)
-    other = commands(wanted, None, constrained=constrained)
+    command_lines = commands(requirements, backend, constrained=constrained)
+    other = commands(requirements, None, constrained=constrained)
     return {
-        "key": key_of(wanted, backend),
+        "key": key_of(requirements, backend),
         "files": files,
-        "conda": conda_file.PLAIN if wanted.kind == "conda" else None,
-        "wheels": dict(wanted.wheels),
-        "commands": asked,
-        "instead": other[-1] if other != asked else None,
-        "env": environment(wanted, backend),
+        "conda": conda_file.PLAIN if requirements.kind == "conda" else None,
+        "wheels": dict(requirements.wheels),
+        "commands": command_lines,
+        "instead": other[-1] if other != command_lines else None,
+        "env": environment(requirements, backend),
         "indexes": dict(indexes),
         "deadline_s": BUILD_DEADLINE_S,
     }
 
 
-def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) -> list[list[str]]:
+def commands(
+    requirements: Requirements, backend: str | None, *, constrained: bool = False
+) -> list[list[str]]:
     """uv's arguments, command by command, run in the folder of the requirements; none for conda's."""
-    if wanted.kind == "conda":
+    if requirements.kind == "conda":
         return []
     # The interpreter of the system goes first; where it is too old or there is none, uv brings one.
-    make = ["venv", "--no-project", "--python", wanted.python or f">={OLDEST_PYTHON}"]
+    make = ["venv", "--no-project", "--python", requirements.python or f">={OLDEST_PYTHON}"]
     make += ["--python-preference", "system", VENV]
-    member = [] if wanted.package is None else ["--package", wanted.package]
-    member = ["--all-packages"] if wanted.package == EVERY else member
-    if wanted.kind == "lock" and not wanted.wheels:
+    member = [] if requirements.package is None else ["--package", requirements.package]
+    member = ["--all-packages"] if requirements.package == EVERY else member
+    if requirements.kind == "lock" and not requirements.wheels:
         without = ["--no-dev", "--no-install-project", "--no-install-workspace"]
         return [make, ["sync", "--frozen", *without, *member]]
     install = ["pip", "install", "--python", VENV]
-    if wanted.wheels:
+    if requirements.wheels:
         install += ["--no-index", "--find-links", OFFERED]
-    elif not wanted.names_its_build:
+    elif not requirements.names_its_build:
         install += settings(backend)[0]
     if constrained:
         install += ["--constraint", CONSTRAINTS]
-    if wanted.kind == "lock":
+    if requirements.kind == "lock":
         # `sync` would go where the lock says; the wheels are elsewhere, and may be of another build.
         export = [
             "export",
@@ -215,10 +217,10 @@ def commands(wanted: Wanted, backend: str | None, *, constrained: bool = False) 
             LOCKED,
         ]
         return [make, export, [*install, "-r", LOCKED]]
-    return [make, [*install, "-r", wanted.files[0][0], *wanted.always]]
+    return [make, [*install, "-r", requirements.files[0][0], *requirements.always]]
 
 
-def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
+def environment(requirements: Requirements, backend: str | None) -> dict[str, str]:
     """Variables for uv on the node."""
     return {
         "UV_PROJECT_ENVIRONMENT": VENV,
@@ -229,8 +231,8 @@ def environment(wanted: Wanted, backend: str | None) -> dict[str, str]:
         # Nodes may share a cache, and wait there for what another one downloads.
         "UV_LOCK_TIMEOUT": f"{BUILD_DEADLINE_S:.0f}",
         # With wheels the node is taken to have no way out: better no Python than a minute's wait for one.
-        **({"UV_OFFLINE": "1"} if wanted.wheels else {}),
-        **({} if wanted.names_its_build else settings(backend)[1]),
+        **({"UV_OFFLINE": "1"} if requirements.wheels else {}),
+        **({} if requirements.names_its_build else settings(backend)[1]),
     }
 
 
@@ -253,9 +255,9 @@ def parse(name: str, document: Mapping[str, Any] | None, *, built: bool) -> Envi
         raise BadAnswer(f"{name}: what it says of its environment can't be read: {error!r}.") from error
 
 
-def packages_of(looks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The packages of the first node that has the environment, of what `look` said, in the nodes' order."""
-    return next((tuple(map(str, look["ready"]["packages"])) for look in looks if look.get("ready")), ())
+def packages_of(states: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the packages of the first node with the environment. `states`: of the nodes, in their order."""
+    return next((tuple(map(str, state["ready"]["packages"])) for state in states if state.get("ready")), ())
 
 
 def which_build(name: str, environment: Environment, backend: str | None) -> str:
@@ -274,58 +276,60 @@ def which_build(name: str, environment: Environment, backend: str | None) -> str
     )
 
 
-def what_lacks(wanted: Wanted, lacks: Mapping[str, Any]) -> str:
+def what_lacks(requirements: Requirements, lacks: Mapping[str, Any]) -> str:
     """The wheels that a node misses, all of them, and the command that fetches them; empty: none are known.
 
     `lacks`: `missing`, `python`, `platforms`, as the node says.
     """
-    missing = [str(one) for one in lacks.get("missing", ())]
-    if not missing or wanted.wheels_folder is None:
+    missing = [str(package) for package in lacks.get("missing", ())]
+    if not missing or requirements.wheels_folder is None:
         return ""
-    if any(project_of(one) == UV for one in missing):  # without it only the names can be compared
-        sent = {project_of(name.partition("-")[0]) for name, _ in wanted.wheels}
+    if any(project_of(package) == UV for package in missing):  # without it only the names can be compared
+        sent = {project_of(name.partition("-")[0]) for name, _ in requirements.wheels}
         # One with a marker may be for another platform than the node's.
-        sure = (one for one in wanted.named if ";" not in one)
-        missing += [one for one in sure if project_of(one) not in sent]
+        sure = (package for package in requirements.named if ";" not in package)
+        missing += [package for package in sure if project_of(package) not in sent]
     # A lock has all there is to fetch; what else needs something itself brings it along.
-    found = ["--no-deps"] if wanted.is_locked else ["--find-links", str(wanted.wheels_folder)]
-    words = ["pip", "download", "-d", str(wanted.wheels_folder), *found, "--only-binary", ":all:"]
+    source = ["--no-deps"] if requirements.is_locked else ["--find-links", str(requirements.wheels_folder)]
+    words = ["pip", "download", "-d", str(requirements.wheels_folder), *source, "--only-binary", ":all:"]
     words += ["--python-version", str(lacks.get("python"))] if lacks.get("python") else []
-    words += [word for one in lacks.get("platforms", ()) for word in ("--platform", str(one))]
+    words += [word for tag in lacks.get("platforms", ()) for word in ("--platform", str(tag))]
     return (
-        f"Missing in {wanted.wheels_folder}: {listed(missing, most=len(missing))}. Where there is internet access, "
-        f"this fetches {'it' if len(missing) == 1 else 'them'}:\n    {shlex.join([*words, *missing])}"
+        f"Missing in {requirements.wheels_folder}: {listed(missing, limit=len(missing))}. Where there is internet "
+        f"access, this fetches {'it' if len(missing) == 1 else 'them'}:\n    {shlex.join([*words, *missing])}"
     )
 
 
-def failure(name: str, wanted: Wanted, step: str, tail: Sequence[str], lacks: str = "") -> NodeFailed:
+def failure(
+    name: str, requirements: Requirements, step: str, tail: Sequence[str], lacks: str = ""
+) -> NodeFailed:
     """What went wrong on a node, in uv's own words, and the way on.
 
     `lacks`: what `what_lacks` says, in place of these words, which name one thing at a time.
     """
     text = "\n".join(tail)
     needs = build_needs.advice(
-        text, build_needs.uv_settings(wanted.files, wanted.build_settings), wanted.named
+        text, build_needs.uv_settings(requirements.files, requirements.build_settings), requirements.named
     )
-    said = "\n".join(f"    {line}" for line in build_needs.without_hint(tail) if line.strip())
+    output = "\n".join(f"    {line}" for line in build_needs.without_hint(tail) if line.strip())
     if "os error 28" in text or "No space left" in text:
         return DiskFull(
-            f"{name}: the disk is full, and the environment for {wanted.source} is not built:\n{said}\n"
+            f"{name}: the disk is full, and the environment for {requirements.source} is not built:\n{output}\n"
             "  Free some space there (`gpuctl exec -- df -h`), or choose a larger --disk-gb."
         )
     # What fails before uv is at work says itself what to do.
-    way_on = "" if step in (PREPARING, NO_CONDA) else f"\n  {needs or fix_of(wanted, text)}"
-    why = f"  {lacks}" if lacks else f"{said}{way_on}"
+    hint = "" if step in (PREPARING, NO_CONDA) else f"\n  {needs or fix_of(requirements, text)}"
+    why = f"  {lacks}" if lacks else f"{output}{hint}"
     kind = NoConda if step == NO_CONDA else EnvironmentFailed
-    return kind(f"{name}: the environment for {wanted.source} could not be built ({step}):\n{why}")
+    return kind(f"{name}: the environment for {requirements.source} could not be built ({step}):\n{why}")
 
 
-def fix_of(wanted: Wanted, text: str) -> str:
+def fix_of(requirements: Requirements, text: str) -> str:
     """What to do next, by what uv said."""
     if any(words in text for words in NO_PYTHON):
         return (
-            f"Install Python {wanted.python or OLDEST_PYTHON} or newer there, or name an interpreter that has all "
-            "that is needed with --python PATH."
+            f"Install Python {requirements.python or OLDEST_PYTHON} or newer there, or name an interpreter that has "
+            "all that is needed with --python PATH."
         )
     if "error sending request" in text or "Failed to fetch" in text:
         host = re.search(r"https?://(?:[^/\s@]*@)?([^/\s)`]+)", text)
@@ -333,11 +337,13 @@ def fix_of(wanted: Wanted, text: str) -> str:
             f"The node does not get to {host[1] if host else 'the package index'}. Give it a way out, set "
             "UV_DEFAULT_INDEX here to an index that it reaches, or send all wheels with --wheels DIR."
         )
-    if wanted.wheels:
+    if requirements.wheels:
         return (
-            f"Add what is missing to {wanted.wheels_folder} (pip download, for the nodes' platform and Python), "
-            f"or mend {wanted.source}."
+            f"Add what is missing to {requirements.wheels_folder} (pip download, for the nodes' platform and "
+            f"Python), or mend {requirements.source}."
         )
-    if wanted.source == BUILT_IN:
+    if requirements.source == BUILT_IN:
         return "Name an interpreter that has torch, torchmetrics and scikit-learn with --python PATH."
-    return f"Mend {wanted.source}, or name an interpreter that has all that is needed with --python PATH."
+    return (
+        f"Mend {requirements.source}, or name an interpreter that has all that is needed with --python PATH."
+    )

@@ -23,7 +23,7 @@ def findings(facts: Mapping[str, Facts]) -> list[Finding]:
 
 def _unused_gpus(facts: Mapping[str, Facts]) -> list[Finding]:
     """GPUs that torch can't use, as it was built without CUDA."""
-    found = []
+    findings = []
     for name, fact in facts.items():
         if not fact.gpus or not (fact.torch or "").endswith(CPU_BUILD):
             continue
@@ -34,8 +34,8 @@ def _unused_gpus(facts: Mapping[str, Facts]) -> list[Finding]:
             else "ask for a build with CUDA: take +cpu, or the index of CPU builds, out of what is installed"
         )
         problem = f"torch {fact.torch} is built without CUDA and does not use the GPUs there"
-        found.append(Finding(node=name, problem=problem, fix=fix, fatal=False))
-    return found
+        findings.append(Finding(node=name, problem=problem, fix=fix, fatal=False))
+    return findings
 
 
 def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
@@ -46,7 +46,7 @@ def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
         if fact.packages is not None
     }
     first = next(iter(held), "")
-    found = []
+    findings = []
     for name, packages in held.items():
         differing = [
             _difference(package, packages.get(package), held[first].get(package))
@@ -54,7 +54,7 @@ def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
             if packages.get(package) != held[first].get(package) and not TOLD_ELSEWHERE.fullmatch(package)
         ]
         if differing:
-            found.append(
+            findings.append(
                 Finding(
                     node=name,
                     problem=f"its environment is not the one of {first}: {listed(differing)}",
@@ -63,10 +63,10 @@ def _other_packages(facts: Mapping[str, Facts]) -> list[Finding]:
                     fatal=False,
                 )
             )
-    return found
+    return findings
 
 
-def _difference(package: str, here: str | None, there: str | None) -> str:
-    if here is None:
+def _difference(package: str, first: str | None, second: str | None) -> str:
+    if first is None:
         return f"no {package}"
-    return f"{package} {here} ({there or 'not'} there)"
+    return f"{package} {first} ({second or 'not'} there)"

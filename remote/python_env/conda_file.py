@@ -43,7 +43,7 @@ def read_conda_file(path: Path, root: Path) -> tuple[dict[str, str], tuple[Named
             part["pip"], of_part = _for_pip([*map(str, part["pip"])], path, root, projects)
             part["pip"] += [f"-c {CONSTRAINTS}"] if of_part else []
             constraints += of_part
-    document["dependencies"] = [one for one in document["dependencies"] if one != {"pip": []}]
+    document["dependencies"] = [entry for entry in document["dependencies"] if entry != {"pip": []}]
     text = yaml.safe_dump({key: document[key] for key in WHAT_COUNTS if key in document}, sort_keys=True)
     files = {PLAIN: text} | (
         {CONSTRAINTS: "".join(f"{line}\n" for line in constraints)} if constraints else {}

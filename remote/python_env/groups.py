@@ -35,12 +35,12 @@ def listed_in(path: Path, package: str) -> tuple[Literal["group", "extra"], str]
     """Return the extra, or the group, in which a pyproject.toml lists a package; None: in none."""
     document = read_toml(path)
     extras = document.get("project", {}).get("optional-dependencies", {})
-    found = next((name for name, lines in extras.items() if _has(lines, package)), None)
-    if found is not None:
-        return "extra", found
+    group = next((name for name, lines in extras.items() if _has(lines, package)), None)
+    if group is not None:
+        return "extra", group
     groups = document.get("dependency-groups", {})
-    found = next((name for name, lines in groups.items() if _has(lines, package)), None)
-    return None if found is None else ("group", found)
+    group = next((name for name, lines in groups.items() if _has(lines, package)), None)
+    return None if group is None else ("group", group)
 
 
 def _requirements(path: Path, name: str, within: Sequence[str]) -> Iterator[str]:

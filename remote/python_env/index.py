@@ -27,23 +27,23 @@ def carried(environment: Mapping[str, str], *, same_machine: bool) -> dict[str, 
     Of lists only the addresses that a node can have: a folder or a server of this computer is none, unless the nodes
     are hosts on this machine. Raises BadRequirements for an address that can't be read.
     """
-    given = {}
+    variables = {}
     for name, value in environment.items():
         if name not in NAMES and not LOGIN.fullmatch(name):
             continue
         if name in PLACES and not same_machine:
             separator = "," if name == "UV_FIND_LINKS" else " "
             try:
-                value = separator.join(one for one in re.split(r"[\s,]+", value) if _is_elsewhere(one))
+                value = separator.join(word for word in re.split(r"[\s,]+", value) if _is_elsewhere(word))
             except ValueError:  # its words would show a password
                 raise BadRequirements(
                     f"{name} has an address that can't be read: in its login, write %5B for [ and %5D for ]."
                 ) from None
         if value:
-            given[name] = value
-    if "PIP_NO_INDEX" in given and not same_machine and "PIP_FIND_LINKS" not in given:
-        del given["PIP_NO_INDEX"]
-    return given
+            variables[name] = value
+    if "PIP_NO_INDEX" in variables and not same_machine and "PIP_FIND_LINKS" not in variables:
+        del variables["PIP_NO_INDEX"]
+    return variables
 
 
 def _is_elsewhere(place: str) -> bool:

@@ -74,7 +74,7 @@ def _place_of(line: str) -> tuple[str, tuple[str, ...]] | None:
         return None
     if text.startswith("file:"):
         text = unquote(urlsplit(text).path)
-    return text, tuple(one.strip() for one in extras.split(",") if one.strip())
+    return text, tuple(extra.strip() for extra in extras.split(",") if extra.strip())
 
 
 def _is_path(text: str) -> bool:

@@ -100,8 +100,10 @@ class LocalProject:
     def version_variables(self) -> dict[str, str]:
         """Variables that give the version to the builds of this project and its companions alone."""
         toml = "pyproject.toml"
-        beside = (_name_of(parse_toml(dict(files).get(toml, "")), one) for one, files in self.beside.items())
-        return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *beside))
+        other_names = (
+            _name_of(parse_toml(dict(files).get(toml, "")), place) for place, files in self.beside.items()
+        )
+        return git_version.variables(self.version or git_version.UNKNOWN, (self.name, *other_names))
 
 
 def with_version(project: LocalProject, commit: Commit | None, root: Path) -> LocalProject:
@@ -124,8 +126,8 @@ def project_above(folder: Path, tree: Tree) -> LocalProject | None:
     for place in (folder, *folder.parents):
         if not place.is_relative_to(tree.root):
             return None
-        if (found := _project_in(place, tree)) is not None:
-            return found
+        if (project := _project_in(place, tree)) is not None:
+            return project
     return None
 
 
@@ -137,17 +139,21 @@ def with_named(
     Raises BadRequirements for one that is not sent, or has no build system.
     """
     for folder, extras in named:
-        found = _project_in(folder, tree, is_named=True) if folder.is_relative_to(tree.root) else None
-        if found is None:
+        project_in_folder = (
+            _project_in(folder, tree, is_named=True) if folder.is_relative_to(tree.root) else None
+        )
+        if project_in_folder is None:
             hint = _way_to(folder, tree.root)
             raise BadRequirements(f"{folder} is among the requirements and is not sent to the nodes. {hint}")
-        if project is None or project.folder == found.folder:
-            project = project or found
+        if project is None or project.folder == project_in_folder.folder:
+            project = project or project_in_folder
             project = replace(project, extras=tuple(dict.fromkeys((*project.extras, *extras))))
         else:
-            beside = {**project.beside, found.folder: found.files}
+            projects = {**project.beside, project_in_folder.folder: project_in_folder.files}
             project = replace(
-                project, beside=beside, extras_beside={**project.extras_beside, found.name: extras}
+                project,
+                beside=projects,
+                extras_beside={**project.extras_beside, project_in_folder.name: extras},
             )
     return project
 
@@ -209,13 +215,13 @@ def _name_of(document: Mapping[str, Any], folder: str) -> str:
 def _setup_requires(texts: Mapping[str, str]) -> list[str]:
     """Return what setup.py and setup.cfg need to run, as far as they list it in plain words."""
     listed = []
-    for found in SETUP_REQUIRES.finditer(texts.get("setup.py", "")):
-        listed += re.findall(r"""["']([^"']+)["']""", found[1])
+    for match in SETUP_REQUIRES.finditer(texts.get("setup.py", "")):
+        listed += re.findall(r"""["']([^"']+)["']""", match[1])
     settings = configparser.RawConfigParser(strict=False)
     with contextlib.suppress(configparser.Error):
         settings.read_string(texts.get("setup.cfg", ""))
         listed += settings.get("options", "setup_requires", fallback="").splitlines()
-    return [one.strip() for one in listed if one.strip()]
+    return [line.strip() for line in listed if line.strip()]
 
 
 def _texts(folder: Path, tree: Tree) -> dict[str, str]:
@@ -231,9 +237,9 @@ def _is_below(name: str, folder: Path) -> bool:
 def _is_package(document: Mapping[str, Any], setup: str, *, has_src: bool) -> bool:
     """Whether a project is to be installed: as uv and Poetry decide it, and where setuptools knows what to take."""
     tool = document.get("tool", {})
-    said = tool.get("uv", {}).get("package")
-    if said is not None:
-        return bool(said)
+    is_package = tool.get("uv", {}).get("package")
+    if is_package is not None:
+        return bool(is_package)
     if tool.get("poetry", {}).get("package-mode") is False:
         return False
     if "build-system" in document or SETUP_CALL.search(setup):
@@ -252,7 +258,7 @@ def request(
         "python": facts.python,
         "root": root,
         "folder": place,
-        "beside": [folder_in(root, one) for one in project.beside],
+        "beside": [folder_in(root, folder) for folder in project.beside],
         "extras": {project.name: list(project.extras)}
         | {k: list(v) for k, v in project.extras_beside.items()},
         "not_from_index": list(project.not_from_index),
@@ -302,8 +308,8 @@ def install(
     environment could be made, ConnectionLost, BadAnswer.
     """
     answer: Mapping[str, Any] | None = None
-    asked = request(project, root, facts, dependencies, indexes)
-    with node.stream("project", asked, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
+    body = request(project, root, facts, dependencies, indexes)
+    with node.stream("project", body, timeout_s=SILENCE_S, bounds=Bounds(total_s=LONGEST_S)) as talk:
         for header, _ in talk.frames():
             kind = header.get("t")
             if kind == frames.PROGRESS:
@@ -335,21 +341,21 @@ def parse(name: str, answer: Mapping[str, Any], facts: Facts) -> Installed:
 
 def findings(project: LocalProject, name: str, done: Installed) -> list[Finding]:
     """What a person is to know of a project's environment on a node."""
-    found = []
+    problems = []
     if done.problem is not None:
-        found.append(not_installed(project, name, done.problem, by_path=True))
+        problems.append(not_installed(project, name, done.problem, by_path=True))
     if done.lacking:
         below = done.facts.python_below
-        found.append(
+        problems.append(
             Finding(
                 node=name,
                 problem=f"the project {project.name} needs {listed(list(done.lacking))}, which {below} does not have",
                 fix="add it to what is installed, such as by "
-                + " ".join(f"--pip {shlex.quote(one)}" for one in done.lacking),
+                + " ".join(f"--pip {shlex.quote(package)}" for package in done.lacking),
                 fatal=False,
             )
         )
-    return found
+    return problems
 
 
 def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) -> Finding:
@@ -370,6 +376,6 @@ def not_installed(project: LocalProject, name: str, why: str, *, by_path: bool) 
 
 def _last_words(lines: "list[str] | tuple[str, ...]") -> str:
     """What an installer said is wrong, on one line."""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
-    return (errors or said or ["it did not say why"])[-1].rstrip(".")
+    texts = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in texts if re.match(r"(?i)\w*(error|exception): (?![a-z-]+$)", line)]
+    return (errors or texts or ["it did not say why"])[-1].rstrip(".")

@@ -47,7 +47,7 @@ LOCKS: tuple[Kind, ...] = ("lock", "pylock", "conda")
 """Those that say all that is installed, from where."""
 
 
-class Found(NamedTuple):
+class Source(NamedTuple):
     """What was found written down; its fields are those of Wanted."""
 
     source: str
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Requirements:
     """What is to be installed."""
 
     source: str
@@ -106,7 +106,11 @@ class Wanted:
             document = parse_toml(texts["pyproject.toml"])
             return [*document.get("project", {}).get("dependencies", ()), *self.always]
         locked = parse_toml(texts["uv.lock"]).get("package", ()) if self.kind == "lock" else ()
-        return [f"{one['name']}=={one['version']}" for one in locked if "registry" in one.get("source", {})]
+        return [
+            f"{package['name']}=={package['version']}"
+            for package in locked
+            if "registry" in package.get("source", {})
+        ]
 
     @property
     def is_locked(self) -> bool:
@@ -114,7 +118,7 @@ class Wanted:
         return self.kind in LOCKS
 
 
-def wanted(
+def requirements_of(
     folder: Path,
     *,
     root: Path | None = None,
@@ -123,26 +127,26 @@ def wanted(
     wheels: Path | None = None,
     built_in: bool = False,
     always: Sequence[str] = (),
-) -> Wanted | None:
+) -> Requirements | None:
     """What is to be installed: as named by the caller, else by the built-in job or the project's own files.
 
     These are those of `folder`, or of the nearest folder above it that has some, up to `root`. None: nothing names
     it, and the node's Python is to be used as it is. Only reads. Raises BadRequirements.
     """
     pip = list(with_groups(pip, folder, folder if root is None else root))
-    beside, named_by_pip = _without_projects(folder, {"--pip": _lines(pip)})
-    pip = [line for line in beside["--pip"].splitlines() if line]
+    projects, named_by_pip = _without_projects(folder, {"--pip": _lines(pip)})
+    pip = [line for line in projects["--pip"].splitlines() if line]
     if requirements is not None:
-        found = _of_file(requirements, pip, member=folder, root=folder if root is None else root)
-        found = found._replace(projects=(*found.projects, *named_by_pip))
-        if found.kind == "project":
+        base = _of_file(requirements, pip, member=folder, root=folder if root is None else root)
+        base = base._replace(projects=(*base.projects, *named_by_pip))
+        if base.kind == "project":
             always = (*always, *pip)
     elif pip or named_by_pip:
-        found = Found("--pip", "requirements", {"named.txt": _lines(pip)}, projects=named_by_pip)
+        base = Source("--pip", "requirements", {"named.txt": _lines(pip)}, projects=named_by_pip)
     elif built_in:
-        found = Found(BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())})
+        base = Source(BUILT_IN, "requirements", {"requirements.txt": _lines(built_in_requirements())})
     elif (of_project := _of_project(folder, folder if root is None else root)) is not None:
-        found = of_project
+        base = of_project
     elif wheels is None:
         return None
     else:
@@ -150,52 +154,58 @@ def wanted(
             f"--wheels {wheels} says where to install from, but nothing says what: name it with --pip or "
             "--requirements, or write a requirements.txt."
         )
-    if wheels is not None and found.kind in ("pylock", "conda"):
+    if wheels is not None and base.kind in ("pylock", "conda"):
         raise BadRequirements(
-            f"{found.source} says where each file comes from, and --wheels says otherwise: leave out one of them, "
+            f"{base.source} says where each file comes from, and --wheels says otherwise: leave out one of them, "
             "or name a requirements.txt."
         )
-    asked = Wanted(
-        source=found.source,
-        kind=found.kind,
-        files=tuple(found.files.items()),
-        python=found.python,
+    requirements_of_run = Requirements(
+        source=base.source,
+        kind=base.kind,
+        files=tuple(base.files.items()),
+        python=base.python,
         wheels_folder=wheels,
-        always=() if found.kind in LOCKS else tuple(always),
+        always=() if base.kind in LOCKS else tuple(always),
         build_settings=settings_of(folder, folder if root is None else root)
-        if found.kind in ("requirements", "pylock") and wheels is None and not built_in
+        if base.kind in ("requirements", "pylock") and wheels is None and not built_in
         else "",
-        package=found.package,
-        projects=found.projects,
+        package=base.package,
+        projects=base.projects,
     )
-    return asked if wheels is None else replace(asked, wheels=tuple(_read_wheels(wheels, asked).items()))
+    return (
+        requirements_of_run
+        if wheels is None
+        else replace(requirements_of_run, wheels=tuple(_read_wheels(wheels, requirements_of_run).items()))
+    )
 
 
 def built_in_requirements(metadata: Iterable[str] | None = None) -> list[str]:
     """What the built-in job needs, as our own package's metadata lists it under its extra."""
     lines = requires(DISTRIBUTION) or [] if metadata is None else metadata
-    parted = [line.partition(";") for line in lines]
+    split_lines = [line.partition(";") for line in lines]
     return [
-        name.strip() for name, _, marker in parted if marker.split() == ["extra", "==", f'"{BUILT_IN_EXTRA}"']
+        name.strip()
+        for name, _, marker in split_lines
+        if marker.split() == ["extra", "==", f'"{BUILT_IN_EXTRA}"']
     ]
 
 
-def _read_wheels(folder: Path, asked: Wanted) -> dict[str, str]:
+def _read_wheels(folder: Path, requirements: Requirements) -> dict[str, str]:
     """The wheels of a folder: file name → digest of its RECORD. Raises BadRequirements where there are none."""
     try:
-        found = {path.name: record_digest(path) for path in sorted(folder.glob("*.whl"))}
+        digests = {path.name: record_digest(path) for path in sorted(folder.glob("*.whl"))}
     except (OSError, ValueError) as error:
         raise BadRequirements(f"--wheels {folder}: {error}. Remove it, or fetch it again.") from error
-    if not found:
-        names = [*asked.named, UV]
+    if not digests:
+        names = [*requirements.named, UV]
         raise BadRequirements(
             f"--wheels {folder}: there is no wheel (*.whl) in it. Fill it, where platform and Python are the nodes': "
             f"{shlex.join(['pip', 'download', '-d', str(folder), '--only-binary', ':all:', *names])}"
         )
-    return found
+    return digests
 
 
-def key_of(wanted: Wanted, backend: str | None) -> str:
+def key_of(requirements: Requirements, backend: str | None) -> str:
     """What the environment is called on every node: the same wish gives the same key, here and tomorrow.
 
     Comments, blank lines and those parts of a pyproject.toml that install nothing do not count; nor does the
@@ -203,19 +213,19 @@ def key_of(wanted: Wanted, backend: str | None) -> str:
     """
     document = {
         "format": FORMAT,
-        "kind": wanted.kind,
-        "files": {name: _essence(name, text) for name, text in wanted.files},
-        "backend": None if wanted.names_its_build else backend,
-        "python": wanted.python,
-        "wheels": sorted(wanted.wheels),
-        **({"always": sorted(wanted.always)} if wanted.always else {}),
-        **({"build": wanted.build_settings} if wanted.build_settings else {}),
-        **({"package": wanted.package} if wanted.package else {}),
+        "kind": requirements.kind,
+        "files": {name: _essence(name, text) for name, text in requirements.files},
+        "backend": None if requirements.names_its_build else backend,
+        "python": requirements.python,
+        "wheels": sorted(requirements.wheels),
+        **({"always": sorted(requirements.always)} if requirements.always else {}),
+        **({"build": requirements.build_settings} if requirements.build_settings else {}),
+        **({"package": requirements.package} if requirements.package else {}),
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -> Found:
+def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -> Source:
     """Return what a file names.
 
     `pip`: requirements of the command line; `member`: the folder whose packages they are; `root`: the folder that is
@@ -228,7 +238,7 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -
                 f"{path} says all that is installed: leave out --pip, or list {pip[0]} under `pip:` in it."
             )
         files, projects = conda_file.read_conda_file(path, root)
-        return Found(str(path), "conda", files, projects=projects)
+        return Source(str(path), "conda", files, projects=projects)
     if name == "uv.lock" or PYLOCK.fullmatch(name):
         if pip:
             raise BadRequirements(
@@ -238,24 +248,24 @@ def _of_file(path: Path, pip: Sequence[str] = (), *, member: Path, root: Path) -
         if name == "uv.lock":
             return _of_lock(path, member)
         python = read_toml(path).get("requires-python")
-        return Found(str(path), "pylock", {"pylock.toml": read_text(path)}, python)
+        return Source(str(path), "pylock", {"pylock.toml": read_text(path)}, python)
     if name == "pyproject.toml":
         text = read_text(path)
-        return Found(str(path), "project", {name: text}, _python_of(read_toml(path)))
+        return Source(str(path), "project", {name: text}, _python_of(read_toml(path)))
     place, texts = with_includes(path, root)
     top = next(iter(texts))
-    beside = "named.txt" if top != "named.txt" else "named-too.txt"
-    files = {beside: _lines([*pip, f"-r {top}"])} if pip else {}
+    second_name = "named.txt" if top != "named.txt" else "named-too.txt"
+    files = {second_name: _lines([*pip, f"-r {top}"])} if pip else {}
     listed, projects = _without_projects(place, texts)
-    return Found(str(path), "requirements", files | listed, projects=projects)
+    return Source(str(path), "requirements", files | listed, projects=projects)
 
 
-def _of_lock(lock: Path, wanted_for: Path) -> Found:
+def _of_lock(lock: Path, wanted_for: Path) -> Source:
     """What a uv.lock has of the project around `wanted_for`: of a workspace that may be one of its members."""
     folder = lock.parent.resolve()
     files = {"uv.lock": read_text(lock), "pyproject.toml": read_text(folder / "pyproject.toml")}
     read_toml(lock)  # a file with the marks of a merge, say, is refused here
-    own = read_toml(folder / "pyproject.toml")
+    pyproject = read_toml(folder / "pyproject.toml")
     for place in (wanted_for.resolve(), *wanted_for.resolve().parents):
         if place == folder or not place.is_relative_to(folder):
             break
@@ -264,30 +274,30 @@ def _of_lock(lock: Path, wanted_for: Path) -> Found:
             files[(place / "pyproject.toml").relative_to(folder).as_posix()] = read_text(
                 place / "pyproject.toml"
             )
-            return Found(
+            return Source(
                 str(lock), "lock", files, _python_of(document), document["project"].get("name", place.name)
             )
-    return Found(str(lock), "lock", files, _python_of(own), EVERY if is_frame(folder) else None)
+    return Source(str(lock), "lock", files, _python_of(pyproject), EVERY if is_frame(folder) else None)
 
 
 def _python_of(document: Mapping[str, Any]) -> str | None:
-    found: str | None = document.get("project", {}).get("requires-python")
-    return found
+    requires: str | None = document.get("project", {}).get("requires-python")
+    return requires
 
 
-def _of_project(folder: Path, root: Path) -> Found | None:
+def _of_project(folder: Path, root: Path) -> Source | None:
     """What the nearest files of a project name."""
     for place in (folder, *folder.parents):
-        found = _of_folder(place, root)
-        if found is not None:
-            source = Path(os.path.relpath(found.source, folder)).as_posix()
-            return found._replace(source=source)
+        requirements = _of_folder(place, root)
+        if requirements is not None:
+            source = Path(os.path.relpath(requirements.source, folder)).as_posix()
+            return requirements._replace(source=source)
         if place == root:
             break
     return None
 
 
-def _of_folder(folder: Path, root: Path) -> Found | None:
+def _of_folder(folder: Path, root: Path) -> Source | None:
     """What the files in a folder name; of a workspace's member, its workspace's lock."""
     project = read_toml(folder / "pyproject.toml")
     workspace = workspace_above(folder, root) if "project" in project else None
@@ -303,8 +313,8 @@ def _of_folder(folder: Path, root: Path) -> Found | None:
     path = next((path for path in candidates if path is not None and path.is_file()), None)
     if path is None:
         return None
-    found = _of_file(path, member=folder, root=root)
-    return found._replace(python=found.python or _python_of(project))
+    requirements = _of_file(path, member=folder, root=root)
+    return requirements._replace(python=requirements.python or _python_of(project))
 
 
 def _without_projects(
@@ -317,11 +327,11 @@ def _without_projects(
         lines = text.split("\n")
         for number, line in enumerate(lines):
             folder = root / PurePosixPath(name).parent
-            found = project_of_line(line, folder, f"{name}, line {number + 1}")
-            if found is not None:
-                projects.append(found)
+            project = project_of_line(line, folder, f"{name}, line {number + 1}")
+            if project is not None:
+                projects.append(project)
             # uv knows no editable repositories, and nobody edits them on a node.
-            lines[number] = "" if found is not None else OF_REPOSITORY.sub("", line)
+            lines[number] = "" if project is not None else OF_REPOSITORY.sub("", line)
         texts[name] = "\n".join(lines)
     return texts, tuple(projects)
 

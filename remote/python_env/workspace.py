@@ -26,14 +26,14 @@ def is_frame(folder: Path) -> bool:
 
 def local_sources(folder: Path, root: Path) -> dict[str, Path]:
     """Name → folder, which may not be there, of what a project needs and has in a folder, and of what those need."""
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     ahead = [folder]
     while ahead:
         for name, place in _sources(ahead.pop(), root):
-            if name not in found and place != folder:
-                found[name] = place
+            if name not in sources and place != folder:
+                sources[name] = place
                 ahead.append(place)
-    return found
+    return sources
 
 
 def _sources(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
@@ -62,13 +62,13 @@ def _members(workspace: Path) -> dict[str, Path]:
 
 
 def _table(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = document.get("tool", {}).get("uv", {}).get("workspace")
-    return found
+    table: Mapping[str, Any] | None = document.get("tool", {}).get("uv", {}).get("workspace")
+    return table
 
 
 def _has_member(table: Mapping[str, Any], path: PurePath) -> bool:
     def among(key: str) -> bool:
         patterns = [PurePath(str(pattern).strip("/")) for pattern in table.get(key, ())]
-        return any(len(one.parts) == len(path.parts) and path.match(str(one)) for one in patterns)
+        return any(len(glob.parts) == len(path.parts) and path.match(str(glob)) for glob in patterns)
 
     return among("members") and not among("exclude")

@@ -21,25 +21,25 @@ READ_S = 120.0
 
 def read_files(paths: Mapping[int, Path], *, cpu_s: float = READ_CPU_S) -> dict[int, list[dict[str, Any]]]:
     """Return the last collectives in each file, by its rank; what can't be read, or takes too long, is left out."""
-    found = {}
+    dumps = {}
     left = {rank: path for rank, path in paths.items() if path.exists()}
     while left:
         lines = _read(list(left.values()), cpu_s)
         for rank, line in zip(left, lines, strict=False):
             if (entries := json.loads(line)) is not None:
-                found[rank] = entries
+                dumps[rank] = entries
         # The reader ended at the file after the last that it told of.
         left = dict(list(left.items())[len(lines) + 1 :])
-    return found
+    return dumps
 
 
 def _read(paths: list[Path], cpu_s: float) -> list[bytes]:
     """The lines of a process that reads files one after the other, until one takes it too long."""
     command = [sys.executable, "-I", flight_recorder.__file__, str(cpu_s), *map(str, paths)]
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_S * len(paths), check=False
         ).stdout
     except subprocess.TimeoutExpired as error:
-        told = error.stdout or b""
-    return told.split(b"\n")[:-1]
+        done = error.stdout or b""
+    return done.split(b"\n")[:-1]

@@ -44,26 +44,26 @@ class Mirror:
         others: Callable[[], Iterable[Node]] = tuple,
     ) -> None:
         """`incoming`: where files are taken in. `others`: the run's other nodes, which may have parts of a set."""
-        self._others = others
+        self._other_nodes = others
         self._run = run
         self._folder = folder
         self._incoming = incoming
         self._observer = observer
         self._lock = Lock()
-        self._wanted: tuple[Node, Checkpoints] | None = None
+        self._job: tuple[Node, Checkpoints] | None = None
         """What the node has told of last, until a transfer of it begins."""
-        self._here: Checkpoints | None = None
+        self._newest: Checkpoints | None = None
         """What the node told of the set that is here."""
         self._thread: Thread | None = None
         self._closed = False
         self._noted: set[str] = set()
 
-    def told(self, node: Node, found: Checkpoints) -> None:
+    def offer(self, node: Node, checkpoints: Checkpoints) -> None:
         """The node has these by now: bring them, after what is being brought. Returns at once."""
         with self._lock:
             if self._closed:
                 return
-            self._wanted = (node, found)
+            self._job = (node, checkpoints)
             if self._thread is None:
                 self._thread = Thread(target=self._work, daemon=True, name=f"mirror {node.name}")
                 self._thread.start()
@@ -71,30 +71,30 @@ class Mirror:
     def close(self) -> None:
         """From here on nothing is put in place; a transfer under way is abandoned. Takes about a second at most."""
         with self._lock:
-            self._closed, self._wanted, thread = True, None, self._thread
+            self._closed, self._job, thread = True, None, self._thread
         if thread is not None:
             thread.join(CLOSE_S)
 
     def _work(self) -> None:
-        while wanted := self._next():
-            node, found = wanted
-            if found.bytes > MAX_MIRROR_BYTES:
-                self._note("large", too_large(node.name, found.bytes))
-            elif found != self._here:  # a node that is reached again tells again
-                self._try(node, found)
+        while job := self._next():
+            node, checkpoints = job
+            if checkpoints.bytes > MAX_MIRROR_BYTES:
+                self._note("large", too_large(node.name, checkpoints.bytes))
+            elif checkpoints != self._newest:  # a node that is reached again tells again
+                self._try(node, checkpoints)
 
     def _next(self) -> tuple[Node, Checkpoints] | None:
         with self._lock:
-            wanted, self._wanted = self._wanted, None
-            if wanted is None:
+            job, self._job = self._job, None
+            if job is None:
                 self._thread = None
-            return wanted
+            return job
 
-    def _try(self, node: Node, found: Checkpoints) -> None:
+    def _try(self, node: Node, checkpoints: Checkpoints) -> None:
         passing = self._incoming / ".mirror"
         shutil.rmtree(passing, ignore_errors=True)
         try:
-            self._bring(node, found, passing)
+            self._bring(node, checkpoints, passing)
         except _Closed:
             pass
         except (RemoteError, InventoryError, OSError) as error:
@@ -102,20 +102,20 @@ class Mirror:
         finally:
             shutil.rmtree(passing, ignore_errors=True)
 
-    def _bring(self, node: Node, found: Checkpoints, passing: Path) -> None:
+    def _bring(self, node: Node, newest: Checkpoints, passing: Path) -> None:
         """Bring the set and put it in place. Raises _Closed; for a set that is not whole or has no place, others."""
         intake = _Abandonable(passing, self._check)
         # Of a script's, the first node does not know what ranks of others have written.
-        nodes = chain([node], self._others() if found.lacks or not self._run.built_in else ())
+        nodes = chain([node], self._other_nodes() if newest.lacks or not self._run.built_in else ())
         checkpoints.bring_together(nodes, self._run, intake, newest=True, window_bytes=WINDOW_BYTES)
         # The node looks at its files before it sends them. Of a script's, some may be written meanwhile.
-        torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != found
+        torn = not self._run.built_in and checkpoints.on_node(node, [self._run])[0].found != newest
         if torn or checkpoints.in_folder(passing, self._run) is None:
             raise BadAnswer(f"{node.name}: they changed while they were brought.")
         with self._lock:
             self._check()
             keep_checkpoints(self._folder, passing, final=False)
-        self._here = found
+        self._newest = newest
 
     def _check(self) -> None:
         if self._closed:

@@ -120,7 +120,7 @@ class RunMonitor:
         self._cluster = cluster
         self._observer = observer
         self._gang = gang
-        self._given = set(nodes or {})
+        self._initial = set(nodes or {})
         self._nodes = dict(nodes or {})
         self._parts = {part.name: part for part in run.nodes}
         self.incoming = new_incoming(folder)
@@ -213,7 +213,7 @@ class RunMonitor:
         """
         with self._changing:
             self._closed = True
-            opened = [self._nodes.pop(name) for name in self._nodes.keys() - self._given]
+            opened = [self._nodes.pop(name) for name in self._nodes.keys() - self._initial]
         for node in opened:
             node.close()
         for files in self._files.values():
@@ -283,7 +283,11 @@ class RunMonitor:
         self._ranks.close_node(name)
         if len(self.records) == len(self._parts):
             self.ended_s = passed_s()
-            ended = {node: one.ending for node, one in self.records.items() if one.ending is not None}
+            ended = {
+                node: node_record.ending
+                for node, node_record in self.records.items()
+                if node_record.ending is not None
+            }
             for line in ended_lines(ended):
                 self._observer.note(line)
         self._observer.node(name, _why(record))
@@ -295,7 +299,7 @@ class RunMonitor:
         if len(self.records) == len(self._parts):
             self._interrupted_at_end()
             return
-        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.told))
+        waiting = ", ".join(sorted(set(self._parts) - set(self.records) - self._stopping.ordered))
         if self._interrupts_handled == 1:
             ranks, grace_s = self._ranks, self._run.stop_grace_s
             self._observer.note(interrupt_text(ranks.any_begun, ranks.all_ended, grace_s))
@@ -305,12 +309,12 @@ class RunMonitor:
             self._observer.note(f"killing {killed}; Ctrl-C again: without waiting for their end")
             self._stopping.kill(set(self._parts) - set(self.records))
         else:
-            told = (
+            note = (
                 f"not told to stop, so the run may go on there: {waiting}"
                 if waiting
                 else "every node was told to stop"
             )
-            self._observer.note(f"{told}; not waiting for the end")
+            self._observer.note(f"{note}; not waiting for the end")
             self._open.clear()
             self._stopping.leave()
 
@@ -345,8 +349,8 @@ class RunMonitor:
         self._stopping.try_again(self._open)
 
     def _stop(self, name: str, reason: Reason, *, interrupted: bool = False) -> None:
-        said = self.records.get(name)
-        if said is None or said.lost:
+        record = self.records.get(name)
+        if record is None or record.lost:
             self._stopping.stop(name, reason, interrupted=interrupted)
 
     def _node(self, name: str) -> Node:
@@ -431,7 +435,7 @@ class RunMonitor:
             with self._changing:
                 self._go_on(name)
                 broken = self._nodes.pop(name, None)
-                self._given.discard(name)
+                self._initial.discard(name)
             if broken is not None:
                 broken.close()
             try:
@@ -443,9 +447,9 @@ class RunMonitor:
                 )
             except RemoteError as error:
                 # Where the machine is gone, why the connection broke is a guess.
-                gone = isinstance(error, MachineGone)
-                detail = str(error) if gone else f"{_said(name, why)}; {error}"
-                seconds = None if gone else tried_s
+                removed = isinstance(error, MachineGone)
+                detail = str(error) if removed else f"{_without_name(name, why)}; {error}"
+                seconds = None if removed else tried_s
                 raise _Lost(Ended(reason=Reason.NODE_LOST, seconds=seconds, detail=detail)) from error
             if awake_s() - began > tried_s:  # this computer had no network: nobody could be heard
                 self._heard_s[name] = awake_s()
@@ -478,7 +482,7 @@ class RunMonitor:
             for header, body in talk.frames():
                 self._heard_s[name] = awake_s()
                 self._go_on(name)
-                if name in self._stopping.told and not ending:
+                if name in self._stopping.ordered and not ending:
                     ending = True
                     talk.bound(replace(LAST_WORDS, total_s=LAST_WORDS_S + self._run.stop_grace_s))
                 kind = header.get("t")
@@ -496,7 +500,7 @@ class RunMonitor:
                         continue  # what ranks write that are being ended is no progress
                     self._events.put(_Event(kind="hangs", node=name, report=files.hang_report(body)))
                 elif kind == frames.CHECKPOINT and mirror is not None:
-                    mirror.told(node, checkpoints.told(header))
+                    mirror.offer(node, checkpoints.checkpoints_of(header))
                 elif kind == frames.END:
                     ending = True
                     talk.bound(of_files(files.intake.max_bytes))
@@ -557,6 +561,6 @@ def _left(name: str) -> ConnectionLost:
     return ConnectionLost(f"{name}: it is not followed from here any more.")
 
 
-def _said(name: str, error: RemoteError) -> str:
+def _without_name(name: str, error: RemoteError) -> str:
     """An error's sentence as a part of another that names the node."""
     return str(error).removeprefix(f"{name}: ").removesuffix(".")

@@ -98,9 +98,9 @@ def busy_nodes(nodes: Mapping[str, Occupancy], spreads: Callable[[str], bool]) -
 def record_of_end(name: str, mode: str, state: Mapping[str, Any]) -> NodeRecord:
     """What the node says of the run's end, as it is kept. Raises BadAnswer."""
     keys = ("exit_code", "ended_at", "stopped", "stopped_at", "ended", "ending")
-    said = {key: state[key] for key in keys if key in state}
+    document = {key: state[key] for key in keys if key in state}
     try:
-        record = from_json(NodeRecord, {"node": name, "launcher": mode, **said}, "the end of the run")
+        record = from_json(NodeRecord, {"node": name, "launcher": mode, **document}, "the end of the run")
     except CorruptFile as error:
         raise BadAnswer(f"{name}: what it says of the run's end can't be read: {error}") from error
     for when in (record.ended_at, record.stopped_at):
@@ -149,7 +149,7 @@ def stop_on_node(
     over, waits_s = False, STOP_DEADLINE_S
     with node.stream("stop", request, timeout_s=TOLD_S, bounds=Bounds(total_s=TOLD_S)) as talk:
         for header, _ in talk.frames():
-            if header.get("t") == frames.TOLD:
+            if header.get("t") == frames.ORDERED:
                 on_told()
                 if header.get("running") is not False:
                     on_running()
@@ -188,10 +188,10 @@ def stop_everywhere(
 ) -> dict[str, RemoteError | None]:
     """End a run on all its nodes at once; every node's error, or None. The rest is as in `stop_on_node`."""
 
-    def one(part: RunNode) -> bool:
+    def stop_part(part: RunNode) -> bool:
         with connect(machines[part.name], cluster) as node:
             stop_on_node(node, part, interrupted=interrupted, grace_s=grace_s, on_running=on_running)
         return True
 
-    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
+    outcomes = fan_out(stop_part, {part.name: part for part in run.nodes if part.name in machines})
     return {outcome.node: outcome.error for outcome in outcomes}

@@ -38,8 +38,8 @@ def wanted_outputs(options: RunOptions | None) -> dict[str, Any]:
 
 def max_output_bytes(options: RunOptions | None) -> int:
     """The most that a node may send of what the run wrote."""
-    wanted = wanted_outputs(options)
-    return int(wanted["max_bytes"]) + (NAMED_BYTES if wanted["patterns"] else 0)
+    patterns = wanted_outputs(options)
+    return int(patterns["max_bytes"]) + (NAMED_BYTES if patterns["patterns"] else 0)
 
 
 def listing_of(node: str, header: Mapping[str, Any], body: bytes) -> NodeOutputs:
@@ -91,9 +91,11 @@ def keep_outputs(folder: RunFolder, listing: NodeOutputs, came: Path) -> None:
         if came.is_dir():
             private_dir(folder.outputs_path)
             _merge(came, target)
-        here = {_shown(path.relative_to(target).as_posix()) for path in target.rglob("*") if path.is_file()}
+        brought = {
+            _shown(path.relative_to(target).as_posix()) for path in target.rglob("*") if path.is_file()
+        }
         private_dir(folder.written_path)
-        listed = tuple(replace(one, brought=one.path in here) for one in listing.listed)
+        listed = tuple(replace(file, brought=file.path in brought) for file in listing.listed)
         write_atomic(folder.written_path / f"{listing.node}.json", dump(replace(listing, listed=listed)))
 
 
@@ -134,13 +136,13 @@ def _merge(came: Path, target: Path) -> None:
     """Move a folder's files to their places in another. A file in a folder's place, or the reverse, is renamed."""
     private_dir(target)
     for new in sorted(came.iterdir()):
-        there = target / new.name
-        if there.exists() and there.is_dir() != new.is_dir():
-            there.rename(target / f"{new.name}.before-{secrets.token_hex(4)}")
-        if new.is_dir() and there.is_dir():
-            _merge(new, there)
+        destination = target / new.name
+        if destination.exists() and destination.is_dir() != new.is_dir():
+            destination.rename(target / f"{new.name}.before-{secrets.token_hex(4)}")
+        if new.is_dir() and destination.is_dir():
+            _merge(new, destination)
         else:
-            new.replace(there)
+            new.replace(destination)
 
 
 def read_outputs(folder: RunFolder, nodes: Iterable[RunNode]) -> list[NodeOutputs]:
@@ -157,7 +159,7 @@ def matched_nothing(folder: RunFolder, run: Run) -> tuple[str, ...]:
     if options is None or NONE in options.bring or not known or len(nodes) < len(run.nodes):
         return ()
     inner = os.path.relpath(options.project or ".", options.root or options.project or ".")
-    paths = {one.path for node in nodes for one in node.listed}
+    paths = {file.path for node in nodes for file in node.listed}
     return tuple(
         pattern for pattern in options.bring if not any(matches(path, pattern, inner) for path in paths)
     )

@@ -125,12 +125,12 @@ def hang_report(node: str, body: bytes) -> HangReport:
 def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder) -> list[NodeActivity]:
     """Ask all nodes of a run what their ranks are doing."""
 
-    def one(part: RunNode) -> tuple[RankActivity, ...]:
+    def ask_part(part: RunNode) -> tuple[RankActivity, ...]:
         with connect(machines[part.name], cluster, timeout_s=CONNECT_S) as node:
             return ask_node(node, part)
 
-    outcomes = fan_out(one, {part.name: part for part in run.nodes if part.name in machines})
-    told = {
+    outcomes = fan_out(ask_part, {part.name: part for part in run.nodes if part.name in machines})
+    activities = {
         outcome.node: NodeActivity(
             node=outcome.node,
             ranks=outcome.value or (),
@@ -138,8 +138,8 @@ def ask_nodes(run: Run, machines: Mapping[str, Machine], cluster: ClusterFolder)
         )
         for outcome in outcomes
     }
-    gone = "The machine is no longer part of the cluster."
-    return [told.get(part.name) or NodeActivity(node=part.name, error=gone) for part in run.nodes]
+    removed = "The machine is no longer part of the cluster."
+    return [activities.get(part.name) or NodeActivity(node=part.name, error=removed) for part in run.nodes]
 
 
 def ask_node(node: Node, part: RunNode) -> tuple[RankActivity, ...]:
@@ -148,10 +148,10 @@ def ask_node(node: Node, part: RunNode) -> tuple[RankActivity, ...]:
     request = {"run_dir": part.run_dir, "ranks": ranks}
     bounds = Bounds(total_s=ANSWER_S, max_bytes=MOST_BYTES)
     with node.stream("why", request, timeout_s=ANSWER_S, bounds=bounds) as talk:
-        told = [rank_activity(node.name, header.get("rank")) for header, _ in talk.frames()]
-    if sorted(one.rank for one in told) != ranks:
+        activities = [rank_activity(node.name, header.get("rank")) for header, _ in talk.frames()]
+    if sorted(activity.rank for activity in activities) != ranks:
         raise BadAnswer(f"{node.name} was asked what its ranks {ranks} do, and told of others.")
-    return tuple(told)
+    return tuple(activities)
 
 
 def rank_activity(node: str, document: object) -> RankActivity:

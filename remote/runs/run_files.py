@@ -97,11 +97,11 @@ def keep_parts(folder: RunFolder, node: str, brought: Path) -> list[str]:
     return differ
 
 
-def _differing(folder: RunFolder, others: Path) -> list[str]:
+def _differing(folder: RunFolder, other_folder: Path) -> list[str]:
     """Return the names, of files that several nodes wrote, under which a folder has other content than is kept."""
     nodes = Counter(name for names in written_parts(folder).values() for name in names)
-    names = [name for name, count in nodes.items() if count > 1 and (others / name).is_file()]
-    return [name for name in names if not _same(others / name, folder.checkpoints_path / name)]
+    names = [name for name, count in nodes.items() if count > 1 and (other_folder / name).is_file()]
+    return [name for name in names if not _same(other_folder / name, folder.checkpoints_path / name)]
 
 
 def written_parts(folder: RunFolder) -> dict[str, list[str]]:
@@ -150,8 +150,8 @@ class RunFiles:
         self._growing |= {constants.RANK_DUMP.format(rank) for rank in ranks}
         self._growing.add(f"usage/{node.name}.jsonl")
         self._records = {constants.RANK_RECORD.format(rank): rank for rank in ranks}
-        most = MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES + outputs.max_output_bytes(options)
-        self.intake = FileReceiver(incoming / node.name, max_bytes=most)
+        limit = MAX_ARTIFACT_BYTES + MAX_CHECKPOINT_BYTES + outputs.max_output_bytes(options)
+        self.intake = FileReceiver(incoming / node.name, max_bytes=limit)
 
     def offsets(self) -> dict[str, int]:
         """The node's growing files, each with the number of its bytes that are here already."""
@@ -262,10 +262,10 @@ def merge_artifacts(folder: RunFolder, nodes: Sequence[RunNode], incoming: Path)
     put under `artifacts/<node's name>/`, or `<node's name>-2` where that is taken.
     """
     brought = {node.name: _artifacts_of(incoming, node) for node in nodes}
-    taken = {name for files in brought.values() for name in files}
+    names = {name for files in brought.values() for name in files}
     for node in sorted(nodes, key=lambda node: node.rank):
         for name, file in brought[node.name].items():
-            target = _place_of(folder.artifacts_path, node.name, name, file, taken)
+            target = _place_of(folder.artifacts_path, node.name, name, file, names)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.replace(target)
     for left in folder.path.glob("incoming-*"):
@@ -280,17 +280,19 @@ def _artifacts_of(incoming: Path, node: RunNode) -> dict[Path, Path]:
     return {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _place_of(artifacts: Path, node: str, name: Path, file: Path, taken: Collection[Path]) -> Path:
+def _place_of(artifacts: Path, node: str, name: Path, file: Path, occupied: Collection[Path]) -> Path:
     """Where a node's file goes: to its name, else to a folder of the node's own; there it replaces an earlier one.
 
-    `taken`: the names of all that is brought, which may look like those in that folder.
+    `occupied`: the names of all that is brought, which may look like those in that folder.
     """
     place = artifacts / name
     if _is_room(place, artifacts) and (not place.exists() or _same(place, file)):
         return place
-    own = (Path(node if number == 1 else f"{node}-{number}") / name for number in count(1))
+    candidates = (Path(node if number == 1 else f"{node}-{number}") / name for number in count(1))
     return next(
-        artifacts / path for path in own if path not in taken and _is_room(artifacts / path, artifacts)
+        artifacts / path
+        for path in candidates
+        if path not in occupied and _is_room(artifacts / path, artifacts)
     )
 
 
@@ -300,8 +302,8 @@ def _is_room(place: Path, artifacts: Path) -> bool:
     return not place.is_dir() and not any(folder.exists() and not folder.is_dir() for folder in above)
 
 
-def _same(one: Path, other: Path) -> bool:
-    return one.stat().st_size == other.stat().st_size and digest_of(one) == digest_of(other)
+def _same(first: Path, other: Path) -> bool:
+    return first.stat().st_size == other.stat().st_size and digest_of(first) == digest_of(other)
 
 
 def read_rank_records(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, list[RankRecord]]:
@@ -330,16 +332,23 @@ def read_hang_reports(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[str, 
 
 def read_dumps(folder: RunFolder, nodes: Sequence[RunNode]) -> dict[int, RankActivity]:
     """What each rank was in when a collective of NCCL's took too long, by rank; nothing of one that can't be read."""
-    records = [(name, one) for name, some in read_rank_records(folder, nodes).items() for one in some]
-    dumps = read_files({one.rank: folder.path / constants.RANK_DUMP.format(one.rank) for _, one in records})
-    found = {}
+    records = [
+        (name, rank_record) for name, some in read_rank_records(folder, nodes).items() for rank_record in some
+    ]
+    dumps = read_files(
+        {
+            rank_record.rank: folder.path / constants.RANK_DUMP.format(rank_record.rank)
+            for _, rank_record in records
+        }
+    )
+    by_rank = {}
     for name, record in records:
         if (entries := dumps.get(record.rank)) is not None:
-            now = record.ended_at or max((one["entered_at"] for one in entries), default=0.0)
-            found[record.rank] = rank_activity(
+            now = record.ended_at or max((rank_record["entered_at"] for rank_record in entries), default=0.0)
+            by_rank[record.rank] = rank_activity(
                 name, {"rank": record.rank, "now": now, "collectives": entries}
             )
-    return found
+    return by_rank
 
 
 def _rank_path(folder: RunFolder, rank: int) -> Path:

@@ -24,11 +24,11 @@ class Stopping:
         self._parts = parts
         self._connection = connection
         self._observer = observer
-        self._telling: dict[str, tuple[Thread, float]] = {}
+        self._orders: dict[str, tuple[Thread, float]] = {}
         """Nodes that are being told → who does it, since when, as `awake_s`."""
         self.reasons: dict[str, Reason] = {}
         """Nodes that are to stop → why."""
-        self.told: set[str] = set()
+        self.ordered: set[str] = set()
         """Nodes that know it."""
         self._interrupted = False
         self._kills: dict[str, bool] = {}
@@ -37,7 +37,7 @@ class Stopping:
     @property
     def busy(self) -> bool:
         """Whether a node is being told at this moment."""
-        return any(thread.is_alive() for thread, _ in self._telling.values())
+        return any(thread.is_alive() for thread, _ in self._orders.values())
 
     def stop(self, name: str, reason: Reason, *, interrupted: bool = False) -> None:
         """Have a node stop; returns at once. The first reason counts. `interrupted`: its ranks get SIGINT."""
@@ -56,20 +56,20 @@ class Stopping:
     def try_again(self, names: Collection[str]) -> None:
         """Tell those of these nodes once more that could not be told a moment ago."""
         kills = {name for name, known in self._kills.items() if not known}
-        for name in ((self.reasons.keys() - self.told) | kills) & set(names):
-            thread, since = self._telling[name]
+        for name in ((self.reasons.keys() - self.ordered) | kills) & set(names):
+            thread, since = self._orders[name]
             if not thread.is_alive() and awake_s() - since > STOP_RETRY_S:
                 self._start(name)
 
     def leave(self) -> None:
         """Wait for nobody who is being told."""
-        self._telling.clear()
+        self._orders.clear()
 
     def tell(self, name: str, reason: Reason, grace_s: float | None = None) -> None:
         """Tell a node, and wait until it has stopped."""
 
         def on_told() -> None:
-            self.told.add(name)
+            self.ordered.add(name)
             if grace_s is not None:
                 self._kills[name] = True
 
@@ -85,11 +85,11 @@ class Stopping:
         except NodeFailed as error:
             self._observer.note(str(error))
         except RemoteError as error:
-            if name not in self.told:
+            if name not in self.ordered:
                 self._observer.note(f"{name} could not be told to stop: {error}")
 
     def _start(self, name: str) -> None:
         words = (name, self.reasons[name], 0.0 if name in self._kills else None)
         thread = Thread(target=self.tell, args=words, daemon=True, name=f"stop {name}")
-        self._telling[name] = (thread, awake_s())
+        self._orders[name] = (thread, awake_s())
         thread.start()

@@ -148,15 +148,15 @@ def read_once(
 ) -> list[Reading]:
     """Take one sample of every machine, all at once; those that can't be asked are `lost`."""
 
-    def one(machine: Machine) -> Usage:
-        found: list[Usage] = []
+    def read_machine(machine: Machine) -> Usage:
+        samples: list[Usage] = []
         with connect(machine, cluster) as node:
-            _watch(node, all_machines, found.append, every_s=1.0, samples=1)
-        if len(found) != 1:
-            raise BadAnswer(f"{machine.name}: expected one sample, got {len(found)}.")
-        return found[0]
+            _watch(node, all_machines, samples.append, every_s=1.0, samples=1)
+        if len(samples) != 1:
+            raise BadAnswer(f"{machine.name}: expected one sample, got {len(samples)}.")
+        return samples[0]
 
-    outcomes = fan_out(one, {machine.name: machine for machine in machines})
+    outcomes = fan_out(read_machine, {machine.name: machine for machine in machines})
     return [
         Reading(
             node=machine.name,

@@ -34,8 +34,8 @@ class Bounds:
 
 def of_files(max_bytes: int | None) -> Bounds:
     """Those of a conversation in which files of so many bytes in all come; None: as many as there is room for."""
-    most = None if max_bytes is None else max_bytes + HEADERS_BYTES
-    return Bounds(total_s=BRING_S, max_bytes=most, grows=True)
+    limit = None if max_bytes is None else max_bytes + HEADERS_BYTES
+    return Bounds(total_s=BRING_S, max_bytes=limit, grows=True)
 
 
 class Endless(Exception):
@@ -102,9 +102,9 @@ class BoundedStream(io.RawIOBase):
             self._frame_began = self._now()
         self._bytes += len(data)
         self._frame_bytes += len(data)
-        most = self._bounds.max_bytes
-        if most is not None and self._bytes > most:
-            raise Endless(f"it sent more than {most / 1e6:.0f} MB")
+        limit = self._bounds.max_bytes
+        if limit is not None and self._bytes > limit:
+            raise Endless(f"it sent more than {limit / 1e6:.0f} MB")
         buffer[: len(data)] = data
         return len(data)
 

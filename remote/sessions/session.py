@@ -53,7 +53,7 @@ class Node:
         self.python = machine.python or "python3"
         self.transport = transport
         self._booted = False
-        self._heard = False
+        self._answered = False
         self._takes_lines = True
         """Whether the login shell may read from what is sent; unknown counts as such."""
         self._lock = Lock()
@@ -101,14 +101,14 @@ class Node:
         listener = _Listener(on_line, process.close) if on_line else None
         stderr: list[bytes] = []
         # What a person reads is not kept without end; what nobody waits for for long says little.
-        most = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
-        reading = (process.recv_stderr, stderr, "stderr", listener, most)
+        limit = MAX_ERROR_BYTES if timeout_s is not None else KEPT_BYTES if listener else None
+        reading = (process.recv_stderr, stderr, "stderr", listener, limit)
         errors = Thread(target=_read_beside, args=reading, daemon=True)
         errors.start()
         stdout: list[bytes] = []
         try:
             process.end_input()
-            _read(login_shell.after_mark(process.recv, greeting), stdout, "stdout", listener, most)
+            _read(login_shell.after_mark(process.recv, greeting), stdout, "stdout", listener, limit)
             errors.join()
             code = wait_awake(process.exit_status, STATUS_TIMEOUT_S)
             broken = code is None or (code == NO_STATUS and not self.transport.is_open())
@@ -131,8 +131,8 @@ class Node:
         if broken or code is None:
             raise ConnectionLost(f"{self.name}: the connection broke during `{command}`.")
         if not greeting.shell_runs and code >= 0:
-            said = b"".join(stderr).decode(errors="replace")
-            raise login_shell.shell_failure(self.machine, greeting, code, said)
+            message = b"".join(stderr).decode(errors="replace")
+            raise login_shell.shell_failure(self.machine, greeting, code, message)
         return Completed(exit_code=code, stdout=b"".join(stdout), stderr=b"".join(stderr))
 
     def call(self, command: str, request: dict[str, Any], *, timeout_s: float = 60) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Node:
             try:
                 process = self.transport.start(line, window_bytes=window_bytes, awaits_input=True)
             except ConnectionLost as error:
-                if self._heard:
+                if self._answered:
                     raise
                 raise ConnectionLost(f"{error}{NEVER_HEARD}") from error
             self._booted = True
@@ -186,20 +186,20 @@ class Node:
             raise
         return talk
 
-    def heard(self) -> None:
+    def mark_alive(self) -> None:
         """Note that the node's part has answered."""
-        self._heard = True
+        self._answered = True
 
     def note_skipped_lines(self, skipped: int) -> None:
         """Note how many lines nothing took: where all were left, later commands need not wait for the greeting."""
         self._takes_lines = self._takes_lines and skipped < DECOY_COUNT
 
-    def lost(self, what: str, greeting: Greeting) -> ConnectionLost:
+    def lost(self, event: str, greeting: Greeting) -> ConnectionLost:
         """Return the error of a conversation that broke off."""
-        if self._heard:
-            return ConnectionLost(f"{self.name}: {what}.")
+        if self._answered:
+            return ConnectionLost(f"{self.name}: {event}.")
         hint = NEVER_HEARD if greeting.ready else login_shell.silence(self.machine, greeting)
-        return ConnectionLost(f"{self.name}: {what}.{hint}")
+        return ConnectionLost(f"{self.name}: {event}.{hint}")
 
 
 class Conversation:
@@ -262,14 +262,14 @@ class Conversation:
                 self._process.settimeout(min(silence_s, left_s))
             watch = Watch()
             try:
-                taken = self._process.send(data[sent : sent + SEND_BYTES])
+                accepted = self._process.send(data[sent : sent + SEND_BYTES])
             except TimeoutError:
                 if watch.was_away():
                     continue
                 raise
-            if not taken:
+            if not accepted:
                 raise OSError("the other side has closed it")
-            sent += taken
+            sent += accepted
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send one frame."""
@@ -284,7 +284,7 @@ class Conversation:
         with self._named_errors():
             self._count_lines()
             for frame in frames.decode(self._reader.readline, self._reader.read):
-                self._node.heard()
+                self._node.mark_alive()
                 yield frame
                 self._stream.next_frame()
         self._fail_if_it_ended(wait=True)
@@ -323,8 +323,8 @@ class Conversation:
             self._fail_if_it_ended()
             raise BadAnswer(f"{self._node.name}: {error}.") from error
 
-    def _lost(self, what: str) -> ConnectionLost:
-        return self._node.lost(what, self._greeting)
+    def _lost(self, event: str) -> ConnectionLost:
+        return self._node.lost(event, self._greeting)
 
     def _fail_if_it_ended(self, *, wait: bool = False) -> None:
         """Raise what the command said if it ended badly."""
@@ -336,11 +336,11 @@ class Conversation:
             raise self._lost(f"the connection broke during {self._command}")
         if code == 0 and self._greeting.ready:
             return
-        said = _last_words(process).decode(errors="replace").strip()
-        last = said.splitlines()[-1] if said else f"exit status {code}"
+        message = _last_words(process).decode(errors="replace").strip()
+        last = message.splitlines()[-1] if message else f"exit status {code}"
         if code < 0:
             raise self._lost(f"the connection broke during {self._command}")
-        if code == KILLED and not said and self._node.machine.transport == "pod":
+        if code == KILLED and not message and self._node.machine.transport == "pod":
             why = "Ray in it did, as where the head is lost, or its memory was used up"
             raise self._lost(f"its container ended: {why}")
         if code == DISK_FULL:
@@ -355,23 +355,23 @@ class Conversation:
                 "inventory."
             )
         if not self._greeting.ready:
-            raise login_shell.failure(self._node.machine, self._node.python, self._greeting, code, said)
+            raise login_shell.failure(self._node.machine, self._node.python, self._greeting, code, message)
         said_why = code == FAILED
         raise NodeFailed(f"{name}: {last}." if said_why else f"{name}: {self._command} failed: {last}.")
 
 
 def _last_words(process: Process) -> bytes:
     """What is on a command's standard error, as far as it comes within the time and the size that an error has."""
-    said, limit = b"", awake_s() + STATUS_TIMEOUT_S
+    output, limit = b"", awake_s() + STATUS_TIMEOUT_S
     try:
-        while len(said) < MAX_ERROR_BYTES and (left_s := limit - awake_s()) > 0:
+        while len(output) < MAX_ERROR_BYTES and (left_s := limit - awake_s()) > 0:
             process.settimeout(left_s)
             if not (data := process.recv_stderr(frames.CHUNK_BYTES)):
                 break
-            said += data
+            output += data
     except TimeoutError:
-        return said  # the command has ended, and somebody else holds its standard error open
-    return said
+        return output  # the command has ended, and somebody else holds its standard error open
+    return output
 
 
 class _Listener:
@@ -403,11 +403,11 @@ def _read(
 
     What comes after `most_bytes` is read, and not kept.
     """
-    rest, kept = b"", 0
+    rest, size = b"", 0
     while data := receive(frames.CHUNK_BYTES):
-        if most_bytes is None or kept < most_bytes:
+        if most_bytes is None or size < most_bytes:
             into.append(data)
-            kept += len(data)
+            size += len(data)
         if on_line is not None:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:

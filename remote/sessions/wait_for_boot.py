@@ -28,7 +28,7 @@ def connect_booting(
     A refused login is tried again too: cloud-init puts the key there while SSH already answers. A wrong host
     key, or a machine that is gone, ends it at once. Raises the last error after the deadline.
     """
-    began, pause_s, told, next_s = awake_s(), 0.2, "", 0.0
+    began, pause_s, reported, next_s = awake_s(), 0.2, "", 0.0
     left_s = deadline_s
     while True:
         try:
@@ -43,8 +43,8 @@ def connect_booting(
             if left_s <= 0 or pause_s > left_s:
                 raise type(error)(f"{error} It was waited for {span(waited_s)} while it booted.") from error
             stage = str(error).split(". ")[0]
-            if say is not None and waited_s > QUIET_S and (stage != told or waited_s > next_s):
-                told, next_s = stage, waited_s + EVERY_S
+            if say is not None and waited_s > QUIET_S and (stage != reported or waited_s > next_s):
+                reported, next_s = stage, waited_s + EVERY_S
                 say(f"waiting for {stage} … ({waited_s:.0f} s, at most {span(deadline_s)})")
         time.sleep(pause_s)
         left_s = deadline_s - (awake_s() - began)

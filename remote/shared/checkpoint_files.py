@@ -57,8 +57,8 @@ def lacking(folder: Path, newest: bool = False) -> Dict[str, int]:
 
 def parts_in(folder: Path) -> Dict[str, int]:
     """The files in the folders of the built-in job's checkpoints, with their bytes; they may count or not."""
-    found = {name: _size(folder / name) for name in _names(folder.glob("step-*/*"), folder)}
-    return {name: size for name, size in found.items() if size >= 0}
+    sizes = {name: _size(folder / name) for name in _names(folder.glob("step-*/*"), folder)}
+    return {name: size for name, size in sizes.items() if size >= 0}
 
 
 def _names(paths: Iterable[Path], folder: Path) -> List[str]:
@@ -73,10 +73,13 @@ def _counting(folder: Path) -> "List[Tuple[Tuple[str, int], List[Tuple[str, int]
         step, files = document.get("step"), _told_files(document)
         if not isinstance(step, int) or not files:
             continue
-        here = [(_size(folder / name), size) for name, size in files]
-        if all(found == size or (found < 0 and "folder" in document) for found, size in here):
+        sizes = [(_size(folder / name), size) for name, size in files]
+        if all(
+            size_on_disk == size or (size_on_disk < 0 and "folder" in document)
+            for size_on_disk, size in sizes
+        ):
             steps.append((step, ((path.name, _size(path)), files)))
-    return [one for _, one in sorted(steps)]
+    return [counted for _, counted in sorted(steps)]
 
 
 def _told_files(document: Dict[str, Any]) -> List[Tuple[str, int]]:
@@ -84,13 +87,13 @@ def _told_files(document: Dict[str, Any]) -> List[Tuple[str, int]]:
     folder, files = document.get("folder"), document.get("files")
     if folder is None:
         files = {document.get("file"): document}
-    told = []
+    entries = []
     for name, about in files.items() if isinstance(files, dict) else ():
         size = about.get("bytes") if isinstance(about, dict) else None
         if not (_is_name(name) and isinstance(size, int) and (folder is None or _is_name(folder))):
             return []
-        told.append((name if folder is None else "{}/{}".format(folder, name), size))
-    return told
+        entries.append((name if folder is None else "{}/{}".format(folder, name), size))
+    return entries
 
 
 def _is_name(name: object) -> bool:
@@ -157,8 +160,8 @@ def describe(folder: Path, newest: bool = False) -> Optional[Dict[str, Any]]:
     files = files_in(folder, True, newest)
     if not files:
         return None
-    _, told = _counting(folder)[-1]
-    name, _, part = told[0][0].partition("/")
+    _, sizes = _counting(folder)[-1]
+    name, _, part = sizes[0][0].partition("/")
     dated = files[-1][0] if part else name
     status = _status(folder / dated)
     return {

@@ -106,5 +106,5 @@ def _is_latest(folder: str, files: Mapping[str, Path]) -> bool:
 
 def ranks_of(paths: Iterable[str]) -> List[int]:
     """Return the numbers of the ranks that write these parts; empty where the names do not give all of them."""
-    found = [_RANK.fullmatch(path.rpartition("/")[2]) for path in paths]
-    return sorted({int(match[1] or match[2]) for match in found if match}) if all(found) else []
+    matches = [_RANK.fullmatch(path.rpartition("/")[2]) for path in paths]
+    return sorted({int(match[1] or match[2]) for match in matches if match}) if all(matches) else []

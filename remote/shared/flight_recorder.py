@@ -58,7 +58,7 @@ def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
     for entry in _list(trace.get("entries"))[-MOST_READ:]:
         name, title = [*map(_text, _list(entry.get("process_group"))[:2]), "", ""][:2]
         sequence = entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
-        one = {
+        summary = {
             "group": name,
             "title": title,
             "point_to_point": bool(entry.get("is_p2p")),
@@ -69,12 +69,12 @@ def in_trace(trace: Dict[str, Any]) -> List[Dict[str, Any]]:
             "over": bool(entry.get("retired")) or entry.get("state") == "completed",
             "entered_at": _number(entry.get("time_created_ns") or 0) / 1e9,
         }
-        by_group.setdefault(name, []).append(one)
-    kept = []
+        by_group.setdefault(name, []).append(summary)
+    entries = []
     for group in by_group.values():
-        under_way = [one for one in group[:-MOST_ENTRIES] if not one["over"]]
-        kept += under_way[-MOST_ENTRIES:] + group[-MOST_ENTRIES:]
-    return kept
+        under_way = [summary for summary in group[:-MOST_ENTRIES] if not summary["over"]]
+        entries += under_way[-MOST_ENTRIES:] + group[-MOST_ENTRIES:]
+    return entries
 
 
 def _list(value: Any) -> List[Any]:  # noqa: ANN401 - whatever the dump holds
@@ -98,10 +98,10 @@ def _number(value: Any) -> int:  # noqa: ANN401
 def _sizes(value: Any) -> str:  # noqa: ANN401
     """The sizes of tensors, each a number or a list of them, as they begin."""
     first = [
-        [_number(size) for size in _list(one)[:MOST_SIZES]]
-        if isinstance(one, (list, tuple))
-        else _number(one)
-        for one in _list(value)[:MOST_SIZES]
+        [_number(size) for size in _list(item)[:MOST_SIZES]]
+        if isinstance(item, (list, tuple))
+        else _number(item)
+        for item in _list(value)[:MOST_SIZES]
     ]
     return json.dumps(first)[:MOST_CHARS]
 
@@ -109,9 +109,9 @@ def _sizes(value: Any) -> str:  # noqa: ANN401
 def main(cpu_s: float, paths: List[str]) -> None:
     """Print what the files hold, and be killed where one of them takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
+    limit = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
     with contextlib.suppress(ValueError):  # macOS may refuse it
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     for path in paths:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)  # the kernel's time for it, too
         try:

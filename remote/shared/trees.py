@@ -38,15 +38,15 @@ def folders_below(root: Path) -> Tuple[List[str], List[str]]:
 
     What links lead to is left out.
     """
-    found, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
+    folders, device, mounts = [os.path.realpath(str(root))], device_of(str(root)), mount_points()
     mounted: List[str] = []
-    for folder in found:  # it grows
+    for folder in folders:  # it grows
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     inside = device_of(entry.path) == device and entry.path not in mounts
-                    (found if inside else mounted).append(entry.path)
-    return found, mounted
+                    (folders if inside else mounted).append(entry.path)
+    return folders, mounted
 
 
 def folders_of(paths: Iterable[str]) -> List[str]:
@@ -68,7 +68,7 @@ def mount_points() -> Set[str]:
         return set()
     places = [line.split(b" ")[4] for line in lines]
     return {
-        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), place))
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match.group(1), 8)]), place))
         for place in places
     }
 
@@ -176,9 +176,9 @@ def matches(path: str, pattern: str, folder: str) -> bool:
     the `folder` of it in which the ranks run. Outside the project, also from the home folder or the run's folder.
     """
     pattern = pattern.rstrip("/")
-    beside, _, inner = path.partition("/")
+    first_part, _, inner = path.partition("/")
     if (
-        beside in BESIDE_PROJECT
+        first_part in BESIDE_PROJECT
         and inner
         and matches(inner, pattern[2:] if pattern[:2] == "~/" else pattern, ".")
     ):
@@ -188,4 +188,4 @@ def matches(path: str, pattern: str, folder: str) -> bool:
         return any(fnmatchcase(part, pattern) for part in parts)
     starts = {pattern} if folder == "." else {pattern, "{}/{}".format(folder, pattern)}
     paths = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-    return any(fnmatchcase(one, start) for one in paths for start in starts)
+    return any(fnmatchcase(candidate, start) for candidate in paths for start in starts)

@@ -43,14 +43,14 @@ class PinnedGroup(fabric.Group):  # type: ignore[misc] # Fabric has no types
     def map(self, work: Callable[[PinnedConnection], Any]) -> fabric.GroupResult:
         """Call `work` with each connection, in threads. Raises GroupException with every outcome where one failed."""
 
-        def one(box: PinnedConnection) -> Any:  # noqa: ANN401 - what the method returns
+        def call(box: PinnedConnection) -> Any:  # noqa: ANN401 - what the method returns
             try:
                 return work(box)
             except Exception as error:  # noqa: BLE001 - a group's result holds the errors
                 return error
 
         boxes = {str(number): box for number, box in enumerate(self)}
-        outcomes = fan_out(one, boxes, at_once=self.at_once)
+        outcomes = fan_out(call, boxes, at_once=self.at_once)
         results = fabric.GroupResult(
             (box, outcome.value) for box, outcome in zip(boxes.values(), outcomes, strict=True)
         )

@@ -40,11 +40,11 @@ def render(machines: Sequence[Machine]) -> str:
 
 def read(files: Sequence[Path]) -> str:
     """What the files that are there say: to OpenSSH, too, they are one."""
-    there = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
+    existing = [file for file in map(Path.expanduser, files) if file.exists() and not file.is_dir()]
     try:
-        return "\n".join(deadline.read(file).decode(errors="replace") for file in there)
+        return "\n".join(deadline.read(file).decode(errors="replace") for file in existing)
     except TimeoutError as error:
-        named = ", ".join(map(str, there))
+        named = ", ".join(map(str, existing))
         raise HostKeyRejected(
             f"The host keys can't be read ({named}): {error}. Name a plain file."
         ) from error
@@ -109,7 +109,9 @@ def _fits(pattern: str, host: str) -> bool:
     if not ("*" in pattern or "?" in pattern):
         return pattern == host
     parts = re.split(r"\*+", pattern)
-    texts = ("".join("." if one == "?" else re.escape(one) for one in part) for part in parts)
+    texts = (
+        "".join("." if character == "?" else re.escape(character) for character in part) for part in parts
+    )
     return re.fullmatch(".*".join(texts), host, re.DOTALL) is not None
 
 

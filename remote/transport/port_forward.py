@@ -17,14 +17,14 @@ LOOK_S = 1.0
 
 @contextmanager
 def forward(
-    transport: Transport, port: int, here: int | None, *, usual: int = 0, host: str = LOOPBACK
+    transport: Transport, port: int, local_port: int | None, *, usual: int = 0, host: str = LOOPBACK
 ) -> Iterator[int]:
     """Pass on what connects to a port of this computer's loopback to `port` of the machine's; yields that port.
 
-    `here`: exactly this one, or PortTaken is raised. None: `usual` where that is free, else another. `host`: one that
-    the machine reaches, in its place.
+    `local_port`: exactly this port, or PortTaken is raised. None: `usual` if that is free, else another. `host`: a
+    host that the machine reaches, in its place.
     """
-    with closing(_listener(here, usual)) as listener:
+    with closing(_listener(local_port, usual)) as listener:
         Thread(
             target=_accept, args=(partial(transport.connect_port, port, host), listener), daemon=True
         ).start()
@@ -41,14 +41,14 @@ def wait_until_lost(transport: Transport) -> None:
         time.sleep(LOOK_S)
 
 
-def _listener(here: int | None, usual: int) -> socket.socket:
-    if here is None:
+def _listener(local_port: int | None, usual: int) -> socket.socket:
+    if local_port is None:
         with suppress(OSError):
             return socket.create_server(("127.0.0.1", usual))
     try:
-        return socket.create_server(("127.0.0.1", here or 0))
+        return socket.create_server(("127.0.0.1", local_port or 0))
     except OSError as error:
-        raise PortTaken(f"Port {here or 0} of this computer can't be had: {error.strerror}.") from error
+        raise PortTaken(f"Port {local_port or 0} of this computer can't be had: {error.strerror}.") from error
 
 
 def _accept(connect: Callable[[], Stream], listener: socket.socket) -> None:

@@ -26,7 +26,7 @@ class PromptSocket(socket.socket):
     """
 
     _read = b""
-    _taken = 0
+    _received = 0
 
     @classmethod
     def of(cls, stream: socket.socket) -> Self:
@@ -38,12 +38,12 @@ class PromptSocket(socket.socket):
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """As every socket's, for one thread."""
-        if self._taken == len(self._read):
+        if self._received == len(self._read):
             if hasattr(socket, "TCP_QUICKACK"):  # the system forgets the wish, so it is said each time
                 self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            self._read, self._taken = super().recv(max(size, READ_BYTES), flags), 0
-        data = self._read[self._taken : self._taken + size]
-        self._taken += len(data)
+            self._read, self._received = super().recv(max(size, READ_BYTES), flags), 0
+        data = self._read[self._received : self._received + size]
+        self._received += len(data)
         return data
 
 
@@ -53,10 +53,10 @@ def has_route(host: str) -> bool:
     Without an address for the name, the table is asked for any other host.
     """
     try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        entries = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
-        found = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (ANY_HOST, 9))]
-    for family, kind, protocol, _, address in found:
+        entries = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (ANY_HOST, 9))]
+    for family, kind, protocol, _, address in entries:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)

@@ -161,8 +161,8 @@ def _release(shared: _Shared) -> None:
 
 def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> paramiko.Channel:
     """A channel of the bastion's to the machine's SSH port."""
-    here = f"bastion {machine.bastion}: "
-    there = f"{machine.host}:{machine.port}"
+    prefix = f"bastion {machine.bastion}: "
+    target = f"{machine.host}:{machine.port}"
     transport = client.get_transport()
     try:
         if transport is None:
@@ -173,16 +173,18 @@ def _channel(client: paramiko.SSHClient, machine: Machine, timeout_s: float) -> 
     except paramiko.ChannelException as error:
         if error.code == 1:
             raise Unreachable(
-                f"{here}it may not forward to {there}. Set AllowTcpForwarding in its sshd_config, or take "
+                f"{prefix}it may not forward to {target}. Set AllowTcpForwarding in its sshd_config, or take "
                 "another bastion."
             ) from error
         raise Unreachable(
-            f"{here}it can't connect to {there} ({error.text}). The machine is off or not up yet, or its "
+            f"{prefix}it can't connect to {target} ({error.text}). The machine is off or not up yet, or its "
             "firewall does not let the bastion in: see `gpuctl status`."
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         late = channel_timed_out(error)
-        what = f"no answer of {there} within {timeout_s:.0f} s" if late else f"its connection broke: {error}"
+        reason = (
+            f"no answer of {target} within {timeout_s:.0f} s" if late else f"its connection broke: {error}"
+        )
         raise Unreachable(
-            f"{here}{what}. A firewall drops the packets, or the machine is off: see `gpuctl status`."
+            f"{prefix}{reason}. A firewall drops the packets, or the machine is off: see `gpuctl status`."
         ) from error

@@ -25,7 +25,7 @@ from remote.node.__main__ import FAILED
 from remote.node.environments import conda, uv_tool
 from remote.python_env import building
 from remote.python_env.building import Environment, EnvironmentFailed, ensure, ready_environments
-from remote.python_env.requirements import Wanted, key_of, wanted
+from remote.python_env.requirements import Requirements, key_of, requirements_of
 from remote.sessions.connect import connect
 from remote.sessions.session import Node
 from remote.shared import frames
@@ -123,12 +123,12 @@ class Said(list[str]):
         self.append(text)
 
 
-def build(node: Node, wish: Wanted, said: Said, **more: Any) -> Environment:
+def build(node: Node, wish: Requirements, said: Said, **more: Any) -> Environment:
     return ensure(node, wish, **{"facts_of_env": None, "backend": "cpu", "say": said, **more})
 
 
-def named(*packages: str, wheels: Path, root: Path) -> Wanted:
-    found = wanted(root, pip=packages, wheels=wheels)
+def named(*packages: str, wheels: Path, root: Path) -> Requirements:
+    found = requirements_of(root, pip=packages, wheels=wheels)
     assert found is not None
     return found
 
@@ -176,16 +176,16 @@ def test_changed_requirements_or_wheel_build_new_environment(
 ) -> None:
     node = nodes[0]
     (tmp_path / "requirements.txt").write_text("small\n")
-    first = wanted(tmp_path, wheels=wheels)
+    first = requirements_of(tmp_path, wheels=wheels)
     (tmp_path / "requirements.txt").write_text("small\ntiny\n")
-    second = wanted(tmp_path, wheels=wheels)
+    second = requirements_of(tmp_path, wheels=wheels)
     assert first is not None
     assert second is not None
     one, two = build(node, first, Said()), build(node, second, Said())
     assert one.python != two.python
     assert (one.packages, two.packages) == (("small==2.0",), ("small==2.0", "tiny==1.0"))
     make_wheel(wheels, "small", "2.0", code="VERSION = 'another, of the same name'\n")
-    third = wanted(tmp_path, wheels=wheels)
+    third = requirements_of(tmp_path, wheels=wheels)
     assert third is not None
     made = build(node, third, Said())
     shown = node.run(f"{made.python} -c 'import small; print(small.VERSION)'").stdout.decode()
@@ -217,14 +217,14 @@ def test_environment_follows_pyproject_or_lock_file(
     project.mkdir()
     toml = '[project]\nname = "mine"\nversion = "0"\nrequires-python = ">=3.10"\ndependencies = ["small"]\n'
     (project / "pyproject.toml").write_text(toml)
-    wish = wanted(project, wheels=wheels)
+    wish = requirements_of(project, wheels=wheels)
     assert wish is not None
     assert build(nodes[0], wish, Said()).packages == ("small==2.0",)
     uv = uv_tool.unpack(uv_wheel, tmp_path / "bin" / "uv")
     lock = [uv, "lock", "--no-index", "--find-links", str(wheels), "--cache-dir", str(tmp_path / "cache")]
     subprocess.run(lock, cwd=project, check=True, capture_output=True)
     make_wheel(wheels, "small", "3.0")
-    locked = wanted(project, wheels=wheels)
+    locked = requirements_of(project, wheels=wheels)
     assert locked is not None
     assert locked.kind == "lock"
     assert build(nodes[0], locked, Said()).packages == ("small==2.0",), (
@@ -237,7 +237,7 @@ def test_environment_follows_pyproject_or_lock_file(
         f'wheels = [{{ url = "{file.as_uri()}", '
         f'hashes = {{ sha256 = "{hashlib.sha256(file.read_bytes()).hexdigest()}" }} }}]\n'
     )
-    of_any_tool = wanted(project, requirements=pylock)
+    of_any_tool = requirements_of(project, requirements=pylock)
     assert of_any_tool is not None
     assert build(nodes[0], of_any_tool, Said()).packages == ("small==2.0",)
 
@@ -271,7 +271,7 @@ def test_missing_uv_is_reported_with_advice(
         build(nodes[0], named("tiny", wheels=wheels, root=tmp_path), Said())
 
 
-def slow(tmp_path: Path, wheels: Path) -> tuple[Wanted, Path, Path]:
+def slow(tmp_path: Path, wheels: Path) -> tuple[Requirements, Path, Path]:
     """A wish whose build, once it has begun, goes on until it is let go; then it fails."""
     started, go = tmp_path / "started", tmp_path / "go"
     source = tmp_path / "slow-1.0"
@@ -281,7 +281,7 @@ def slow(tmp_path: Path, wheels: Path) -> tuple[Wanted, Path, Path]:
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "slow"\nversion = "1.0"\n'
     )
-    wish = Wanted(
+    wish = Requirements(
         source="test", kind="requirements", files=(("requirements.txt", f"slow @ file://{source}\n"),),
         wheels=named("tiny", wheels=wheels, root=tmp_path).wheels, wheels_folder=wheels,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from remote.python_env import building
 from remote.python_env.project_files import BadRequirements
-from remote.python_env.requirements import Wanted, key_of, wanted
+from remote.python_env.requirements import Requirements, key_of, requirements_of
 
 TABLE = (
     '[tool.uv.extra-build-dependencies]\n"other" = ["numpy", {requirement = "torch", match-runtime = true}]\n'
@@ -30,9 +30,11 @@ or `uv pip install torch` into the environment and re-run with `--no-build-isola
 """The last lines of uv 0.13.9."""
 
 
-def listing(text: str, settings: str = "") -> Wanted:
+def listing(text: str, settings: str = "") -> Requirements:
     """A list of requirements on the command line."""
-    return Wanted(source="--pip", kind="requirements", files=(("named.txt", text),), build_settings=settings)
+    return Requirements(
+        source="--pip", kind="requirements", files=(("named.txt", text),), build_settings=settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,14 +52,16 @@ def test_list_of_requirements_is_sent_with_the_table_of_its_project(
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-    wish = wanted(folder, root=tmp_path, pip=pip)
+    wish = requirements_of(folder, root=tmp_path, pip=pip)
     assert wish is not None
     assert building.request(wish, None)["files"]["uv.toml"] == SENT
     assert (
         "uv.toml"
-        not in building.request(Wanted(source="x", kind="requirements", files=wish.files), None)["files"]
+        not in building.request(Requirements(source="x", kind="requirements", files=wish.files), None)[
+            "files"
+        ]
     )
-    plain = Wanted(source=wish.source, kind=wish.kind, files=wish.files)
+    plain = Requirements(source=wish.source, kind=wish.kind, files=wish.files)
     assert "uv.toml" not in building.request(plain, None)["files"]
     assert key_of(wish, None) != key_of(plain, None)
     assert wish.named == plain.named == ["flash-attn"], "the table names no requirements"
@@ -92,10 +96,10 @@ def test_list_of_requirements_refuses_only_a_table_of_a_wrong_type(
     (tmp_path / "r.txt").write_text("flash-attn\n")
     for pip, file in ((["flash-attn"], None), ([], tmp_path / "r.txt")):
         if wrong is None:
-            assert wanted(tmp_path, pip=pip, requirements=file) is not None
+            assert requirements_of(tmp_path, pip=pip, requirements=file) is not None
         else:
             with pytest.raises(BadRequirements, match=f"/pyproject.toml: .*{re.escape(wrong)}"):
-                wanted(tmp_path, pip=pip, requirements=file)
+                requirements_of(tmp_path, pip=pip, requirements=file)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_list_of_requirements_refuses_only_a_table_of_a_wrong_type(
             {"other": ["numpy", {"requirement": "torch", "match-runtime": True}], "flash-attn": ["torch"]},
         ),
         (
-            Wanted(
+            Requirements(
                 source="pyproject.toml",
                 kind="project",
                 files=(("pyproject.toml", '[tool.uv.extra-build-dependencies]\nflash-attn = ["packaging"]\n'),),
@@ -118,7 +122,7 @@ def test_list_of_requirements_refuses_only_a_table_of_a_wrong_type(
     ],
 )  # fmt: skip
 def test_failed_build_comes_with_the_table_that_mends_it(
-    wish: Wanted, table: dict[str, list[object]]
+    wish: Requirements, table: dict[str, list[object]]
 ) -> None:
     text = str(building.failure("node-1", wish, "uv pip install", HINT))
     assert "No module named 'torch'\n  The build of flash-attn imports torch, and flash-attn does not" in text

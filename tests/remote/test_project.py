@@ -217,7 +217,7 @@ def test_projects_that_requirements_name_by_folder_are_installed_with_what_they_
     toml(tmp_path, BUILD + NAMED)
     toml(tmp_path, "[tool.ruff]\n", "lib")
     (tmp_path / "requirements.txt").write_text("torch\n-e .[train, eval]  # us\n./lib[gpu]\n")
-    listed = requirements.wanted(tmp_path)
+    listed = requirements.requirements_of(tmp_path)
     assert listed is not None
     assert listed.files == (("requirements.txt", "torch\n\n\n"),)
     assert listed.projects == ((tmp_path, ("train", "eval")), (tmp_path / "lib", ("gpu",)))

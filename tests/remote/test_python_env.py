@@ -14,7 +14,13 @@ from remote.facts import Facts
 from remote.node.environments import missing_wheels, wheel_files
 from remote.python_env import building, compared
 from remote.python_env.backend import backend_of, settings
-from remote.python_env.requirements import BadRequirements, Wanted, built_in_requirements, key_of, wanted
+from remote.python_env.requirements import (
+    BadRequirements,
+    Requirements,
+    built_in_requirements,
+    key_of,
+    requirements_of,
+)
 
 PROJECT = '[project]\nname = "mine"\nrequires-python = ">=3.11"\ndependencies = ["torch>=2.6"]\n'
 
@@ -33,36 +39,36 @@ def wheel(path: Path, record: str) -> None:
         archive.writestr("tiny-1.0.dist-info/RECORD", record)
 
 
-def of(text: str, **more: Any) -> Wanted:
+def of(text: str, **more: Any) -> Requirements:
     fields = {"source": "requirements.txt", "kind": "requirements", "files": (("requirements.txt", text),)}
-    return Wanted(**{**fields, **more})
+    return Requirements(**{**fields, **more})
 
 
 def test_wanted_takes_pip_then_lock_then_requirements_then_pyproject(tmp_path: Path) -> None:
-    assert wanted(tmp_path) is None
+    assert requirements_of(tmp_path) is None
     write(tmp_path, pyproject_toml="[tool.ruff]\nline-length = 100\n")
-    assert wanted(tmp_path) is None
+    assert requirements_of(tmp_path) is None
     write(tmp_path, pyproject_toml=PROJECT)
-    found = wanted(tmp_path)
-    assert found == Wanted(
+    found = requirements_of(tmp_path)
+    assert found == Requirements(
         source="pyproject.toml", kind="project", files=(("pyproject.toml", PROJECT),), python=">=3.11"
     )
     write(tmp_path, requirements_txt="torch\n")
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert (found.source, found.kind, found.files, found.python) == (
         "requirements.txt", "requirements", (("requirements.txt", "torch\n"),), ">=3.11",
     )  # fmt: skip
     write(tmp_path, uv_lock="version = 1\n")
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert (found.source, found.kind) == ("uv.lock", "lock")
     assert found.files == (("uv.lock", "version = 1\n"), ("pyproject.toml", PROJECT))
-    named = wanted(tmp_path, pip=["torch==2.13.0", "einops"])
-    assert named == Wanted(
+    named = requirements_of(tmp_path, pip=["torch==2.13.0", "einops"])
+    assert named == Requirements(
         source="--pip", kind="requirements", files=(("named.txt", "torch==2.13.0\neinops\n"),)
     )
-    built_in = wanted(tmp_path, built_in=True)
+    built_in = requirements_of(tmp_path, built_in=True)
     assert built_in is not None
     assert built_in.source == "the built-in job"
     assert "torch>=" in built_in.files[0][1]
@@ -72,7 +78,7 @@ def test_wanted_takes_a_named_file_of_each_kind(tmp_path: Path) -> None:
     write(tmp_path, pyproject_toml=PROJECT, uv_lock="version = 1\n", requirements_txt="torch\n")
     (tmp_path / "pylock.gpu.toml").write_text('lock-version = "1.0"\nrequires-python = ">=3.12"\n')
     found = {
-        name: wanted(tmp_path, requirements=tmp_path / name)
+        name: requirements_of(tmp_path, requirements=tmp_path / name)
         for name in ("uv.lock", "pylock.gpu.toml", "requirements.txt", "pyproject.toml")
     }
     told = {
@@ -84,7 +90,9 @@ def test_wanted_takes_a_named_file_of_each_kind(tmp_path: Path) -> None:
         "requirements.txt": ("requirements", None, False),
         "pyproject.toml": ("project", ">=3.11", False),
     }
-    beside = wanted(tmp_path, requirements=tmp_path / "pyproject.toml", pip=["einops"], always=["ray"])
+    beside = requirements_of(
+        tmp_path, requirements=tmp_path / "pyproject.toml", pip=["einops"], always=["ray"]
+    )
     assert beside is not None
     assert (beside.files, beside.always) == ((("pyproject.toml", PROJECT),), ("ray", "einops"))
 
@@ -93,13 +101,13 @@ def test_wanted_takes_the_nearest_folder_that_lists_something(tmp_path: Path) ->
     typed_in = tmp_path / "repository" / "apps" / "first"
     typed_in.mkdir(parents=True)
     (tmp_path / "requirements.txt").write_text("outside")
-    assert wanted(typed_in, root=tmp_path / "repository") is None
+    assert requirements_of(typed_in, root=tmp_path / "repository") is None
     (tmp_path / "repository" / "requirements.txt").write_text("numpy")
-    found = wanted(typed_in, root=tmp_path / "repository")
+    found = requirements_of(typed_in, root=tmp_path / "repository")
     assert found is not None
     assert (found.source, found.files) == ("../../requirements.txt", (("requirements.txt", "numpy"),))
     (typed_in / "requirements.txt").write_text("scipy")
-    nearest = wanted(typed_in, root=tmp_path / "repository")
+    nearest = requirements_of(typed_in, root=tmp_path / "repository")
     assert nearest is not None
     assert nearest.source == "requirements.txt"
 
@@ -109,18 +117,18 @@ def test_wanted_takes_the_lock_of_a_workspace_for_its_member(tmp_path: Path) -> 
     write(tmp_path, pyproject_toml=frame, uv_lock="version = 1\n", libs__one__pyproject_toml=PROJECT)
     write(tmp_path, libs__apart__pyproject_toml=PROJECT)
     (tmp_path / "libs" / "one" / "deep").mkdir()
-    member = wanted(tmp_path / "libs" / "one", root=tmp_path)
-    assert member == Wanted(
+    member = requirements_of(tmp_path / "libs" / "one", root=tmp_path)
+    assert member == Requirements(
         source="../../uv.lock", kind="lock", python=">=3.11", package="mine",
         files=(("uv.lock", "version = 1\n"), ("pyproject.toml", frame), ("libs/one/pyproject.toml", PROJECT)),
     )  # fmt: skip
-    named = wanted(tmp_path / "libs" / "one" / "deep", requirements=tmp_path / "uv.lock")
+    named = requirements_of(tmp_path / "libs" / "one" / "deep", requirements=tmp_path / "uv.lock")
     assert (named and named.package) == "mine"
     assert building.commands(member, None)[1][-2:] == ["--package", "mine"]
-    whole = wanted(tmp_path, root=tmp_path)
+    whole = requirements_of(tmp_path, root=tmp_path)
     assert whole is not None
     assert building.commands(whole, None)[1][-1] == "--all-packages"
-    apart = wanted(tmp_path / "libs" / "apart", root=tmp_path)
+    apart = requirements_of(tmp_path / "libs" / "apart", root=tmp_path)
     assert (apart and apart.kind) == "project"
     assert key_of(member, None) != key_of(whole, None)
 
@@ -128,15 +136,15 @@ def test_wanted_takes_the_lock_of_a_workspace_for_its_member(tmp_path: Path) -> 
 def test_wanted_includes_nested_requirements_files(tmp_path: Path) -> None:
     write(tmp_path, a__top_txt="-r more/x.txt  # more\n--constraint=pins.txt\ntorch\n")
     write(tmp_path, a__pins_txt="numpy<3\n", a__more__x_txt="-r ../../up.txt\n", up_txt="-c a/pins.txt\n")
-    above = wanted(tmp_path, requirements=tmp_path / "a" / "top.txt")
+    above = requirements_of(tmp_path, requirements=tmp_path / "a" / "top.txt")
     assert above is not None
     assert [name for name, _ in above.files] == ["a/top.txt", "a/more/x.txt", "a/pins.txt", "up.txt"]
     assert building.commands(above, None)[1][-2:] == ["-r", "a/top.txt"]
     write(tmp_path, a__more__x_txt=f"-r {tmp_path}/up.txt\n")
     with pytest.raises(BadRequirements, match=r"an absolute path, .* own folder: \.\./\.\./up.txt"):
-        wanted(tmp_path, requirements=tmp_path / "a" / "top.txt")
+        requirements_of(tmp_path, requirements=tmp_path / "a" / "top.txt")
     write(tmp_path, a__more__x_txt="-r y.txt\n-r https://example.org/z.txt\n", a__more__y_txt="einops\n")
-    found = wanted(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
+    found = requirements_of(tmp_path, pip=["rich"], requirements=tmp_path / "a" / "top.txt")
     assert found is not None
     assert found.files == (
         ("named.txt", "rich\n-r top.txt\n"),
@@ -173,16 +181,16 @@ def test_wanted_sends_no_file_from_outside_and_none_with_credentials(
     )
     (folder / name).write_text(text)
     with pytest.raises(BadRequirements, match=said):
-        wanted(folder)
+        requirements_of(folder)
 
 
 def test_wanted_takes_files_of_the_repository_and_of_the_folder_that_is_sent(tmp_path: Path) -> None:
     write(tmp_path, repo__base_txt="torch\n", repo__jobs__requirements_txt="-r ../base.txt\n")
     with pytest.raises(BadRequirements, match=r"is not in .*/jobs, and"):
-        wanted(tmp_path / "repo" / "jobs")
-    assert wanted(tmp_path / "repo" / "jobs", root=tmp_path / "repo") is not None
+        requirements_of(tmp_path / "repo" / "jobs")
+    assert requirements_of(tmp_path / "repo" / "jobs", root=tmp_path / "repo") is not None
     subprocess.run(["git", "init", "-q", tmp_path / "repo"], check=True)
-    assert wanted(tmp_path, requirements=tmp_path / "repo" / "jobs" / "requirements.txt") is not None
+    assert requirements_of(tmp_path, requirements=tmp_path / "repo" / "jobs" / "requirements.txt") is not None
 
 
 def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp_path: Path) -> None:
@@ -192,7 +200,7 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
         r_txt="-r r.txt\nrich\n",
     )
     write(tmp_path, pins__a_txt="numpy<3\n-c b.txt\n", pins__b_txt="-c a.txt\nrich<99\n")
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert dict(found.files)["environment.yml"].endswith("- einops\n  - rich\n  - -c constraints.txt\n")
     assert dict(found.files)["constraints.txt"] == "numpy<3\nrich<99\n"
@@ -217,7 +225,7 @@ def test_conda_file_has_included_requirements_once_and_constraints_in_a_file(tmp
 def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str, said: str) -> None:
     write(tmp_path, requirements_txt=f"torch\n{line}\n", src__a_py="", x_whl="")
     with pytest.raises(BadRequirements, match=f"requirements.txt, line 2: `.*` .*{said}"):
-        wanted(tmp_path)
+        requirements_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +239,15 @@ def test_wanted_refuses_local_places_without_a_project(tmp_path: Path, line: str
 def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path: Path, line: str) -> None:
     write(tmp_path, lib__pyproject_toml="[tool.x]\n", p__requirements_txt=f"torch\n{line}\n", p__sub__a="")
     expected = ((tmp_path / "lib", ("a", "b")),)
-    found = wanted(tmp_path / "p")
+    found = requirements_of(tmp_path / "p")
     assert found is not None
     assert (found.projects, found.files) == (expected, (("requirements.txt", "torch\n\n"),))
-    named = wanted(tmp_path / "p", pip=[line])
+    named = requirements_of(tmp_path / "p", pip=[line])
     assert named is not None
     assert (named.projects, named.files) == (expected, (("named.txt", ""),))
     conda = CONDA + f"      - {json.dumps(line)}\n"
     write(tmp_path, p__environment_yml=conda)
-    of_conda = wanted(tmp_path / "p", requirements=tmp_path / "p" / "environment.yml")
+    of_conda = requirements_of(tmp_path / "p", requirements=tmp_path / "p" / "environment.yml")
     assert of_conda is not None
     assert (of_conda.projects, "lib" in of_conda.files[0][1]) == (expected, False)
 
@@ -254,7 +262,7 @@ def test_project_that_a_line_names_by_its_place_is_installed_from_there(tmp_path
 )  # fmt: skip
 def test_wanted_accepts_lines_that_are_no_local_place(tmp_path: Path, line: str) -> None:
     write(tmp_path, requirements_txt=f"{line}\n", more_txt="", c_txt="")
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert found.files[0] == ("requirements.txt", f"{line}\n")
 
@@ -270,19 +278,19 @@ round = [{include-group = "round"}]
     )
     (tmp_path / "sub").mkdir()
     for word in ("--group train-it", "--group=Train_It"):
-        found = wanted(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
+        found = requirements_of(tmp_path / "sub", root=tmp_path, pip=[word, "tqdm"])
         assert found is not None
         assert found.files == (("named.txt", "einops\nrich>=13\nx[y] ; os_name == 'posix'\ntqdm\n"),)
     for name in ("other", "round"):
         with pytest.raises(
             BadRequirements, match=f"no dependency group {name} .* Its groups: base, Train_It, round"
         ):
-            wanted(tmp_path, pip=[f"--group {name}"])
+            requirements_of(tmp_path, pip=[f"--group {name}"])
 
 
 def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, requirements_txt="-e git+https://example.org/mine.git@v1#egg=mine\n")
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert found.files == (("requirements.txt", "git+https://example.org/mine.git@v1#egg=mine\n"),)
 
@@ -290,7 +298,7 @@ def test_editable_repository_is_installed_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "utf-8"])
 def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "requirements.txt").write_bytes("x==1\r\ny==2\r\n".encode(encoding))
-    found = wanted(tmp_path)
+    found = requirements_of(tmp_path)
     assert found is not None
     assert found.files == (("requirements.txt", "x==1\ny==2\n"),)
 
@@ -337,13 +345,13 @@ def test_requirements_of_a_windows_shell_are_read(tmp_path: Path, encoding: str)
 )
 def test_wanted_names_what_it_cannot_read(tmp_path: Path, files: Any, options: Any, said: str) -> None:
     with pytest.raises(BadRequirements, match=said):
-        wanted(write(tmp_path, **files), **options)
+        requirements_of(write(tmp_path, **files), **options)
 
 
 def test_wanted_names_a_damaged_wheel(tmp_path: Path) -> None:
     write(tmp_path, bad_whl="no zip", requirements_txt="bad")
     with pytest.raises(BadRequirements, match=r"bad.whl is not a wheel"):
-        wanted(tmp_path, wheels=tmp_path)
+        requirements_of(tmp_path, wheels=tmp_path)
 
 
 def test_built_in_requirements_take_torch_packages_of_the_train_extra() -> None:
@@ -508,7 +516,7 @@ SMALL = (("small-1-py3-none-any.whl", "1"),)
         ),
     ],
 )  # fmt: skip
-def test_building_commands_are_exact(wish: Wanted, commands: list[list[str]]) -> None:
+def test_building_commands_are_exact(wish: Requirements, commands: list[list[str]]) -> None:
     assert building.commands(wish, "cpu") == commands
 
 
@@ -648,7 +656,7 @@ def test_requirements_are_named_whole_without_their_options_and_logins() -> None
 def test_refused_line_does_not_show_its_login(tmp_path: Path) -> None:
     write(tmp_path, requirements_txt="x @ file://me:secret@example.org/mine\n")
     with pytest.raises(BadRequirements, match=r"`x @ file://example\.org/mine`"):
-        wanted(tmp_path)
+        requirements_of(tmp_path)
 
 
 CONDA = """\
@@ -664,7 +672,7 @@ dependencies:
 
 def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path: Path) -> None:
     write(tmp_path, environment_yml=CONDA)
-    found = wanted(tmp_path, always=["torch"])
+    found = requirements_of(tmp_path, always=["torch"])
     assert found is not None
     assert (found.source, found.kind, found.always, found.names_its_build) == (
         "environment.yml",
@@ -677,11 +685,11 @@ def test_conda_file_is_taken_last_and_without_what_is_of_this_computer(tmp_path:
     )
     asked = building.request(found, None)
     assert (asked["conda"], asked["commands"], asked["instead"]) == ("environment.yml", [], None)
-    renamed = wanted(write(tmp_path, environment_yml=CONDA.replace("mine", "other")))
+    renamed = requirements_of(write(tmp_path, environment_yml=CONDA.replace("mine", "other")))
     assert renamed is not None
     assert key_of(renamed, None) == key_of(found, None)
     write(tmp_path, requirements_txt="torch\n")
-    listed = wanted(tmp_path)
+    listed = requirements_of(tmp_path)
     assert (listed and listed.kind) == "requirements"
 
 
@@ -700,4 +708,4 @@ def test_conda_file_that_the_nodes_cannot_take_is_refused(
 ) -> None:
     (tmp_path / "environment.yml").write_text(text)
     with pytest.raises(BadRequirements, match=said):
-        wanted(tmp_path, requirements=tmp_path / "environment.yml", **options)
+        requirements_of(tmp_path, requirements=tmp_path / "environment.yml", **options)

@@ -106,10 +106,10 @@ def find_data(folder: Path, tree: Tree, script: str) -> list[Data]:
 
 def find_requirements(folder: Path, root: Path) -> tuple[str | None, bool]:
     """Return the file with the requirements, and whether a run finds it without gpuctl.yaml."""
-    from remote.python_env.requirements import wanted
+    from remote.python_env.requirements import requirements_of
 
     try:
-        listed = wanted(folder, root=root)
+        listed = requirements_of(folder, root=root)
     except RemoteError:  # a run reports the error
         listed = None
     if listed is not None:

@@ -12,7 +12,7 @@ from inventories.runs.run import FirstError, Run, RunOptions
 from remote.files.tree import Tree, read_tree
 from remote.python_env.groups import listed_in, project_file
 from remote.python_env.project import project_above
-from remote.python_env.requirements import Wanted, wanted
+from remote.python_env.requirements import Requirements, requirements_of
 
 _NAMED = re.compile(r"No module named '(?P<name>[\w.]+)'(?!; '[\w.]+' is not a package)")
 _NO_PACKAGE = "attempted relative import with no known parent package"
@@ -167,7 +167,7 @@ class _Install:
         of_what = "extra" if kind == "extra" else "dependency group"
         return f"{package} is in the {of_what} {name} of {path.name}. Install that: --pip {shlex.quote(word)}"
 
-    def _listed(self) -> Wanted | None:
+    def _listed(self) -> Requirements | None:
         """The file that lists the packages to install, also if the machines' own Python was used."""
         options = self.options
         if options.pip and not options.requirements:
@@ -175,9 +175,9 @@ class _Install:
         assert options.project is not None
         folder = Path(options.project)
         requirements = Path(options.requirements) if options.requirements else None
-        return wanted(folder, root=Path(options.root or folder), requirements=requirements)
+        return requirements_of(folder, root=Path(options.root or folder), requirements=requirements)
 
-    def _in_list(self, listed: Wanted, package: str) -> str:
+    def _in_list(self, listed: Requirements, package: str) -> str:
         """Return the advice on a package if a file lists all packages to install."""
         named = self.options.requirements or self.options.wheels
         as_it_is = self.own_python and not named and not (self.project and listed.kind == "project")

@@ -18,7 +18,7 @@ from inventories.machine import Machine
 from inventories.text import human_bytes
 from remote.errors import RemoteError
 from remote.fanout import MAX_AT_ONCE
-from remote.files.leftovers import Leftovers, look
+from remote.files.leftovers import Leftovers, find_leftovers
 from remote.sessions.connect import connect
 from remote.shared.constants import NODE_FOLDER
 
@@ -80,7 +80,7 @@ def _tell(app: App, folder: ClusterFolder, machines: Sequence[Machine]) -> list[
 def _examine(host: Host, built_in: Sequence[str]) -> Leftovers | None:
     try:
         with connect(host.machine, host.cluster, timeout_s=CONNECT_S) as node:
-            return look(node, built_in=built_in, measure_s=MEASURE_S)
+            return find_leftovers(node, built_in=built_in, measure_s=MEASURE_S)
     except (RemoteError, OSError):
         return None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from remote.errors import RemoteError
     from remote.facts import EndTimer, Facts
     from remote.gpu_driver.decision import Limits
-    from remote.gpu_driver.setup import Seen
+    from remote.gpu_driver.setup import DriverOutcome
     from remote.sessions.session import Node
 
 BOOT_TIMEOUT_S = 900.0
@@ -154,7 +154,7 @@ class _Work:
     driver: DriverPlan
     limits: "Limits"
 
-    def up(self, machine: Machine) -> "Seen":
+    def up(self, machine: Machine) -> "DriverOutcome":
         """Prepare a machine that has booted before."""
         from remote.checks import readiness
         from remote.sessions.connect import connect
@@ -166,7 +166,7 @@ class _Work:
             node_facts = _facts(node, self.peers)
         return self._with_driver(machine, node_facts, free=True, return_s=BOOT_TIMEOUT_S, judged=False)
 
-    def booted(self, machine: Machine, *, boot: Boot) -> "Seen":
+    def booted(self, machine: Machine, *, boot: Boot) -> "DriverOutcome":
         """Prepare a machine once it has booted.
 
         A machine that nobody can use yet also reboots if its GPU driver needs that, and gets time to join its cluster
@@ -190,7 +190,7 @@ class _Work:
 
     def _with_driver(
         self, machine: Machine, node_facts: "Facts", *, free: bool, return_s: float, judged: bool = True
-    ) -> "Seen":
+    ) -> "DriverOutcome":
         from remote.gpu_driver.setup import see_to_driver
 
         return see_to_driver(

@@ -20,10 +20,10 @@ from remote.shared import frames
 
 def command_facts(request: Dict[str, Any], output: BinaryIO) -> None:
     """Answer `facts`: private_ip, peers (addresses), firewall (whether to read it), end_timer (a unit, or None)."""
-    found = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
+    facts = gather(request["private_ip"], request["peers"], with_firewall=request["firewall"])
     timer = request.get("end_timer")
-    found["end_timer"] = timer_state(timer) if timer else None
-    frames.write(output, {"t": frames.FACTS, "facts": found})
+    facts["end_timer"] = timer_state(timer) if timer else None
+    frames.write(output, {"t": frames.FACTS, "facts": facts})
 
 
 def gather(private_ip: str, peers: List[str], *, with_firewall: bool) -> Dict[str, Any]:
@@ -93,8 +93,8 @@ def _os_name() -> str:
         text = Path("/etc/os-release").read_text()
     except FileNotFoundError:
         return "{} {}".format(platform.system(), platform.mac_ver()[0]).strip()
-    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
-    return found.group(1) if found else platform.system()
+    match = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
+    return match.group(1) if match else platform.system()
 
 
 def package_version(name: str) -> Optional[str]:

@@ -19,13 +19,13 @@ CLOUDS = (
 
 def cloud(dmi: Path = DMI) -> Optional[str]:
     """The cloud that the machine is rented from. None: another one, or none."""
-    for name, start, found in CLOUDS:
+    for name, start, cloud_name in CLOUDS:
         try:
             text = (dmi / name).read_text()
         except OSError:
             continue
         if text.startswith(start):
-            return found
+            return cloud_name
     return None
 
 

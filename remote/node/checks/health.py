@@ -43,10 +43,10 @@ def addresses_of(name: str) -> Optional[List[str]]:
 
     def ask() -> List[str]:
         try:
-            found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
         except OSError:
             return []
-        return sorted({str(entry[4][0]) for entry in found})
+        return sorted({str(entry[4][0]) for entry in entries})
 
     return within(HOSTNAME_TIMEOUT_S, ask)
 
@@ -68,7 +68,7 @@ def free_inodes() -> Optional[int]:
 
 def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str, Any]]:
     """This user's processes of runs of this node that are over: pid, command, run, gpu (holds one), ports."""
-    found: List[Dict[str, Any]] = []
+    processes: List[Dict[str, Any]] = []
     over: Dict[str, bool] = {}
     for pid in listening.pids(proc):
         variables = environment_of(pid, proc)
@@ -78,7 +78,7 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
         if run_dir not in over:
             over[run_dir] = not run_state.state(Path(run_dir))["running"]
         if over[run_dir]:
-            found.append(
+            processes.append(
                 {
                     "pid": pid,
                     "command": listening.command_of(pid, proc),
@@ -87,11 +87,11 @@ def stale(home: Path = NODE_HOME, proc: Path = listening.PROC) -> List[Dict[str,
                     "ports": [],
                 }
             )
-    if found:
+    if processes:
         rows = listening.read(proc)
-        for entry in found:
+        for entry in processes:
             entry["ports"] = sorted({row["port"] for row in rows if row["pid"] == entry["pid"]})
-    return found
+    return processes
 
 
 def environment_of(pid: int, proc: Path = listening.PROC) -> Dict[str, str]:

@@ -101,9 +101,9 @@ def listen(
     address: str, rendezvous_port: Optional[int], high_ports: int
 ) -> Tuple[List[socket.socket], List[Dict[str, Any]]]:
     """Sockets bound to the rendezvous port and to ports that the system picks; and those that were not to be had."""
-    sockets, taken = [], []
-    wanted = [0] * high_ports if rendezvous_port is None else [rendezvous_port] + [0] * high_ports
-    for port in wanted:
+    sockets, busy = [], []
+    ports = [0] * high_ports if rendezvous_port is None else [rendezvous_port] + [0] * high_ports
+    for port in ports:
         made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         # The ranks listen here right after us.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,10 +113,10 @@ def listen(
             made.listen(AT_ONCE)
         except OSError as error:
             made.close()
-            taken.append({"port": port, "problem": problem_of(error), "holder": holder_of(port)})
+            busy.append({"port": port, "problem": problem_of(error), "holder": holder_of(port)})
         else:
             sockets.append(made)
-    return sockets, taken
+    return sockets, busy
 
 
 def problem_of(error: OSError) -> str:

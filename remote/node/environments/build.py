@@ -38,7 +38,7 @@ NOT_FOR_UV = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PRO
 """What a login shell may set and would lead uv elsewhere."""
 
 
-def look(key: str) -> Dict[str, Any]:
+def state_of(key: str) -> Dict[str, Any]:
     """What is there of an environment, without starting a process.
 
     `ready`: its record, or None. `interpreters`: Pythons of the image that have torch. `environments`: all that are
@@ -60,8 +60,8 @@ def look(key: str) -> Dict[str, Any]:
 
 def _all_ready() -> List[Dict[str, Any]]:
     paths = sorted(ENVIRONMENTS.glob("*/ready.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    found = [ready(str(read_json(path).get("key"))) for path in paths]
-    return [record for record in found if record is not None]
+    environments = [ready(str(read_json(path).get("key"))) for path in paths]
+    return [record for record in environments if record is not None]
 
 
 def home_of(key: str) -> Path:
@@ -90,14 +90,14 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
     `conda`: the environment file that one of conda's programs makes it of, in place of uv's commands, or None.
     `instead`: the last command, for where PyTorch's own index is not reached; None: there is no other.
 
-    When the other side goes away the build ends. With `look` it only says what is there (`looked`).
+    When the other side goes away the build ends. With `state_of` it only says what is there (`looked`).
     """
     key = str(request["key"])
     if request.get("look"):
-        found = look(key)
-        if found["ready"] is not None:
+        state = state_of(key)
+        if state["ready"] is not None:
             mark_used(key)
-        frames.write(output, dict(found, t=frames.LOOKED))
+        frames.write(output, dict(state, t=frames.LOOKED))
         return
     record = ready(key)
     if record is not None:
@@ -119,8 +119,8 @@ def command_environment(request: Dict[str, Any], output: BinaryIO, incoming: Ite
         except (Failed, OSError, ValueError) as error:
             step = error.step if isinstance(error, Failed) else "preparing"
             tail = error.tail if isinstance(error, Failed) else [str(error)]
-            told = error.lacks if isinstance(error, Failed) else {}
-            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail, **told})
+            lacks = error.lacks if isinstance(error, Failed) else {}
+            frames.write(output, {"t": frames.FAILED, "step": step, "tail": tail, **lacks})
             return
     frames.write(output, {"t": frames.ENVIRONMENT, "ready": record, "built": True})
 
@@ -168,8 +168,8 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
         try:
             uv = uv_tool.provide(wheels, caller.progress)
         except uv_tool.NotSent as error:
-            own = platform.python_version() if sys.version_info >= OLDEST_PYTHON else None
-            raise Failed("preparing", [str(error)], missing_wheels.lacks([uv_tool.PINNED], own)) from error
+            python = platform.python_version() if sys.version_info >= OLDEST_PYTHON else None
+            raise Failed("preparing", [str(error)], missing_wheels.lacks([uv_tool.PINNED], python)) from error
         torch_index = _install(uv, request, folder, environment, caller)
     listed = packages(home / "venv")
     record = {
@@ -186,10 +186,10 @@ def build(key: str, request: Dict[str, Any], caller: build_lock.Caller) -> Dict[
     return record
 
 
-def installers_environment(given: Dict[str, str]) -> Dict[str, str]:
-    """The variables that an installer is started with, those that are `given` among them."""
+def installers_environment(variables: Dict[str, str]) -> Dict[str, str]:
+    """The variables that an installer is started with, those that are `variables` among them."""
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_UV}
-    environment.update(uv_tool.of_this_node(), **given)
+    environment.update(uv_tool.of_this_node(), **variables)
     return environment
 
 
@@ -253,14 +253,14 @@ def python_version(venv: Path) -> Optional[str]:
     """The version of an environment's Python, as uv or conda writes it down; None where they did not."""
     if not (venv / "pyvenv.cfg").exists():
         return conda.python_version(venv)
-    found = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"^version_info\s*=\s*(\S+)", (venv / "pyvenv.cfg").read_text(), re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def packages(venv: Path) -> List[str]:
     """`name==version` of all that is installed, by the names of the metadata folders."""
-    found = []
+    names = []
     for folder in sorted(venv.glob("lib/python3.*/site-packages/*.dist-info")):
         name, _, version = folder.name[: -len(".dist-info")].rpartition("-")
-        found.append("{}=={}".format(name, version))
-    return found
+        names.append("{}=={}".format(name, version))
+    return names

@@ -43,10 +43,10 @@ class Caller:
         self.deadline_s = deadline_s
         self._output = output
         self._limit = time.monotonic() + deadline_s
-        self._gone = Event()
-        self._said = time.monotonic()
+        self._caller_left = Event()
+        self._reported_at = time.monotonic()
         for number in (signal.SIGHUP, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: self._gone.set())
+            signal.signal(number, lambda _number, _frame: self._caller_left.set())
         Thread(target=self._listen, args=(incoming,), daemon=True).start()
 
     def _listen(self, incoming: Iterator[object]) -> None:
@@ -54,7 +54,7 @@ class Caller:
             for _ in incoming:
                 continue
         finally:
-            self._gone.set()
+            self._caller_left.set()
 
     def progress(self, text: str) -> None:
         """Say what is being done."""
@@ -63,18 +63,18 @@ class Caller:
     def tell(self, header: Dict[str, Any]) -> None:
         """Send a frame."""
         frames.write(self._output, header)
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
-    def check(self, what: str) -> None:
+    def check(self, work: str) -> None:
         """Send a beat where it has been quiet, so that the other side sees that work goes on.
 
         Raises BrokenPipeError where nobody is there any more, TimeoutError after the deadline.
         """
-        if self._gone.is_set():
+        if self._caller_left.is_set():
             raise BrokenPipeError(errno.EPIPE, "the connection ended")
         if time.monotonic() > self._limit:
-            raise TimeoutError("{} took longer than {:.0f} minutes".format(what, self.deadline_s / 60))
-        if time.monotonic() - self._said > BEAT_S:
+            raise TimeoutError("{} took longer than {:.0f} minutes".format(work, self.deadline_s / 60))
+        if time.monotonic() - self._reported_at > BEAT_S:
             self.tell({"t": frames.BEAT})
 
 

@@ -38,10 +38,10 @@ class NoProgram(Exception):
 def program() -> Optional[Tuple[str, str]]:
     """Kind and path of a program that makes conda's environments; None: there is none."""
     for kind, *folders in PLACES:
-        beside = [
+        candidates = [
             path for folder in folders for path in glob.glob(os.path.join(os.path.expanduser(folder), kind))
         ]
-        for path in (shutil.which(kind), *beside):
+        for path in (shutil.which(kind), *candidates):
             if path and os.access(path, os.X_OK):
                 return kind, path
     return None
@@ -52,11 +52,11 @@ def commands(file: str, home: Path) -> List[List[str]]:
 
     Raises NoProgram.
     """
-    found = program()
-    if found is None:
+    conda = program()
+    if conda is None:
         machine = {"x86_64": "64", "aarch64": "aarch64"}.get(os.uname().machine, os.uname().machine)
         raise NoProgram(MISSING.format(file, machine))
-    kind, path = found
+    kind, path = conda
     venv = str(home / "venv")
     if kind == "pixi":
         # Its environments lie within its project.
@@ -75,5 +75,5 @@ def without_active(environment: Dict[str, str]) -> Dict[str, str]:
 def python_version(venv: Path) -> Optional[str]:
     """The version of the environment's Python, as conda writes it down; None where it has none."""
     names = [path.name for path in venv.glob("conda-meta/python-3.*.json")]
-    found = [re.match(r"python-(\d+\.\d+\.\d+)-", name) for name in names]
-    return next((one.group(1) for one in found if one), None)
+    matches = [re.match(r"python-(\d+\.\d+\.\d+)-", name) for name in names]
+    return next((match.group(1) for match in matches if match), None)

@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from remote.node.environments import build_lock, uv_tool
 
-RESOLVED, BESIDE = "pylock.gpuctl.toml", "beside.txt"
+RESOLVED, REST = "pylock.gpuctl.toml", "beside.txt"
 """The resolution, and a file with what is asked for beside the requirements."""
 WHEEL = re.compile(r'url = "(?P<url>[^"]+\.whl)"(?:, upload-time = [^,}]+)?(?:, size = (?P<size>\d+))?')
 MOST_ASKED = 8
@@ -36,15 +36,15 @@ def _missing_bytes(folder: Path, environment: Dict[str, str]) -> int:
     Raises OSError and ValueError for unusable files.
     """
     cached = wheels_in(Path(environment.get("UV_CACHE_DIR") or os.path.expanduser("~/.cache/uv")))
-    total, asked = 0, 0
+    total, requested = 0, 0
     version = re.search(
         r"^version_info\s*=\s*3\.(\d+)", (folder.parent / "venv" / "pyvenv.cfg").read_text(), re.M
     )
     for url, size in wheels_of((folder / RESOLVED).read_text(encoding="utf-8"), version and version.group(1)):
         if name_of(url) in cached:
             continue
-        if not size and asked < MOST_ASKED:
-            asked += 1
+        if not size and requested < MOST_ASKED:
+            requested += 1
             with contextlib.suppress(OSError, ValueError):
                 size = uv_tool.size_of(url)
         total += size
@@ -60,11 +60,11 @@ def resolving(install: List[str], folder: Path) -> Optional[List[str]]:
     if "--no-index" in install or "-r" not in install:
         return None
     at = install.index("-r")
-    named, beside = install[at + 1], install[at + 2 :]
+    named, rest = install[at + 1], install[at + 2 :]
     if named.startswith("pylock"):
         return None
-    (folder / BESIDE).write_text("".join(line + "\n" for line in beside), encoding="utf-8")
-    return ["pip", "compile", *install[2:at], named, BESIDE, *output]
+    (folder / REST).write_text("".join(line + "\n" for line in rest), encoding="utf-8")
+    return ["pip", "compile", *install[2:at], named, REST, *output]
 
 
 def wheels_of(text: str, minor: Optional[str]) -> Iterator[Tuple[str, int]]:
@@ -75,10 +75,10 @@ def wheels_of(text: str, minor: Optional[str]) -> Iterator[Tuple[str, int]]:
     python = "cp3{}|py3|abi3|py2.py3".format(minor or r"\d+")
     fits = re.compile(r"-(?:{})-.*(?:any|linux[^-]*{})\.whl$".format(python, re.escape(platform.machine())))
     for part in text.split("[[packages]]")[1:]:
-        found = [(one.group("url"), int(one.group("size") or 0)) for one in WHEEL.finditer(part)]
-        fitting = [one for one in found if fits.search(one[0])]
+        wheels = [(match.group("url"), int(match.group("size") or 0)) for match in WHEEL.finditer(part)]
+        fitting = [match for match in wheels if fits.search(match[0])]
         if fitting:
-            yield max(fitting, key=lambda one: one[1])
+            yield max(fitting, key=lambda match: match[1])
 
 
 def name_of(url: str) -> str:

@@ -18,14 +18,14 @@ PLACES = (
 
 def interpreters() -> List[Dict[str, str]]:
     """`python` and `torch`, its version, of each that is there and has it. Nothing is started."""
-    found = []
+    paths = []
     for place in PLACES:
         pattern = os.path.expanduser(place)
         for python in sorted(Path("/").glob(pattern.lstrip("/"))):
             version = torch_of(python)
             if version is not None and os.access(str(python), os.X_OK):
-                found.append({"python": str(python), "torch": version})
-    return found
+                paths.append({"python": str(python), "torch": version})
+    return paths
 
 
 def torch_of(python: Path) -> Optional[str]:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from remote.node.environments import build_lock
 
-MOST = 300
+MAX_LISTED = 300
 """Things that are looked for."""
 LEFT_OUT = "left-out.txt"
 LACKS = (
@@ -28,19 +28,19 @@ def missing(
 
     What a missing package needs itself is not known. Empty where uv's words do not tell.
     """
-    found = {}  # type: Dict[str, str]
-    while len(found) < MOST:
-        lines = ["{} ; python_version < '0'\n".format(name) for name in found]
+    by_name = {}  # type: Dict[str, str]
+    while len(by_name) < MAX_LISTED:
+        lines = ["{} ; python_version < '0'\n".format(name) for name in by_name]
         (folder / LEFT_OUT).write_text("".join(lines), encoding="utf-8")
         again = [uv, *arguments, "--dry-run", "--override", LEFT_OUT]
         code, tail = build_lock.run(again, folder, environment, caller, quiet=True)
         if code == 0:
             break
         lacking = what_lacks(" ".join(line.strip() for line in tail))
-        if lacking is None or lacking[0] in found:
+        if lacking is None or lacking[0] in by_name:
             break
-        found[lacking[0]] = lacking[1]
-    return sorted(found.values())
+        by_name[lacking[0]] = lacking[1]
+    return sorted(by_name.values())
 
 
 def lacks(missing: List[str], python: Optional[str]) -> Dict[str, Any]:
@@ -48,13 +48,15 @@ def lacks(missing: List[str], python: Optional[str]) -> Dict[str, Any]:
     return {"missing": missing, "python": python, "platforms": platforms()}
 
 
-def what_lacks(said: str) -> Optional[Tuple[str, str]]:
+def what_lacks(output: str) -> Optional[Tuple[str, str]]:
     """The name and the requirement that uv's words are about; None where they are about something else."""
-    name = next((found.group(1) for found in (re.search(one, said) for one in LACKS) if found), None)
+    name = next(
+        (match.group(1) for match in (re.search(pattern, output) for pattern in LACKS) if match), None
+    )
     if name is None:
         return None
-    asked = re.search(r"(?:require|depends? on) ({}(?![\w.-])[^\s]*)".format(re.escape(name)), said)
-    return name, asked.group(1).rstrip(",.") if asked else name
+    requirement = re.search(r"(?:require|depends? on) ({}(?![\w.-])[^\s]*)".format(re.escape(name)), output)
+    return name, requirement.group(1).rstrip(",.") if requirement else name
 
 
 def platforms() -> List[str]:
@@ -63,5 +65,7 @@ def platforms() -> List[str]:
     if libc != "glibc":
         return []
     minor = int(version.split(".")[1])
-    fitting = [one for one in reversed(NAMED_GLIBCS) if one <= minor]
-    return ["manylinux_2_{}_{}".format(one, machine) for one in fitting] + ["manylinux2014_" + machine]
+    fitting = [minor_version for minor_version in reversed(NAMED_GLIBCS) if minor_version <= minor]
+    return ["manylinux_2_{}_{}".format(minor_version, machine) for minor_version in fitting] + [
+        "manylinux2014_" + machine
+    ]

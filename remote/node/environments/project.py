@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 from remote.node.environments import build, build_lock, uv_tool
 from remote.node.environments.within import normal_name
 from remote.node.storage import sync_lock
-from remote.node.storage.changed_files import look
+from remote.node.storage.changed_files import find_changes
 from remote.node.storage.pushed import brought, note_pushed
 from remote.shared import frames
 from remote.shared.files import read_json, walk_files, write_json
@@ -62,9 +62,9 @@ def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterato
     home = home_of(str(request["key"]), str(request["python"]))
     caller = build_lock.Caller(output, incoming, float(request["deadline_s"]))
     with build_lock.alone(home.with_suffix(".lock"), caller):
-        found = usable(home, request)
+        backend = usable(home, request)
         try:
-            record = found or install(home, request, caller)
+            record = backend or install(home, request, caller)
             (home / "used").touch()
         except BrokenPipeError:
             raise
@@ -73,7 +73,7 @@ def command_project(request: Dict[str, Any], output: BinaryIO, incoming: Iterato
             frames.write(output, {"t": frames.FAILED, "step": "preparing", "tail": tail})
             return
     ready = {key: value for key, value in record.items() if key != IN_PLACE}
-    frames.write(output, {"t": frames.ENVIRONMENT, "ready": ready, "built": found is None})
+    frames.write(output, {"t": frames.ENVIRONMENT, "ready": ready, "built": backend is None})
 
 
 def home_of(key: str, python: str) -> Path:
@@ -115,34 +115,36 @@ def install(home: Path, request: Dict[str, Any], caller: build_lock.Caller) -> D
         installer, flags = _installer(home, request, environment, caller)
         caller.progress("installing the project {}".format(request["name"]))
         quiet = ["--quiet", "--no-deps", *flags]
-        folders = [word for one in [request["folder"], *request["beside"]] for word in ("--editable", one)]
+        folders = [word for name in [request["folder"], *request["beside"]] for word in ("--editable", name)]
         # In the project's folder installers find its settings.
         argv = [*installer, *quiet, *folders]
-        own = dict(request["variables"], **environment)
+        variables = dict(request["variables"], **environment)
         with _as_sdists([request["folder"], *request["beside"]], request["version"]):
-            build.run(argv, Path(request["folder"]), own, caller, quiet=True, keep=MOST_WORDS)
+            build.run(argv, Path(request["folder"]), variables, caller, quiet=True, keep=MOST_WORDS)
     except (build.Failed, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         problem = error.tail if isinstance(error, build.Failed) else [str(error)]
         (site / "by_path.pth").write_text(request["source"] + "\n", encoding="utf-8")
     wish = _finish(request)
-    told = _ask(python, wish, environment)
-    if problem is None and not told["understood"] and request["dependencies"] == "install":
+    state = _ask(python, wish, environment)
+    if problem is None and not state["understood"] and request["dependencies"] == "install":
         with contextlib.suppress(build.Failed):  # then names are all that is compared
             build.run([*installer, "packaging"], home, environment, caller)
-            told = _ask(python, wish, environment)
+            state = _ask(python, wish, environment)
     addable = [
-        one for one in told["lacking"] if normal_name(one) not in map(normal_name, request["not_from_index"])
+        name
+        for name in state["lacking"]
+        if normal_name(name) not in map(normal_name, request["not_from_index"])
     ]
     if problem is None and addable and request["dependencies"] == "install":
-        problem = _add(addable, told["names"], installer, home, request, environment, caller)
-        told = _ask(python, wish, environment)
+        problem = _add(addable, state["names"], installer, home, request, environment, caller)
+        state = _ask(python, wish, environment)
     record = {
         "key": request["key"],
         "python": python,
         "problem": problem,
-        "lacking": told["lacking"],
+        "lacking": state["lacking"],
         IN_PLACE: _note_built(request["root"], began_ns, caller),
         "packages": build.packages(home / "venv"),
         "bytes": sum(status.st_size for _, status in walk_files(home)),
@@ -180,7 +182,7 @@ def _note_built(root: str, began_ns: int, caller: build_lock.Caller) -> List[str
     """Keep that what was written within the root since then, such as extension modules, is no run's; its paths."""
     with sync_lock.alone(root, lambda: caller.check("waiting for a sync")):
         built = {}
-        for path, _, _ in look(root, brought(root), began_ns).listed:
+        for path, _, _ in find_changes(root, brought(root), began_ns).listed:
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(os.path.join(root, path))
                 built[path] = [status.st_size, status.st_mtime_ns, status.st_mode & 0o777]
@@ -244,15 +246,15 @@ def _add(
 ) -> Optional[List[str]]:
     """Install what the project needs and is not below; what an installer said where it could not, else None."""
     caller.progress("installing {}".format(", ".join(lacking)))
-    beside = []
+    additions = []
     if installer[1] == "pip":
         # uv does not see what lies below, and would bring all of that again.
         file = home / "below.txt"
-        there = [name for name in names if normal_name(name) not in map(normal_name, lacking)]
-        file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in there))
-        beside = ["--override", str(file)]
+        installed = [name for name in names if normal_name(name) not in map(normal_name, lacking)]
+        file.write_text("".join("{} ; python_version < '0'\n".format(name) for name in installed))
+        additions = ["--override", str(file)]
     try:
-        build.run([*installer, *beside, *lacking], Path(request["folder"]), environment, caller)
+        build.run([*installer, *additions, *lacking], Path(request["folder"]), environment, caller)
     except build.Failed as error:
         return error.tail
     return None
@@ -269,8 +271,8 @@ def _finish(request: Dict[str, Any]) -> List[str]:
 
 def _ask(python: str, arguments: List[str], environment: Dict[str, str]) -> Dict[str, Any]:
     """What `within.py` says in the environment."""
-    found: Dict[str, Any] = json.loads(_output([python, "-I", WITHIN, *arguments], environment))
-    return found
+    answer: Dict[str, Any] = json.loads(_output([python, "-I", WITHIN, *arguments], environment))
+    return answer
 
 
 def _output(argv: List[str], environment: Dict[str, str]) -> str:
@@ -284,6 +286,6 @@ def _output(argv: List[str], environment: Dict[str, str]) -> str:
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
-        raise OSError("{} failed: {}".format(argv[0], said[-1]))
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
+        raise OSError("{} failed: {}".format(argv[0], lines[-1]))
     return done.stdout.decode().strip().splitlines()[-1]

@@ -79,9 +79,9 @@ def provide(wheels: Optional[Path], say: Say) -> str:
 
     Raises OSError with a sentence where there is no way to one, NotSent where it has to be sent.
     """
-    found = installed()
-    if found:
-        return found
+    program = installed()
+    if program:
+        return program
     if wheels is not None:
         name = sent([path.name for path in wheels.glob("uv-*.whl")], platform.system(), platform.machine())
         if name is None:
@@ -95,18 +95,18 @@ def installed() -> Optional[str]:
     places = [shutil.which("uv"), os.path.expanduser("~/.local/bin/uv")]
     places += sorted(map(str, (NODE_HOME / UV).glob("*/uv")), reverse=True)
     for place in places:
-        if place and os.access(place, os.X_OK) and version_of(_said(place)) >= OLDEST:
+        if place and os.access(place, os.X_OK) and version_of(_version_text(place)) >= OLDEST:
             return place
     return None
 
 
 def version_of(text: str) -> Tuple[int, ...]:
     """`uv 0.13.9 (x86_64-…)` as numbers; empty, which is older than all others, for anything else."""
-    found = re.match(r"uv (\d+)\.(\d+)\.(\d+)", text)
-    return tuple(int(part) for part in found.groups()) if found else ()
+    match = re.match(r"uv (\d+)\.(\d+)\.(\d+)", text)
+    return tuple(int(part) for part in match.groups()) if match else ()
 
 
-def _said(program: str) -> str:
+def _version_text(program: str) -> str:
     try:
         shown = subprocess.run([program, "--version"], stdout=subprocess.PIPE, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -143,14 +143,14 @@ def unpack(wheel: Path, program: Path) -> str:
 def _download(say: Say) -> str:
     """The pinned wheel from the node's package index, its digest checked, unpacked."""
     known = WHEELS.get((platform.system(), platform.machine()))
-    way_on = (
+    hint = (
         "install uv there (its ~/.local/bin is looked at), send its wheel and all others with --wheels DIR, "
         "or use what the nodes have: `gpuctl up --python python3`"
     )
     if known is None:
         raise OSError(
             "uv is not on this node, and none is known for {} on {}: {}".format(
-                platform.system(), platform.machine(), way_on
+                platform.system(), platform.machine(), hint
             )
         )
     name, digest = known
@@ -173,9 +173,7 @@ def _download(say: Say) -> str:
         return unpack(temporary, folder / "uv")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise OSError(
-            "uv is not on this node and can't be fetched ({}): {}".format(reason, way_on)
-        ) from error
+        raise OSError("uv is not on this node and can't be fetched ({}): {}".format(reason, hint)) from error
     finally:
         if temporary.exists():
             temporary.unlink()
@@ -200,7 +198,7 @@ def index_url(environment: Mapping[str, str], pip: Mapping[str, str]) -> str:
     """The package index that this node is set up to use."""
     named = [environment.get(name, "") for name in INDEX_VARIABLES] + [pip.get("index-url", "")]
     # uv's variable may give the index a name: `corp=https://…`.
-    return re.sub(r"^[\w.-]+=(?=https?:|file:)", "", next((one for one in named if one), DEFAULT_INDEX))
+    return re.sub(r"^[\w.-]+=(?=https?:|file:)", "", next((url for url in named if url), DEFAULT_INDEX))
 
 
 def name_of_index() -> str:
@@ -210,15 +208,15 @@ def name_of_index() -> str:
 
 def uv_environment(environment: Mapping[str, str], pip: Mapping[str, str]) -> Dict[str, str]:
     """What uv, which does not read pip's settings, has to be told of them: the index and the certificates."""
-    told = {}
+    settings = {}
     if not any(name in environment for name in INDEX_VARIABLES[:2]):
         index = index_url(environment, pip)
         if index != DEFAULT_INDEX:
-            told["UV_DEFAULT_INDEX"] = index
+            settings["UV_DEFAULT_INDEX"] = index
     certificates = _certificates(environment, pip)
     if certificates and "SSL_CERT_FILE" not in environment:
-        told["SSL_CERT_FILE"] = certificates
-    return told
+        settings["SSL_CERT_FILE"] = certificates
+    return settings
 
 
 def of_this_node() -> Dict[str, str]:
@@ -226,16 +224,16 @@ def of_this_node() -> Dict[str, str]:
     return uv_environment(os.environ, _pip_settings())
 
 
-def set_indexes(given: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+def set_indexes(variables: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
     """Set up the indexes that a person uses elsewhere, in place of this node's own: for uv and for pip alike."""
-    if any(name in given for name in INDEX_VARIABLES):
+    if any(name in variables for name in INDEX_VARIABLES):
         for name in INDEX_VARIABLES:
             environment.pop(name, None)
-    environment.update(given)
+    environment.update(variables)
     for names in (UV_TO_PIP, PIP_TO_UV):
         for known, other in names.items():
-            if known in given and other not in given and other not in environment:
-                parts = re.split(r"[\s,]+", given[known].strip())
+            if known in variables and other not in variables and other not in environment:
+                parts = re.split(r"[\s,]+", variables[known].strip())
                 bare = [re.sub(r"^[\w.-]+=(?=https?:|file:)", "", part) for part in parts]
                 if other == "UV_FIND_LINKS":  # pip passes over folders that are not there, and uv does not
                     bare = [place for place in bare if "://" in place or os.path.isdir(place)]
@@ -256,12 +254,12 @@ def not_for_pip(environment: Mapping[str, str]) -> List[str]:
 
 def _certificates(environment: Mapping[str, str], pip: Mapping[str, str]) -> Optional[str]:
     named = [environment.get(name) for name in CERT_VARIABLES] + [pip.get("cert")]
-    return next((one for one in named if one), None)
+    return next((path for path in named if path), None)
 
 
 def _pip_settings() -> Dict[str, str]:
     """The `[global]` settings of pip's files; none from a file that can't be read."""
-    found: Dict[str, str] = {}
+    settings: Dict[str, str] = {}
     for place in (*PIP_FILES, os.environ.get("PIP_CONFIG_FILE", "")):
         parser = configparser.RawConfigParser(strict=False)
         try:
@@ -269,21 +267,25 @@ def _pip_settings() -> Dict[str, str]:
         except (configparser.Error, OSError, UnicodeDecodeError):
             continue
         if parser.has_section("global"):
-            found.update(parser.items("global"))
-    return found
+            settings.update(parser.items("global"))
+    return settings
 
 
 def _open(address: str, index: str) -> "urllib.request._UrlopenRet":
     """Open an address; the name and password of the index go into a header, to the index's own host only."""
     import ssl
 
-    parts, own = urllib.parse.urlsplit(address), urllib.parse.urlsplit(index)
+    parts, index_parts = urllib.parse.urlsplit(address), urllib.parse.urlsplit(index)
     if parts.scheme not in ("https", "http"):
         raise OSError("{} is no address of a web server".format(parts.scheme))
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(bare, headers={"Accept": "text/html", "User-Agent": "gpuctl"})  # noqa: S310
-    if own.username and (parts.scheme, parts.hostname, parts.port) == (own.scheme, own.hostname, own.port):
-        words = [urllib.parse.unquote(word or "") for word in (own.username, own.password)]
+    if index_parts.username and (parts.scheme, parts.hostname, parts.port) == (
+        index_parts.scheme,
+        index_parts.hostname,
+        index_parts.port,
+    ):
+        words = [urllib.parse.unquote(word or "") for word in (index_parts.username, index_parts.password)]
         login = base64.b64encode(":".join(words).encode()).decode()
         request.add_unredirected_header("Authorization", "Basic " + login)
     trusted = _certificates(os.environ, _pip_settings())

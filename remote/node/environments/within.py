@@ -42,7 +42,11 @@ def main(arguments: List[str]) -> None:
         answer = able(**json.loads(arguments[1]))
     else:
         _own_commands()
-        names = {name for name in (one.metadata["Name"] for one in metadata.distributions()) if name}
+        names = {
+            name
+            for name in (distribution.metadata["Name"] for distribution in metadata.distributions())
+            if name
+        }
         lacks = lacking_in(purelib(), json.loads(arguments[1]))
         answer = {"lacking": lacks, "names": sorted(names), "understood": _requirements_library() is not None}
     print(json.dumps(answer))
@@ -51,11 +55,11 @@ def main(arguments: List[str]) -> None:
 def able(backend: str, backend_path: List[str], build_requires: List[str]) -> Dict[str, Any]:
     """Whether the project's build system is there, and a pip that installs editable projects."""
     setuptools = version_of("setuptools")
-    needed = [one for one in build_requires if not (_name(one) == "wheel" and setuptools >= WITHOUT_WHEEL)]
-    own = bool(backend_path) or importlib.util.find_spec(backend.partition(".")[0]) is not None
+    needed = [name for name in build_requires if not (_name(name) == "wheel" and setuptools >= WITHOUT_WHEEL)]
+    importable = bool(backend_path) or importlib.util.find_spec(backend.partition(".")[0]) is not None
     if backend.startswith("setuptools") and setuptools < OLDEST_SETUPTOOLS:
-        own = False
-    return {"builds": own and not lacking(needed), "pip": version_of("pip") >= OLDEST_PIP}
+        importable = False
+    return {"builds": importable and not lacking(needed), "pip": version_of("pip") >= OLDEST_PIP}
 
 
 def version_of(name: str) -> Tuple[int, ...]:
@@ -73,12 +77,12 @@ def purelib() -> str:
 
 def lacking_in(folder: str, extras: Dict[str, List[str]]) -> List[str]:
     """List the unmet requirements of the packages in a folder. `extras`: the wanted extras by a project's name."""
-    found = {}  # type: Dict[str, None]
-    wanted = {normal_name(project): names for project, names in extras.items()}
+    requirements = {}  # type: Dict[str, None]
+    extras_of = {normal_name(project): names for project, names in extras.items()}
     for package in metadata.distributions(path=[folder]):
-        for extra in ["", *wanted.get(normal_name(package.metadata["Name"]), [])]:
-            found.update(dict.fromkeys(lacking(package.requires or [], extra)))
-    return [one.partition(";")[0].strip() for one in found]
+        for extra in ["", *extras_of.get(normal_name(package.metadata["Name"]), [])]:
+            requirements.update(dict.fromkeys(lacking(package.requires or [], extra)))
+    return [requirement.partition(";")[0].strip() for requirement in requirements]
 
 
 def normal_name(requirement: str) -> str:
@@ -89,7 +93,11 @@ def normal_name(requirement: str) -> str:
 def lacking(requirements: List[str], extra: str = "") -> List[str]:
     """Those of the requirements that are not met, as they are written."""
     library = _requirements_library()
-    return [one for one in requirements if not (_is_met(one, extra, library) if library else _is_there(one))]
+    return [
+        requirement
+        for requirement in requirements
+        if not (_is_met(requirement, extra, library) if library else _is_there(requirement))
+    ]
 
 
 def _requirements_library() -> Any:  # noqa: ANN401 - one of several copies of it
@@ -102,17 +110,17 @@ def _requirements_library() -> Any:  # noqa: ANN401 - one of several copies of i
 
 
 def _is_met(text: str, extra: str, library: Any) -> bool:  # noqa: ANN401
-    wanted = library.Requirement(text)
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
+    requirement = library.Requirement(text)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
         return True
     try:
-        found = metadata.distribution(wanted.name)
+        distribution = metadata.distribution(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    if wanted.url is None and not wanted.specifier.contains(found.version, prereleases=True):
+    if requirement.url is None and not requirement.specifier.contains(distribution.version, prereleases=True):
         return False
-    of_extras = [one for one in found.requires or () if "extra" in one.partition(";")[2]]
-    return not any(lacking(of_extras, one) for one in wanted.extras)
+    of_extras = [line for line in distribution.requires or () if "extra" in line.partition(";")[2]]
+    return not any(lacking(of_extras, line) for line in requirement.extras)
 
 
 def _is_there(text: str) -> bool:

@@ -56,37 +56,37 @@ class Apt:
         """Raise Failed where the user may not be root without a password."""
         if self._root:
             try:
-                code, said = _run([*self._root, "true"])
+                code, output = _run([*self._root, "true"])
             except FileNotFoundError:
                 raise Failed("no_sudo", said="there is no sudo") from None
             if code != 0:
-                raise Failed("no_sudo", said=last_line(said))
+                raise Failed("no_sudo", said=last_line(output))
 
     def root(self, words: List[str]) -> Tuple[int, str]:
         """Run a command as root; its exit status and what it said, which the log takes too."""
-        code, said = _run([*self._root, "env", *QUIET, *words])
+        code, output = _run([*self._root, "env", *QUIET, *words])
         with open(str(self._log), "a", encoding="utf-8") as log:
-            log.write("$ {}\n{}[exit status {}]\n".format(" ".join(words), said, code))
-        return code, said
+            log.write("$ {}\n{}[exit status {}]\n".format(" ".join(words), output, code))
+        return code, output
 
     def update(self) -> str:
         """Fetch the lists of packages; returns what apt said of those that it could not have, if any.
 
         Raises Failed where none could be had.
         """
-        for one in (FIRST_TRY, SECOND_TRY):
-            code, said = self._unlocked(update_words(**one))
-            missing = unfetched(said)
+        for settings in (FIRST_TRY, SECOND_TRY):
+            code, output = self._unlocked(update_words(**settings))
+            missing = unfetched(output)
             if code == 0 and missing is None:
                 return ""
             if missing is None and code not in TIME_IS_OVER:
-                raise Failed("apt", said=error_of(said), doing="apt-get update")
-            if not re.search(r"^(Get|Hit):\d", said, re.MULTILINE):
+                raise Failed("apt", said=error_of(output), doing="apt-get update")
+            if not re.search(r"^(Get|Hit):\d", output, re.MULTILINE):
                 break
         else:
             if missing is not None:
                 return "{}: {}".format(*missing)
-        late = "apt-get update had not ended after {} s".format(one["limit_s"])
+        late = "apt-get update had not ended after {} s".format(settings["limit_s"])
         host, why = missing or ("", late)
         raise Failed("mirror", host=host, said=why)
 
@@ -95,22 +95,22 @@ class Apt:
         words = ["apt-get", "install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=5"]
         words += ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
         words += ["-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30", *packages]
-        code, said = self._unlocked(words)
-        if code != 0 and "dpkg --configure -a" in said:
+        code, output = self._unlocked(words)
+        if code != 0 and "dpkg --configure -a" in output:
             # An earlier installation was cut off.
             self._unlocked(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
-            code, said = self._unlocked(words)
+            code, output = self._unlocked(words)
         if code != 0:
-            raise Failed("apt", said=error_of(said), doing="apt-get install")
+            raise Failed("apt", said=error_of(output), doing="apt-get install")
 
     def _unlocked(self, words: List[str]) -> Tuple[int, str]:
         """Run a command again for as long as another process holds a lock that it needs. Raises Failed."""
         limit = time.monotonic() + self._lock_s
         while True:
-            code, said = self.root(words)
-            held = None if code == 0 else lock_of(said)
+            code, output = self.root(words)
+            held = None if code == 0 else lock_of(output)
             if held is None:
-                return code, said
+                return code, output
             if time.monotonic() + LOCK_PAUSE_S > limit:
                 raise Failed("lock", waited_s=self._lock_s, **held)
             self._tell("lock", held["holder"])
@@ -189,8 +189,8 @@ def installed(*patterns: str) -> Set[str]:
 
 def version_of(package: str) -> Optional[str]:
     """The upstream version of an installed package: `580.95.05` of `580.95.05-0ubuntu1`."""
-    code, said = _run(["dpkg-query", "--show", "--showformat=${Version}", package])
-    return said.strip().rpartition(":")[2].partition("-")[0] if code == 0 else None
+    code, output = _run(["dpkg-query", "--show", "--showformat=${Version}", package])
+    return output.strip().rpartition(":")[2].partition("-")[0] if code == 0 else None
 
 
 def _run(words: List[str]) -> Tuple[int, str]:
@@ -231,10 +231,10 @@ def proxy_is_set() -> bool:
 
 def mirrors_of(uris: str) -> List[str]:
     """A URL of each host in what `apt-get update --print-uris` says, in order."""
-    found = {}  # type: Dict[str, str]
+    mirrors = {}  # type: Dict[str, str]
     for url in re.findall(r"^'(https?://[^']+)'", uris, re.MULTILINE):
-        found.setdefault(host_of(url), url)
-    return list(found.values())
+        mirrors.setdefault(host_of(url), url)
+    return list(mirrors.values())
 
 
 def names_of(shown: str) -> Set[str]:
@@ -242,17 +242,17 @@ def names_of(shown: str) -> Set[str]:
     return {line.partition(" - ")[0] for line in shown.splitlines() if " - " in line}
 
 
-def lock_of(said: str) -> Optional[Dict[str, str]]:
+def lock_of(output: str) -> Optional[Dict[str, str]]:
     """The lock that apt or dpkg could not have, and who holds it, where that is what it failed over."""
     by_dpkg = re.search(
-        r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?", said, re.M
+        r"^dpkg: error: [\w ]*lock (?:was|is) locked by another process(?: with pid (\d+))?", output, re.M
     )
     if by_dpkg is None and not re.search(
-        r"^E: (Could not get lock|Unable to (acquire|lock)) ", said, re.MULTILINE
+        r"^E: (Could not get lock|Unable to (acquire|lock)) ", output, re.MULTILINE
     ):
         return None
-    paths = re.findall(r"(?:ould not get lock |lock \()(/[^\s.)]+(?:\.[^\s.)]+)*)", said)
-    holders = re.findall(r"held by process (\d+(?: \([^)]*\))?)", said)
+    paths = re.findall(r"(?:ould not get lock |lock \()(/[^\s.)]+(?:\.[^\s.)]+)*)", output)
+    holders = re.findall(r"held by process (\d+(?: \([^)]*\))?)", output)
     if by_dpkg is not None and by_dpkg.group(1):
         holders.append(by_dpkg.group(1))
     return {
@@ -261,23 +261,23 @@ def lock_of(said: str) -> Optional[Dict[str, str]]:
     }
 
 
-def unfetched(said: str) -> Optional[Tuple[str, str]]:
+def unfetched(output: str) -> Optional[Tuple[str, str]]:
     """The host of the first list that `apt-get update` could not fetch, and why."""
-    found = re.search(r"^[WE]: Failed to fetch (\S+)\s+(.*)$", said, re.MULTILINE)
-    found = found or re.search(r"^Err:\d+ (\S+).*\n\s+(.*)$", said, re.MULTILINE)
-    return (host_of(found.group(1)), found.group(2).strip()) if found else None
+    match = re.search(r"^[WE]: Failed to fetch (\S+)\s+(.*)$", output, re.MULTILINE)
+    match = match or re.search(r"^Err:\d+ (\S+).*\n\s+(.*)$", output, re.MULTILINE)
+    return (host_of(match.group(1)), match.group(2).strip()) if match else None
 
 
-def error_of(said: str) -> str:
+def error_of(output: str) -> str:
     """What apt named as its first error, else its last words."""
-    errors = [line[2:].strip() for line in said.splitlines() if line.startswith("E:")]
-    unmet = re.search(r"^\s*(\S+ : (?:Pre)?Depends: .*)$", said, re.MULTILINE)
-    if errors and unmet and "unmet dependencies" in said:
+    errors = [line[2:].strip() for line in output.splitlines() if line.startswith("E:")]
+    unmet = re.search(r"^\s*(\S+ : (?:Pre)?Depends: .*)$", output, re.MULTILINE)
+    if errors and unmet and "unmet dependencies" in output:
         return "{} ({})".format(errors[0], " ".join(unmet.group(1).split()))
-    return errors[0] if errors else last_line(said)
+    return errors[0] if errors else last_line(output)
 
 
-def last_line(said: str) -> str:
+def last_line(output: str) -> str:
     """The last words of a command."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"

@@ -69,27 +69,27 @@ def _result(status: Dict[str, Any], attempt: str) -> Optional[Dict[str, Any]]:
     """How it ended, if it has: this `attempt`, or another one in this boot. What an earlier boot left, or a machine
     of the same name, tells nothing of this one.
     """
-    own = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
-    result = status.get("result") if own else None
+    is_current = status.get("attempt") == attempt or status.get("boot_id") == process.boot_id()
+    result = status.get("result") if is_current else None
     return result if isinstance(result, dict) else None
 
 
 def _follow(output: BinaryIO, attempt: str, limit_s: float) -> None:
     """Tell what the status file says until there is a result, at most `limit_s`."""
     limit, beat = time.monotonic() + limit_s, 0.0
-    told = ("", "")
+    reported = ("", "")
     while True:
         # In this order: what ends in between has written its result before.
-        going = _goes_on(read_json(STATUS))
+        in_progress = _goes_on(read_json(STATUS))
         status = read_json(STATUS)
         result = _result(status, attempt)
-        if result is None and not going:
+        if result is None and not in_progress:
             result = {"state": "failed", "reason": "died", "facts": {"phase": status.get("phase", "")}}
         if result is None and time.monotonic() > limit:
             result = {"state": "going on"}
         now = (str(status.get("phase", "")), str(status.get("detail", "")))
-        if result is not None or now != told or time.monotonic() > beat:
-            beat, told = time.monotonic() + BEAT_S, now
+        if result is not None or now != reported or time.monotonic() > beat:
+            beat, reported = time.monotonic() + BEAT_S, now
             since_s = time.monotonic() - float(status.get("began", time.monotonic()))
             frames.write(
                 output,
@@ -194,9 +194,9 @@ def _enable_fabric(tool: apt.Apt, branch: str) -> None:
     versions = {name: apt.version_of(name) for name in (driver, manager)}
     if versions[driver] != versions[manager]:
         raise Failed("fabric_version", driver=versions[driver], manager=versions[manager])
-    code, said = tool.root(["systemctl", "enable", gpus.FABRIC_SERVICE])
+    code, output = tool.root(["systemctl", "enable", gpus.FABRIC_SERVICE])
     if code != 0:
-        raise Failed("apt", said=apt.last_line(said), doing="systemctl enable " + gpus.FABRIC_SERVICE)
+        raise Failed("apt", said=apt.last_line(output), doing="systemctl enable " + gpus.FABRIC_SERVICE)
 
 
 def check_system(os_release: Path) -> None:

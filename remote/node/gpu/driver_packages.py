@@ -43,12 +43,12 @@ def choose(offered: AbstractSet[str], machine: Machine, version: Optional[str]) 
     is none.
     """
     last = last_branch(machine.gpus)
-    there = branches(offered)
-    fitting = [branch for branch in there if last is None or branch <= last]
+    available = branches(offered)
+    fitting = [branch for branch in available if last is None or branch <= last]
     if version is not None:
         fitting = [branch for branch in fitting if branch == int(version)]
     if not fitting:
-        raise Failed(_why_none(there, version), branches=there, version=version, last=last)
+        raise Failed(_why_none(available, version), branches=available, version=version, last=last)
     had = branches(machine.installed)
     fitting.sort(key=lambda branch: (branch not in had, -branch))
     for built in (True, False):
@@ -64,8 +64,8 @@ def choose(offered: AbstractSet[str], machine: Machine, version: Optional[str]) 
 
 def branches(names: AbstractSet[str]) -> List[int]:
     """The server branches whose nvidia-smi is among these packages, newest first."""
-    found = (re.match(r"nvidia-utils-(\d+)-server$", name) for name in names)
-    return sorted({int(match.group(1)) for match in found if match}, reverse=True)
+    matches = (re.match(r"nvidia-utils-(\d+)-server$", name) for name in names)
+    return sorted({int(match.group(1)) for match in matches if match}, reverse=True)
 
 
 def last_branch(gpus: Sequence[int]) -> Optional[int]:
@@ -87,10 +87,10 @@ def tracks(kernel: str, installed: AbstractSet[str]) -> List[str]:
     """The names under which Ubuntu may follow a kernel, the most fitting first: those of its installed images, as
     `oracle` or `generic-hwe-22.04`, and that of its series, `oracle-6.8`.
     """
-    found = KERNEL.fullmatch(kernel)
-    if found is None:
+    match = KERNEL.fullmatch(kernel)
+    if match is None:
         return []
-    series, flavour = found.groups()
+    series, flavour = match.groups()
     images = (re.match(r"linux-image-([a-z].*)$", name) for name in sorted(installed))
     followed = [image.group(1) for image in images if image]
     return [
@@ -116,8 +116,8 @@ def _built(offered: AbstractSet[str], machine: Machine, branch: int, kind: str) 
 def _to_build(offered: AbstractSet[str], machine: Machine, branch: int, kind: str) -> Optional[List[str]]:
     """The packages that build the modules on the machine; None where one of them is missing."""
     headers = ["linux-headers-" + kernel for kernel in machine.kernels]
-    wanted = [name for name in headers if name not in machine.installed]
-    return _all(offered, machine, branch, [*wanted, "nvidia-headless-{}-server{}".format(branch, kind)])
+    missing = [name for name in headers if name not in machine.installed]
+    return _all(offered, machine, branch, [*missing, "nvidia-headless-{}-server{}".format(branch, kind)])
 
 
 def _all(
@@ -126,23 +126,23 @@ def _all(
     fabric = _fabric(offered, machine, branch)
     if fabric is None:
         return None
-    wanted = [*packages, "nvidia-utils-{}-server".format(branch), *fabric]
-    return wanted if set(wanted) <= offered | machine.installed else None
+    packages_to_install = [*packages, "nvidia-utils-{}-server".format(branch), *fabric]
+    return packages_to_install if set(packages_to_install) <= offered | machine.installed else None
 
 
 def _fabric(offered: AbstractSet[str], machine: Machine, branch: int) -> Optional[List[str]]:
     """What NVSwitches need, none where there are none; None where it can't be had."""
     if not machine.fabric:
         return []
-    wanted = ["nvidia-fabricmanager-{}".format(branch)]
-    wanted += ["nvlsm"] if SUBNET_MANAGED & set(machine.gpus) else []
-    return wanted if set(wanted) <= offered else None
+    names = ["nvidia-fabricmanager-{}".format(branch)]
+    names += ["nvlsm"] if SUBNET_MANAGED & set(machine.gpus) else []
+    return names if set(names) <= offered else None
 
 
-def _why_none(there: List[int], version: Optional[str]) -> str:
+def _why_none(available: List[int], version: Optional[str]) -> str:
     """The reason why no branch fits."""
-    if not there:
+    if not available:
         return "no_packages"
-    if version is not None and int(version) not in there:
+    if version is not None and int(version) not in available:
         return "no_version"
     return "too_new"

@@ -80,7 +80,7 @@ class Feed:
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._rest = b""
         self._count: Optional[int] = None
-        self._told: Dict[int, float] = {}
+        self._sampled: Dict[int, float] = {}
         """GPU's index → when it was told of last, monotonic; those that may not be used, too."""
         self._rows: Dict[int, Dict[str, Any]] = {}
         program = shutil.which("nvidia-smi")
@@ -103,7 +103,7 @@ class Feed:
     def wait(self, timeout_s: float) -> None:
         """Return when every GPU has been told of, when nvidia-smi has ended, or after the timeout."""
         limit = time.monotonic() + timeout_s
-        while self._count is None or len(self._told) < self._count:
+        while self._count is None or len(self._sampled) < self._count:
             left_s = limit - time.monotonic()
             if not self._open or left_s <= 0:
                 return
@@ -116,11 +116,11 @@ class Feed:
         """
         while self._open and self._read_on(0):
             pass
-        if self._installed and not self._told:
+        if self._installed and not self._sampled:
             return None
         now = time.monotonic()
         return [
-            dict(row, **(dict.fromkeys(MEASURED) if now - self._told[index] > self._stale_s else {}))
+            dict(row, **(dict.fromkeys(MEASURED) if now - self._sampled[index] > self._stale_s else {}))
             for index, row in sorted(self._rows.items())
         ]
 
@@ -145,7 +145,7 @@ class Feed:
             return
         self._count, uuid, values = row
         index = values["index"]
-        self._told[index] = time.monotonic()
+        self._sampled[index] = time.monotonic()
         if is_visible(index, uuid, self._visible):
             self._rows[index] = values
 

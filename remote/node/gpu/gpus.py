@@ -34,31 +34,31 @@ Bus = NamedTuple("Bus", [("gpus", Sequence[int]), ("switches", int)])
 
 def read() -> Dict[str, Any]:
     """`gpus`: those that a run may use. `driver`: what stands between them and the hardware."""
-    found = bus(PCI)
+    devices = bus(PCI)
     program = shutil.which("nvidia-smi")
     status: Optional[int] = None
-    said = ""
+    smi_output = ""
     if program is not None:
-        status, said = ask(program)
+        status, smi_output = ask(program)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {
-        "gpus": parse_gpus(said, visible) if status == 0 else [],
+        "gpus": parse_gpus(smi_output, visible) if status == 0 else [],
         "driver": {
-            "devices": len(found.gpus),
+            "devices": len(devices.gpus),
             "module": MODULE.exists(),
             "smi_exit": status,
-            "smi_said": "" if status == 0 else said.strip()[:500],
-            "listed": len(rows_of(said)) if status == 0 else 0,
+            "smi_said": "" if status == 0 else smi_output.strip()[:500],
+            "listed": len(rows_of(smi_output)) if status == 0 else 0,
             "reboot_required": REBOOT_REQUIRED.exists(),
-            "fabric": fabric_state(program) if needs_fabric(found) else None,
-            "holders": [] if status == 0 or not found.gpus else holders(),
+            "fabric": fabric_state(program) if needs_fabric(devices) else None,
+            "holders": [] if status == 0 or not devices.gpus else holders(),
         },
     }
 
 
 def bus(pci: Path) -> Bus:
     """What of NVIDIA's is plugged in, driver or not."""
-    found, switches = [], 0  # type: List[int], int
+    gpu_ids, switches = [], 0  # type: List[int], int
     try:
         devices = sorted(pci.iterdir())
     except OSError:
@@ -69,9 +69,9 @@ def bus(pci: Path) -> Bus:
         except OSError:
             continue
         if vendor == NVIDIA and kind.startswith(DISPLAY):
-            found.append(_device_id(device))
+            gpu_ids.append(_device_id(device))
         switches += vendor == NVIDIA and kind.startswith(BRIDGE)
-    return Bus(gpus=found, switches=switches)
+    return Bus(gpus=gpu_ids, switches=switches)
 
 
 def _device_id(device: Path) -> int:
@@ -82,9 +82,9 @@ def _device_id(device: Path) -> int:
         return 0
 
 
-def needs_fabric(found: Bus) -> bool:
+def needs_fabric(pci_bus: Bus) -> bool:
     """Whether the GPUs are usable only with the fabric manager at work."""
-    return bool(found.gpus) and (found.switches > 0 or bool(SUBNET_MANAGED & set(found.gpus)))
+    return bool(pci_bus.gpus) and (pci_bus.switches > 0 or bool(SUBNET_MANAGED & set(pci_bus.gpus)))
 
 
 def fabric_state(program: Optional[str]) -> str:
@@ -93,23 +93,23 @@ def fabric_state(program: Optional[str]) -> str:
     One that is inactive here may be at work outside this container, so `program`, nvidia-smi, is asked as well.
     """
     try:
-        asked = subprocess.run(
+        query = subprocess.run(
             ["systemctl", "is-active", FABRIC_SERVICE],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             timeout=QUERY_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    state = asked.stdout.decode(errors="replace").strip() or "unknown"
+    state = query.stdout.decode(errors="replace").strip() or "unknown"
     if state == "inactive" and program is not None:
-        status, said = ask(program, words=["-q"])
-        return "active" if status == 0 and fabric_completed(said) else state
+        status, output = ask(program, words=["-q"])
+        return "active" if status == 0 and fabric_completed(output) else state
     return state
 
 
-def fabric_completed(said: str) -> bool:
+def fabric_completed(output: str) -> bool:
     """Whether all GPUs in what `nvidia-smi -q` says have joined their fabric."""
-    states = re.findall(r"^ +Fabric\n +State +: (.*?) *$", said, re.MULTILINE)
+    states = re.findall(r"^ +Fabric\n +State +: (.*?) *$", output, re.MULTILINE)
     return bool(states) and set(states) == {"Completed"}
 
 
@@ -118,7 +118,7 @@ def holders(proc: Path = Path("/proc")) -> List[str]:
 
     The driver's own programs are left out: they are always there, and end with it.
     """
-    found = []
+    pids = []
     for folder in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             opened = [os.readlink(str(handle)) for handle in (folder / "fd").iterdir()]
@@ -126,8 +126,8 @@ def holders(proc: Path = Path("/proc")) -> List[str]:
         except OSError:  # ended, or another user's
             continue
         if any(path.startswith("/dev/nvidia") for path in opened) and not name.startswith(OWN_PROGRAMS):
-            found.append("{} ({})".format(folder.name, name))
-    return found
+            pids.append("{} ({})".format(folder.name, name))
+    return pids
 
 
 def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] = QUERY) -> Tuple[int, str]:
@@ -136,7 +136,7 @@ def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] =
         [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        said, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         assert process.stdout is not None
@@ -145,7 +145,7 @@ def ask(program: str, timeout_s: float = QUERY_TIMEOUT_S, words: Sequence[str] =
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
         return -1, "nvidia-smi did not answer within {:g} s".format(timeout_s)
-    return process.returncode, said.decode(errors="replace")
+    return process.returncode, output.decode(errors="replace")
 
 
 def rows_of(csv: str) -> List[List[str]]:
@@ -156,11 +156,15 @@ def rows_of(csv: str) -> List[List[str]]:
 
 def parse_gpus(csv: str, visible: Optional[str]) -> List[Dict[str, Any]]:
     """nvidia-smi's CSV rows, of the devices named by index or UUID in `visible` (None: all; empty: none)."""
-    wanted = None if visible is None else [word.strip() for word in visible.split(",")]
-    found = []
+    visible_ids = None if visible is None else [word.strip() for word in visible.split(",")]
+    gpus = []
     for index, uuid, name, memory, driver in rows_of(csv):
-        if wanted is not None and index not in wanted and not any(w and uuid.startswith(w) for w in wanted):
+        if (
+            visible_ids is not None
+            and index not in visible_ids
+            and not any(w and uuid.startswith(w) for w in visible_ids)
+        ):
             continue
         memory_mb = int(memory) if memory.isdigit() else None
-        found.append({"index": int(index), "name": name, "memory_mb": memory_mb, "driver": driver})
-    return found
+        gpus.append({"index": int(index), "name": name, "memory_mb": memory_mb, "driver": driver})
+    return gpus

@@ -33,8 +33,8 @@ def cpu_seconds(pid: int) -> Optional[float]:
 def wait_seconds(pid: int) -> float:
     """The time that its threads have waited for a CPU: who works on a busy machine waits as well."""
     tasks = sorted((PROC / str(pid) / "task").glob("[0-9]*"))
-    found = (read_of(pid, "task/{}/schedstat".format(task.name)).split() for task in tasks)
-    return sum(int(fields[1]) for fields in found if len(fields) > 1) / 1e9
+    statistics = (read_of(pid, "task/{}/schedstat".format(task.name)).split() for task in tasks)
+    return sum(int(fields[1]) for fields in statistics if len(fields) > 1) / 1e9
 
 
 def io_bytes(pid: int) -> int:
@@ -45,12 +45,12 @@ def io_bytes(pid: int) -> int:
 
 def descendants(pid: int) -> List[int]:
     """A process's children and theirs: DataLoader workers, and what starts those."""
-    found = process.children(pid)
-    for child in found:
-        if len(found) >= MOST_CHILDREN:
+    pids = process.children(pid)
+    for child in pids:
+        if len(pids) >= MOST_CHILDREN:
             break
-        found += process.children(child)
-    return found[:MOST_CHILDREN]
+        pids += process.children(child)
+    return pids[:MOST_CHILDREN]
 
 
 def _stat(pid: int) -> List[str]:

@@ -34,13 +34,13 @@ def hook_environment(environment: Mapping[str, str], run_dir: Path, rank: int) -
     """Return what a rank's process is given beside `environment`, so that it tells what it does. What the user set
     stays. Makes the folder of its files.
     """
-    given = recorder_environment(environment, run_dir)
-    if not given:
+    variables = recorder_environment(environment, run_dir)
+    if not variables:
         return {}
     paths = environment.get("PYTHONPATH")
-    given["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
-    given[HOOK_VARIABLE] = rank_files(run_dir, rank)
-    return given
+    variables["PYTHONPATH"] = HOOK_FOLDER + os.pathsep + paths if paths else HOOK_FOLDER
+    variables[HOOK_VARIABLE] = rank_files(run_dir, rank)
+    return variables
 
 
 def recorder_environment(environment: Mapping[str, str], run_dir: Path) -> Dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from remote.node import process
 from remote.node.hangs import worker_server
 from remote.node.hangs.rank_files import rank_files
-from remote.node.hangs.why import PROBLEMS, look, note
+from remote.node.hangs.why import PROBLEMS, examine_ranks, note
 from remote.shared.constants import (
     HANG_AFTER_VARIABLE,
     HANG_OFF,
@@ -54,7 +54,7 @@ class Progress:
         """`after_s`: what a person said; None: by the run's own past."""
         self._after_s = after_s
         self._began = None  # type: Optional[float]
-        self._heard = None  # type: Optional[float]
+        self._sign_at = None  # type: Optional[float]
         self._stepped = None  # type: Optional[float]
         self._took = []  # type: List[float]
         self._longest_s = 0.0
@@ -73,7 +73,7 @@ class Progress:
             self._took = [*self._took, *took][-STEPS_KEPT:]
             self._longest_s = max(self._longest_s, *took, 0.0)
             self._stepped = now
-        self._heard = now if self._heard is None else max(self._heard, now)
+        self._sign_at = now if self._sign_at is None else max(self._sign_at, now)
         self._told_s = 0.0
 
     @property
@@ -82,8 +82,8 @@ class Progress:
         if self._since is None:
             return None
         if self._stepped is None:
-            said = self._after_s
-            return START_S if said is None else max(said, min(START_S, TIMES_START * said))
+            after_s = self._after_s
+            return START_S if after_s is None else max(after_s, min(START_S, TIMES_START * after_s))
         if self._after_s is not None:
             return self._after_s
         usual_s = sorted(self._took)[int(len(self._took) * 0.95)] if self._took else 0.0
@@ -92,7 +92,7 @@ class Progress:
     @property
     def _since(self) -> Optional[float]:
         """When it last gave a sign of life, else when it began."""
-        return self._began if self._heard is None else self._heard
+        return self._began if self._sign_at is None else self._sign_at
 
     def silent_s(self, now: float) -> float:
         """How long it has been silent."""
@@ -103,7 +103,7 @@ class Progress:
         allowed_s = self.allowed_s
         return allowed_s is not None and self.silent_s(now) >= max(allowed_s, 2 * self._told_s)
 
-    def told(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Note that it was told."""
         self._told_s = self.silent_s(now)
 
@@ -132,9 +132,9 @@ class Watch:
     def __init__(self, run_dir: Path, after_s: Optional[float]) -> None:
         self._run_dir = run_dir
         self._progress = Progress(after_s)
-        self._seen = {}  # type: Dict[str, Any]
+        self._last_state = {}  # type: Dict[str, Any]
         self._pulses = {}  # type: Dict[int, worker_server.Pulse]
-        self._asked = 0.0
+        self._asked_at = 0.0
         self._problem = ""
         self._tick_s = TICK_S if after_s is None else min(TICK_S, max(0.5, after_s / 5))
         self._ask_s = ASK_S if after_s is None else min(ASK_S, 2 * self._tick_s)
@@ -145,7 +145,7 @@ class Watch:
         (self._run_dir / WATCHED).write_text(str(os.getpid()))
         while process.lives_on(supervisor["pid"], supervisor["birth"], self._tick_s):
             try:
-                self.look(time.monotonic())
+                self.poll(time.monotonic())
             except PROBLEMS as error:
                 self._note("{!r}".format(error))
 
@@ -155,7 +155,7 @@ class Watch:
             self._problem = problem
             note(str(self._run_dir / WATCHED), problem)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Take the signs that there are, and write a report where there have been none for too long.
 
         What ranks write as they are ended is no sign: what was reported stays.
@@ -171,18 +171,18 @@ class Watch:
         )
         if logs or steps:
             self._progress.sign(now, step=steps)
-        if not steps and (now - self._asked >= self._ask_s or self._progress.is_due(now)):
-            self._asked = now
+        if not steps and (now - self._asked_at >= self._ask_s or self._progress.is_due(now)):
+            self._asked_at = now
             steps = self._take_pulses(ranks, now)
         if logs or steps:
             self._forget()
         if self._progress.is_due(now):
             self._report(ranks, self._progress.silent_s(now))
-            self._progress.told(now)
+            self._progress.step(now)
 
     def _ranks(self) -> List[int]:
-        found = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
-        return sorted(int(path.stem.rpartition("-")[2]) for path in found)
+        records = (self._run_dir / RANK_RECORD.format("*")).parent.glob(Path(RANK_RECORD.format("*")).name)
+        return sorted(int(path.stem.rpartition("-")[2]) for path in records)
 
     def _size(self, name: str) -> int:
         try:
@@ -210,10 +210,10 @@ class Watch:
         self._progress.sign(now - age_s, step=True, took=took)
         return True
 
-    def _changed(self, found: Dict[str, Any]) -> bool:
+    def _changed(self, state: Dict[str, Any]) -> bool:
         """Whether any is another than at the last look; what was never there is 0."""
-        changed = any(self._seen.get(name, 0) != value for name, value in found.items())
-        self._seen.update(found)
+        changed = any(self._last_state.get(name, 0) != value for name, value in state.items())
+        self._last_state.update(state)
         return changed
 
     def _report(self, ranks: List[int], silent_s: float) -> None:
@@ -221,7 +221,7 @@ class Watch:
             "silent_s": silent_s,
             "allowed_s": self._progress.allowed_s,
             "stepped": any(map(self._has_stepped, ranks)),
-            "ranks": look(self._run_dir, ranks),
+            "ranks": examine_ranks(self._run_dir, ranks),
         }
         # Ranks that are just being ended have nothing to tell of the hang.
         if not (self._run_dir / "stop").exists():

@@ -41,37 +41,37 @@ PROBLEMS = (OSError, ValueError, LookupError, RuntimeError)
 def command_why(request: Dict[str, Any], output: BinaryIO) -> None:
     """`why`: one frame for each of `ranks` (numbers) of the run in `run_dir`, in any order."""
     run_dir = Path(request["run_dir"])
-    for told in look(run_dir, [int(rank) for rank in request["ranks"]]):
-        frames.write(output, {"t": frames.RANK, "rank": told})
+    for activity in examine_ranks(run_dir, [int(rank) for rank in request["ranks"]]):
+        frames.write(output, {"t": frames.RANK, "rank": activity})
 
 
-def look(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
+def examine_ranks(run_dir: Path, ranks: List[int]) -> List[Dict[str, Any]]:
     """What each rank is doing; all are asked at once, and within some 15 s. Raises OSError with a sentence: what
     is said of a rank is never made up.
     """
-    found = {}  # type: Dict[int, Dict[str, Any]]
+    activities = {}  # type: Dict[int, Dict[str, Any]]
     failed = []  # type: List[str]
 
-    def one(rank: int) -> None:
+    def examine_rank(rank: int) -> None:
         try:
-            found[rank] = look_at(run_dir, rank)
+            activities[rank] = examine(run_dir, rank)
         except PROBLEMS as error:
             failed.append("rank {} could not be looked at: {!r}".format(rank, error))
 
-    threads = [Thread(target=one, args=(rank,)) for rank in ranks]
+    threads = [Thread(target=examine_rank, args=(rank,)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failed:
         raise OSError("; ".join(sorted(failed)))
-    return [found[rank] for rank in ranks]
+    return [activities[rank] for rank in ranks]
 
 
-def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
+def examine(run_dir: Path, rank: int) -> Dict[str, Any]:
     """What one rank is doing. `state` None: it has no process here; `begun` and `ended` say whether it had."""
     record = read_json(run_dir / RANK_RECORD.format(rank))
-    told = {
+    activity = {
         "rank": rank,
         "now": time.time(),
         "began_at": record.get("started_at"),
@@ -93,26 +93,26 @@ def look_at(run_dir: Path, rank: int) -> Dict[str, Any]:
     }  # type: Dict[str, Any]
     pid = process_of(record)
     if pid is None:
-        return told
+        return activity
     tree = [pid, *descendants(pid)]
     began, before = time.monotonic(), _work_of(tree)
     files = rank_files(run_dir, rank)
-    told["state"] = state_of(pid)
-    told["children"] = [{"pid": child, "state": state_of(child)} for child in tree[1:]]
-    if told["state"] and told["state"] not in STOPPED:
+    activity["state"] = state_of(pid)
+    activity["children"] = [{"pid": child, "state": state_of(child)} for child in tree[1:]]
+    if activity["state"] and activity["state"] not in STOPPED:
         try:
-            _ask(told, pid, files)
+            _ask(activity, pid, files)
         except PROBLEMS as error:
             note(files, "asking it: {!r}".format(error))
-    if not told["stacks"]:
-        told["stacks"], told["stacks_by"] = kernel_stack(pid), "kernel"
-    told["wait_channel"] = read_of(pid, "wchan").strip("0\n")
+    if not activity["stacks"]:
+        activity["stacks"], activity["stacks_by"] = kernel_stack(pid), "kernel"
+    activity["wait_channel"] = read_of(pid, "wchan").strip("0\n")
     time.sleep(max(0.0, CPU_S - (time.monotonic() - began)))
     took, after = time.monotonic() - began, _work_of(tree)
     for name, value in after.items():
         # A process that ended meanwhile has taken its part along.
-        told[name] = round(max(0.0, value - before[name]) / took, 3)
-    return told
+        activity[name] = round(max(0.0, value - before[name]) / took, 3)
+    return activity
 
 
 def note(files: str, problem: str) -> None:
@@ -136,10 +136,12 @@ def place_of(metrics: Path) -> str:
     try:
         with metrics.open("rb") as file:
             lines = file.read(FIRST_LINES_BYTES).split(b"\n")[:-1]
-        told = [json.loads(line.decode()) for line in lines]
+        entries = [json.loads(line.decode()) for line in lines]
     except (OSError, ValueError, RecursionError):
         return ""
-    places = [line.get("place") for line in told if isinstance(line, dict) and line.get("event") == "start"]
+    places = [
+        line.get("place") for line in entries if isinstance(line, dict) and line.get("event") == "start"
+    ]
     return next((place for place in places if isinstance(place, str)), "")
 
 
@@ -168,18 +170,18 @@ def _work_of(tree: List[int]) -> Dict[str, float]:
     return {"cpu": cpu, "busy": cpu + waited, "io_bytes_per_s": float(sum(map(io_bytes, tree)))}
 
 
-def _ask(told: Dict[str, Any], pid: int, files: str) -> None:
+def _ask(activity: Dict[str, Any], pid: int, files: str) -> None:
     """Ask the rank itself, and some of its children, which write into its file."""
     socket = files + ".sock"
     if os.path.exists(socket):
         stacks = worker_server.ask(socket, "dump_traceback", MOST_STACKS_BYTES)
-        told["server"] = stacks is not None
+        activity["server"] = stacks is not None
         if stacks is not None:
-            told["stacks"], told["stacks_by"] = stacks.decode(errors="replace"), "server"
-        told["collectives"] = worker_server.collectives(socket)
-    if not told["stacks"]:
-        told["stacks"], told["stacks_by"] = stacks_by_signal(pid, files + STACKS), "signal"
-    for child in told["children"][:MOST_CHILDREN_ASKED]:
+            activity["stacks"], activity["stacks_by"] = stacks.decode(errors="replace"), "server"
+        activity["collectives"] = worker_server.collectives(socket)
+    if not activity["stacks"]:
+        activity["stacks"], activity["stacks_by"] = stacks_by_signal(pid, files + STACKS), "signal"
+    for child in activity["children"][:MOST_CHILDREN_ASKED]:
         if child["state"] and child["state"] not in STOPPED:
             child["stacks"] = stacks_by_signal(child["pid"], files + STACKS)
 

@@ -16,11 +16,11 @@ ANSWER_S = 3.0
 """For an answer: stacks need Python's lock, which C code may hold; the flight recorder needs none."""
 
 
-def ask(path: str, what: str, most_bytes: int) -> Optional[bytes]:
+def ask(path: str, method: str, most_bytes: int) -> Optional[bytes]:
     """Return the answer's body, at most so many bytes of it; None where there was none in time."""
     request = (
         "POST /handler/{} HTTP/1.1\r\nHost: rank\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".format(
-            what
+            method
         )
     )
     answer, limit = b"", time.monotonic() + ANSWER_S
@@ -62,7 +62,7 @@ def pulse(path: str) -> Optional[Pulse]:
     body = ask(path, "fr_trace_json", MOST_TRACE_BYTES)
     if body is None:
         return None
-    entered = sorted(int(found) / 1e9 for found in _CREATED.findall(body))
+    entered = sorted(int(stamp) / 1e9 for stamp in _CREATED.findall(body))
     return Pulse(entered=entered, under_way=len(_UNDER_WAY.findall(body)))
 
 

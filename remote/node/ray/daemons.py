@@ -44,7 +44,7 @@ STARTED = "Process exit logs will be saved to:"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _TAIL = re.compile(r"^[^\n]*----- BEGIN .*?----- END [^\n]*\n?", re.DOTALL | re.MULTILINE)
 """The log of a daemon that ended, within that of `ray start`."""
-_OWN = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$", re.MULTILINE)
+_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t[A-Z]+ [\w.]+:\d+ -- *(.*)$", re.MULTILINE)
 """What `ray start` says itself."""
 
 
@@ -66,14 +66,14 @@ def command_ray_start(request: Dict[str, Any], output: BinaryIO) -> None:
     with open(str(folder / "lock"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = read_json(folder / "node.json")
-        kept = bool(known) and known["identity"] == request["identity"] and _running(known)
-        if not kept:
-            others = run_state.active_runs()
-            if others:
-                raise OSError("the run {} is going on here, and its Ray is another".format(others[0]))
+        reused = bool(known) and known["identity"] == request["identity"] and _running(known)
+        if not reused:
+            busy_runs = run_state.active_runs()
+            if busy_runs:
+                raise OSError("the run {} is going on here, and its Ray is another".format(busy_runs[0]))
             _end(folder, known)
             known = _start(folder, request)
-        answer = {"t": frames.STARTED, "ports": known["ports"], "start": known["start"], "kept": kept}
+        answer = {"t": frames.STARTED, "ports": known["ports"], "start": known["start"], "kept": reused}
         frames.write(output, answer)
 
 
@@ -99,7 +99,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     # Known before they are started, so that nothing that runs is ever forgotten.
     write_json(folder / "node.json", known)
     write_secret(folder / "token", request["token"])
-    own = {
+    variables = {
         MARK: str(run_dir),
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
         # Ray's dashboard leaves a folder there.
@@ -110,7 +110,7 @@ def _start(folder: Path, request: Dict[str, Any]) -> Dict[str, Any]:
     spec = {
         "node": "ray",
         "argv": [word.format(**words) for word in request["argv"]],
-        "env": dict(request["env"], **own),
+        "env": dict(request["env"], **variables),
         "path_prefix": request["path_prefix"],
         "grace_s": 5,
     }
@@ -184,8 +184,8 @@ def address(folder: Path) -> Optional[str]:
 def vital_processes(folder: Path) -> Dict[int, str]:
     """Pid and birth of the daemons without which there is no Ray (Linux; elsewhere none)."""
     known = read_json(folder / "node.json")
-    found = {pid: process.birth(pid) for pid in process.with_variable(MARK, known.get("run_dir", ""))}
-    return {pid: born for pid, born in found.items() if born is not None and process.name(pid) in VITAL}
+    births = {pid: process.birth(pid) for pid in process.with_variable(MARK, known.get("run_dir", ""))}
+    return {pid: born for pid, born in births.items() if born is not None and process.name(pid) in VITAL}
 
 
 def last_words(folder: Path) -> str:
@@ -203,9 +203,9 @@ def last_lines(log: str) -> List[str]:
     text = _TAIL.sub("", _STYLE.sub("", log))
     _, started, after = text.rpartition(STARTED)
     rest = after.partition("\n")[2] if started else text
-    lines = (_OWN.findall(rest) if started else []) or rest.splitlines()
-    said = [line.strip() for line in lines if line.strip()]
-    return said[:MOST_LINES] if started else said[-MOST_LINES:]
+    lines = (_LOG_LINE.findall(rest) if started else []) or rest.splitlines()
+    texts = [line.strip() for line in lines if line.strip()]
+    return texts[:MOST_LINES] if started else texts[-MOST_LINES:]
 
 
 def command_ray_ready(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -256,20 +256,24 @@ def ask(host: str, port: int, token: str, path: str) -> Dict[str, Any]:
 
 def alive(answer: Dict[str, Any]) -> List[Dict[str, Any]]:
     """Of the dashboard's answer on NODES, those that Ray counts as alive."""
-    found = ((answer.get("data") or {}).get("result") or {}).get("result") or []
-    return [node for node in found if node.get("state") == "ALIVE"]
+    nodes = ((answer.get("data") or {}).get("result") or {}).get("result") or []
+    return [node for node in nodes if node.get("state") == "ALIVE"]
 
 
 def ids_of(nodes: List[Dict[str, Any]], expected: Dict[str, Dict[str, Any]]) -> Dict[str, str]:
     """By address, Ray's id of each expected node that is there as it was started last, with all of its GPUs."""
-    found = {}
+    ids = {}
     for node in nodes:
         address = str(node.get("node_ip"))
-        asked = expected.get(address)
+        expected_node = expected.get(address)
         labels, gpus = node.get("labels") or {}, float((node.get("resources_total") or {}).get("GPU", 0))
-        if asked and labels.get(START_LABEL) == asked.get("start") and gpus >= asked["gpus"]:
-            found[address] = str(node["node_id"])
-    return found
+        if (
+            expected_node
+            and labels.get(START_LABEL) == expected_node.get("start")
+            and gpus >= expected_node["gpus"]
+        ):
+            ids[address] = str(node["node_id"])
+    return ids
 
 
 def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
@@ -277,8 +281,8 @@ def command_ray_state(request: Dict[str, Any], output: BinaryIO) -> None:
     folder = folder_of(request["node"])
     known = read_json(folder / "node.json")
     runs = running(folder)
-    said = None if runs or not known else last_words(folder)
-    frames.write(output, {"t": frames.STATE, "running": runs, "ports": known.get("ports", {}), "said": said})
+    last = None if runs or not known else last_words(folder)
+    frames.write(output, {"t": frames.STATE, "running": runs, "ports": known.get("ports", {}), "said": last})
 
 
 def command_ray_stop(request: Dict[str, Any], output: BinaryIO) -> None:

@@ -45,7 +45,7 @@ def main(arguments: List[str]) -> int:
     first, nproc, command = int(arguments[2]), int(arguments[3]), arguments[5:]
     launched_at = take_launch_time()
     nccl = nccl_debug(os.environ, nccl_file(run_dir, "%p"))
-    given = {name: os.environ[name] for name in names if name in os.environ}
+    variables = {name: os.environ[name] for name in names if name in os.environ}
     ranks = [Rank(run_dir, first + number, number, launched_at) for number in range(nproc)]
     ray = Ray(run_dir.name)
     driver = None  # type: Optional[subprocess.Popen[bytes]]
@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> int:
         for number in STOPS:
             signal.signal(number, _raise_stopped)
         recorder = recorder_environment(os.environ, run_dir)
-        place = {"cwd": cwd, "env": dict(given, **nccl, **recorder)}  # type: Dict[str, Any]
+        place = {"cwd": cwd, "env": dict(variables, **nccl, **recorder)}  # type: Dict[str, Any]
         write_json(run_dir / PLACE, dict(place, hook=hook_for_ranks(run_dir)) if recorder else place)
         try:
             driver = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL) if command else None
@@ -147,27 +147,27 @@ class Rank:
         """Its process, once it has begun."""
         return self._record.get("pid")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Keep the record up to date."""
         if not self.began:
-            told = read_json(self._path(RANK_BEGAN))
-            if not told:
+            began = read_json(self._path(RANK_BEGAN))
+            if not began:
                 return
-            pid = told["pid"]
+            pid = began["pid"]
             self.began, self._birth = True, process.birth(pid)
             # Its process leads a group of its own, so that it can be ended with all that it started.
-            self._record.update(pid=pid, started_at=told["at"], group=pid, birth=self._birth)
+            self._record.update(pid=pid, started_at=began["at"], group=pid, birth=self._birth)
             self._write()
             self._facts = EndFacts(pid)
         if not self.ended:
             if self._facts:
-                self._facts.look()
+                self._facts.poll()
             alive = self._birth is not None and process.alive(self._record["pid"], self._birth)
-            told = read_json(
+            began = read_json(
                 self._path(RANK_ENDED)
             )  # after the look at its process: its last word is then there
-            if told or not alive:
-                self._end(told)
+            if began or not alive:
+                self._end(began)
 
     def wait_until_gone(self, deadline_s: float) -> None:
         """Return when its process has ended, or after the deadline."""
@@ -182,14 +182,14 @@ class Rank:
         if not self.ended and self._birth is not None and process.alive(self._record["pid"], self._birth):
             process.signal_group(self._record["pid"], signal.SIGKILL)
 
-    def _end(self, told: Dict[str, Any]) -> None:
-        exit_code = told.get("exit_code")
+    def _end(self, record: Dict[str, Any]) -> None:
+        exit_code = record.get("exit_code")
         nccl = nccl_file(self._run_dir, str(self._record["pid"]))
-        self._record.update(ended_at=told.get("at", time.time()), exit_code=exit_code)
+        self._record.update(ended_at=record.get("at", time.time()), exit_code=exit_code)
         self._record.update(transports=nccl_log.read(nccl))
         if exit_code != 0 and self._facts:
             interface = os.environ.get("NCCL_SOCKET_IFNAME", "")
-            self._record.update(facts=self._facts.told(nccl, interface))
+            self._record.update(facts=self._facts.document(nccl, interface))
         self._write()
         self.ended, self.exit_code = True, exit_code
 
@@ -206,7 +206,7 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
     while True:
         over = driver is not None and driver.poll() is not None
         for rank in ranks:
-            rank.look()
+            rank.poll()
         if driver is not None and over:
             return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode
         if driver is None and all(rank.ended for rank in ranks):
@@ -221,7 +221,7 @@ def watch(ranks: List[Rank], driver: "Optional[subprocess.Popen[bytes]]", ray: R
             gone_by = time.monotonic() + STOP_GRACE_S
             for rank in ranks:
                 rank.wait_until_gone(gone_by - time.monotonic())
-                rank.look()
+                rank.poll()
             if driver is None:
                 return _judge(ranks)
             driver.terminate()
@@ -259,12 +259,12 @@ def ended_with_ray(ray: Ray, ranks: List[Rank]) -> bool:
     limit = time.monotonic() + FOLLOW_S
     while not ray.ended():
         for rank in ranks:
-            rank.look()
+            rank.poll()
         if time.monotonic() > limit or not any(rank.ended and rank.exit_code is None for rank in ranks):
             return False
         time.sleep(LOOK_S)
     for rank in ranks:
-        rank.look()
+        rank.poll()
     return True
 
 

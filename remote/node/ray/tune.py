@@ -75,11 +75,11 @@ def main(arguments: List[str]) -> int:
 def trainable(search: Dict[str, Any]) -> Callable[[Dict[str, Any]], None]:
     """What a trial runs, in a worker on any node: the function, in the folder of the code there."""
     function, code, fixed = search["function"], search["code"], search["fixed"]
-    given = {name: os.environ[name] for name in search["env"]}  # not in Ray's own description of a trial
+    variables = {name: os.environ[name] for name in search["env"]}  # not in Ray's own description of a trial
 
     def run_trial(config: Dict[str, Any]) -> None:
         folder = os.path.join(os.environ[NODE_HOME_VARIABLE], CODE, code)
-        os.environ.update(given)
+        os.environ.update(variables)
         sys.path.insert(0, folder)
         os.chdir(folder)
         module, _, name = function.partition(":")
@@ -124,7 +124,7 @@ class Trials:
         self.wrong_metric = ""
         """The sentence where a report has not got what is judged by."""
 
-    def told(self, trial: Any, result: Optional[Dict[str, Any]], status: str) -> None:  # noqa: ANN401 - Ray's Trial
+    def update(self, trial: Any, result: Optional[Dict[str, Any]], status: str) -> None:  # noqa: ANN401 - Ray's Trial
         """A trial began, reported or ended."""
         number = list(self.known).index(trial.trial_id) if trial.trial_id in self.known else len(self.known)
         new = {"trial": number, "params": trial.config, "metrics": {}, "reports": 0, "error": None}
@@ -154,7 +154,7 @@ class Trials:
 
     def failed(self, trial: Any) -> None:  # noqa: ANN401 - Ray's Trial
         """A trial raised."""
-        self.told(trial, None, "failed")
+        self.update(trial, None, "failed")
         path = getattr(trial, "error_file", None)
         if path and os.path.exists(path):
             lines = [line for line in Path(path).read_text(errors="replace").splitlines() if line.strip()]
@@ -170,10 +170,10 @@ class Trials:
 
     def _names(self, result: Dict[str, Any]) -> List[str]:
         """Those of a report that are the function's own: Ray adds many, of its clock and its names."""
-        own = [name for name in result if name.split("/")[0] not in RAYS_OWN]
+        script_values = [name for name in result if name.split("/")[0] not in RAYS_OWN]
         return [
             name
-            for name in own
+            for name in script_values
             if isinstance(result[name], (int, float)) and not isinstance(result[name], bool)
         ]
 
@@ -184,7 +184,7 @@ class Trials:
             came_to = "begins"
         else:
             shown = "no {}".format(metric) if value is None else "{} {:.4g}".format(metric, value)
-            ended = sum(one["status"] != "running" for one in self.known.values())
+            ended = sum(trial["status"] != "running" for trial in self.known.values())
             came_to = "{}  ({}; {} of {} over)".format(shown, status, ended, self._search["trials"])
         print("trial {}: {}  {}".format(entry["trial"], params, came_to))
         sys.stdout.flush()
@@ -219,7 +219,7 @@ def flat(result: Dict[str, Any], before: str = "") -> Dict[str, Any]:
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of a JSON document
     """Without what JSON has no word for."""
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -230,17 +230,17 @@ def _short(value: Any) -> str:  # noqa: ANN401 - a number or a word
 def callback(tune: Any, trials: Trials) -> Any:  # noqa: ANN401 - Ray's own, which is not imported here
     """Tells `trials` of what Ray Tune tells."""
 
-    class Told(tune.Callback):  # type: ignore[misc,unused-ignore]
+    class TrialReporter(tune.Callback):  # type: ignore[misc,unused-ignore]
         def on_trial_start(self, **info: Any) -> None:  # noqa: ANN401
-            trials.told(info["trial"], None, "running")
+            trials.update(info["trial"], None, "running")
 
         def on_trial_result(self, **info: Any) -> None:  # noqa: ANN401
-            trials.told(info["trial"], info["result"], "running")
+            trials.update(info["trial"], info["result"], "running")
 
         def on_trial_complete(self, **info: Any) -> None:  # noqa: ANN401
-            trials.told(info["trial"], None, "done")
+            trials.update(info["trial"], None, "done")
 
         def on_trial_error(self, **info: Any) -> None:  # noqa: ANN401
             trials.failed(info["trial"])
 
-    return Told()
+    return TrialReporter()

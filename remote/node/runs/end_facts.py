@@ -42,20 +42,20 @@ class EndFacts:
         self._kill_at = None  # type: Optional[float]
         self._shm = None  # type: Optional[Tuple[int, int]]
         self._limits = limits(pid)
-        self._look()
+        self._poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look again, if it is time."""
         if time.monotonic() - self._looked >= LOOK_S:
-            self._look()
+            self._poll()
 
     def look_at_limits(self) -> None:
         """Read the limits that the rank has by now, also of one that has just ended and was not waited for."""
         self._limits = limits(self._pid) or self._limits
 
-    def told(self, nccl_file: str, interface: str) -> Dict[str, Any]:
+    def document(self, nccl_file: str, interface: str) -> Dict[str, Any]:
         """All of them, once the rank has ended. `interface`: what NCCL was told to use."""
-        self._look()
+        self._poll()
         on_machine = kills_in(PROC / "vmstat")
         killed = self._kill_at is not None or on_machine != self._on_machine
         kill = last_kill(kernel_log(), self._pid, self._began) if killed else {}
@@ -72,12 +72,12 @@ class EndFacts:
             facts.update(kill)
         if self._shm is not None:
             facts.update(shm_bytes=self._shm[0], shm_least_free_bytes=self._shm[1])
-        said, warning = nccl_log.network(nccl_file)
+        interfaces, warning = nccl_log.network(nccl_file)
         named = [interface] if interface else []
-        facts.update(nccl_interfaces=said or named, nccl_warning=warning)
+        facts.update(nccl_interfaces=interfaces or named, nccl_warning=warning)
         return facts
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._looked = time.monotonic()
         group = memory_group(self._pid)
         if group is not None and group != self._group:
@@ -123,8 +123,8 @@ def memory_group(pid: int) -> Optional[Path]:
 
 def kill_count(group: Path) -> Optional[int]:
     """How many of a group's processes the kernel has killed for want of memory; None where it does not say."""
-    found = kills_in(group / "memory.events")
-    return kills_in(group / "memory.oom_control") if found is None else found
+    counts = kills_in(group / "memory.events")
+    return kills_in(group / "memory.oom_control") if counts is None else counts
 
 
 def kills_in(file: Path) -> Optional[int]:
@@ -148,9 +148,9 @@ def memory_limit(group: Optional[Path]) -> Optional[int]:
                 continue
             limits += [int(word)] if word.isdecimal() else []
         group = group.parent
-    least = min(limits) if limits else None
+    lowest = min(limits) if limits else None
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return least if least is not None and least < has else None
+    return lowest if lowest is not None and lowest < has else None
 
 
 def limits(pid: int) -> Dict[str, int]:
@@ -159,13 +159,13 @@ def limits(pid: int) -> Dict[str, int]:
         lines = (PROC / str(pid) / "limits").read_text().splitlines()
     except OSError:
         return {}
-    found = {}
+    values = {}
     for title, name in LIMITS.items():
         for line in lines:
             soft = line[len(title) :].split()[:1] if line.startswith(title + " ") else []
             if soft and soft[0].isdecimal():
-                found[name] = int(soft[0])
-    return found
+                values[name] = int(soft[0])
+    return values
 
 
 def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
@@ -179,27 +179,27 @@ def shared_memory(pid: int) -> Optional[Tuple[int, int]]:
 
 def kernel_log() -> str:
     """The kernel's log as far as this user may read it: one record a line, with microseconds since the boot."""
-    found: List[bytes] = []
+    records: List[bytes] = []
     try:
         handle = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return ""
     try:
-        while sum(map(len, found)) < MOST_LOG_BYTES:
+        while sum(map(len, records)) < MOST_LOG_BYTES:
             try:
-                found.append(os.read(handle, 8192))
+                records.append(os.read(handle, 8192))
             except BrokenPipeError:  # this record was overwritten while it was read
                 continue
     except OSError:  # there are no more
         pass
     finally:
         os.close(handle)
-    return b"".join(found).decode(errors="replace")
+    return b"".join(records).decode(errors="replace")
 
 
 def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
     """What the kernel says of the process that it killed for want of memory: this one, else the last since then."""
-    found: Dict[str, Any] = {}
+    kill: Dict[str, Any] = {}
     limit: Optional[int] = None
     for line in log.splitlines():
         head, _, text = line.partition(";")
@@ -212,14 +212,14 @@ def last_kill(log: str, pid: int, since: float) -> Dict[str, Any]:
         if not killed:
             continue
         group = text.startswith("Memory cgroup")
-        found = {
+        kill = {
             "pid": int(killed[1]),
             "killed_process": killed[2],
             "killed_bytes": int(killed[3]) * 1024 if killed[3] else None,
             "used_up": "group" if group else "node",
         }
         if group and limit is not None:
-            found["memory_limit_bytes"] = limit
-        if found["pid"] == pid:
+            kill["memory_limit_bytes"] = limit
+        if kill["pid"] == pid:
             break
-    return found
+    return kill

@@ -104,11 +104,11 @@ class Ending:
         Without `wait` they get none. Neither do they after a crash: many of a rank's helpers wait for it forever.
         """
         crashed, now = _crashed(self._read_records()), time.monotonic()
-        unheard = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
+        torchrun_pending = self._signal is None and (self._began is None or now - self._began < TORCHRUN_S)
         if self._began is None:
             self._began = now
         # If torchrun killed a rank's watcher, the rank got no signal.
-        wait = wait and self._has_ranks and not crashed and not (unheard and self._active())
+        wait = wait and self._has_ranks and not crashed and not (torchrun_pending and self._active())
         while self._step(left=True) and wait and self._seconds_left() > 0:
             time.sleep(LOOK_S)
         self._kill_ranks()

@@ -40,10 +40,10 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     run_dir = Path(request["run_dir"])
     offsets: Dict[str, int] = dict(request["offsets"])
     records: Dict[str, int] = dict.fromkeys(request["records"], 0)
-    wanted = request["checkpoints"]
+    wants_checkpoints = request["checkpoints"]
     news = None
-    if wanted and wanted["mirror"]:
-        news = checkpoints.News(run_dir / CHECKPOINTS, wanted["whole"], wanted["ranks"])
+    if wants_checkpoints and wants_checkpoints["mirror"]:
+        news = checkpoints.News(run_dir / CHECKPOINTS, wants_checkpoints["whole"], wants_checkpoints["ranks"])
     report, beat = Report(run_dir), time.monotonic()
     while True:
         state = run_state.state(run_dir)
@@ -51,9 +51,9 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
         sent += report.send(output)
         if not state["running"] or not request["wait"]:
             break
-        found = news.look() if news else None
-        if found:
-            frames.write(output, dict(found, t=frames.CHECKPOINT))
+        newest = news.poll() if news else None
+        if newest:
+            frames.write(output, dict(newest, t=frames.CHECKPOINT))
         now = time.monotonic()
         if sent:
             beat = now
@@ -70,15 +70,15 @@ def command_follow(request: Dict[str, Any], output: BinaryIO) -> None:
     frames.write(output, {"t": frames.END, "state": state})
     if not state["running"]:
         send_tree(run_dir / ARTIFACTS, ARTIFACTS, int(request["max_artifact_bytes"]), output)
-        if wanted:
+        if wants_checkpoints:
             failed = state.get("exit_code") != 0
             checkpoints.send_if_small(
                 run_dir,
                 output,
-                whole=wanted["whole"],
-                max_bytes=wanted["max_bytes"],
+                whole=wants_checkpoints["whole"],
+                max_bytes=wants_checkpoints["max_bytes"],
                 failed=failed,
-                parts=wanted["parts"],
+                parts=wants_checkpoints["parts"],
             )
         outputs.send(run_dir, request["outputs"], output)
     frames.write(output, {"t": frames.DONE})
@@ -138,12 +138,12 @@ class Report:
 def _send_records(run_dir: Path, known: Dict[str, int], output: BinaryIO) -> int:
     """Send each rank record that is new or was replaced; returns the number of frames."""
     sent = 0
-    for path, seen in known.items():
+    for path, sent_time in known.items():
         try:
             status = os.lstat(str(run_dir / path))
         except FileNotFoundError:
             continue
-        if is_regular(status) and status.st_mtime_ns != seen:
+        if is_regular(status) and status.st_mtime_ns != sent_time:
             known[path] = status.st_mtime_ns
             frames.write(output, {"t": frames.RECORD, "path": path}, (run_dir / path).read_bytes())
             sent += 1

@@ -36,7 +36,7 @@ class Fork:
             with contextlib.suppress(OSError):  # whichever of both is first: signals go to the child's group
                 os.setpgid(self.pid, self.pid)
             self._code = None  # type: Optional[int]
-            self._told = None  # type: Optional[int]
+            self._passed = None  # type: Optional[int]
             for number in SIGNALS:
                 signal.signal(number, self._pass_on)
         finally:
@@ -54,15 +54,15 @@ class Fork:
         """Have signals end this process from here on, as one does that came since the child has ended."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        if self._told is not None:
-            end_by(self._told)
+        if self._passed is not None:
+            end_by(self._passed)
 
     def _pass_on(self, number: int, _frame: object) -> None:
         """Signal the child's group; once it has ended, what this process still writes comes first."""
         if self._code is None:
             os.killpg(self.pid, number)
         else:
-            self._told = number
+            self._passed = number
 
 
 def _end(status: int) -> None:

@@ -27,13 +27,13 @@ def transports(log: bytes) -> List[str]:
 
     Channels tell it best. Before there are any, what NCCL means to use between nodes counts.
     """
-    found = set()
+    names = set()
     for channel in _CHANNEL.finditer(log):
         network, name, gpu_direct, other = channel.groups(b"")
-        found.add(b"/".join([network, name]) + gpu_direct if network else other)
-    if not found:
-        found = {b"NET/" + name for name in _NETWORK.findall(log)}
-    return sorted(word.decode(errors="replace") for word in found)
+        names.add(b"/".join([network, name]) + gpu_direct if network else other)
+    if not names:
+        names = {b"NET/" + name for name in _NETWORK.findall(log)}
+    return sorted(word.decode(errors="replace") for word in names)
 
 
 def read(path: str) -> List[str]:
@@ -52,7 +52,7 @@ def network(path: str) -> Tuple[List[str], str]:
             log = file.read(READ_BYTES)
     except OSError:
         return [], ""
-    found = [name for line in _INTERFACES.findall(log) for name in _INTERFACE.findall(line)]
-    names = list(dict.fromkeys(name.decode(errors="replace") for name in found))
+    interfaces = [name for line in _INTERFACES.findall(log) for name in _INTERFACE.findall(line)]
+    names = list(dict.fromkeys(name.decode(errors="replace") for name in interfaces))
     warnings = _WARNING.findall(log)
     return names[:MOST_INTERFACES], warnings[-1].decode(errors="replace")[:MOST_WARNING] if warnings else ""

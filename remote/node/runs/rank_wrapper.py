@@ -119,7 +119,7 @@ def watch(run_dir: Path, program: str, start: Start) -> int:
         ended.update(metrics_ended_at=_written_at(metrics), joined=has_joined(run_dir, rank))
         if code:
             interface = environment.get("NCCL_SOCKET_IFNAME", "")
-            ended.update(facts=facts.told(nccl[0], interface))
+            ended.update(facts=facts.document(nccl[0], interface))
         write_json(path, dict(record, **ended))
     return code
 
@@ -151,7 +151,7 @@ def _wait(
         process.wait_for_end([child.pid], METRICS_LOOK_S if first == NO_SAMPLES else LOOK_S)
         facts.look_at_limits()
         code = child.poll()
-        facts.look()
+        facts.poll()
         if first == NO_SAMPLES:
             first = samples_at_end(metrics)
         if log and (code is not None or time.monotonic() >= look_at):
@@ -177,8 +177,8 @@ def samples_at_end(path: Path) -> Samples:
             file.seek(max(0, before.st_size - METRICS_BYTES))
             lines = file.read(METRICS_BYTES).rsplit(b"\n", 2)
             after = os.fstat(file.fileno())
-        told = json.loads(lines[-2].decode()) if len(lines) > 1 else None
-        samples = told.get("samples") if isinstance(told, dict) else None
+        entry = json.loads(lines[-2].decode()) if len(lines) > 1 else None
+        samples = entry.get("samples") if isinstance(entry, dict) else None
         if isinstance(samples, bool) or not isinstance(samples, (int, float)) or not math.isfinite(samples):
             return NO_SAMPLES
     except (OSError, ValueError, OverflowError, RecursionError):

@@ -58,9 +58,9 @@ def launch(spec: Dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            others = [run for run in active_runs() if run != run_dir.parent.name]
-            if others:
-                raise OSError("the run {} is going on here".format(others[0]))
+            busy_runs = [run for run in active_runs() if run != run_dir.parent.name]
+            if busy_runs:
+                raise OSError("the run {} is going on here".format(busy_runs[0]))
             try:
                 run_dir.mkdir(mode=0o700)
             except FileExistsError:
@@ -144,7 +144,7 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
 
     `early`: not empty if the order has come.
     """
-    exit_code, stopped, not_ours, told, ended_at = None, False, False, False, None
+    exit_code, stopped, not_ours, stop_ordered, ended_at = None, False, False, False, None
     try:
         try:
             signal.signal(signal.SIGTERM, _raise_stopped)
@@ -158,7 +158,7 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
             stopped, not_ours = True, not _is_told(run_dir)
         if stopped:
             exit_code = end.stop(_signal_of_stop(run_dir))
-        told = _is_told(run_dir) and not not_ours
+        stop_ordered = _is_told(run_dir) and not not_ours
         ended_at = time.time()
         end.finish(wait=not not_ours)
         if not not_ours:  # a machine that goes down has no time for it
@@ -168,7 +168,7 @@ def _end_run(run_dir: Path, end: ending.Ending, early: List[int]) -> None:
         process.kill_descendants(ending.KILLED_S)
         failed = end_reasons.ended(end_reasons.RUNNER_KILLED) if exit_code is None else None
         ended = end_reasons.ended(end_reasons.SHUT_DOWN) if not_ours else failed
-        _write_exit(run_dir, exit_code, told, ended, ended_at or time.time(), end.document())
+        _write_exit(run_dir, exit_code, stop_ordered, ended, ended_at or time.time(), end.document())
 
 
 def forget_place(run_dir: Path) -> None:
@@ -314,7 +314,7 @@ def command_stop(request: Dict[str, Any], output: BinaryIO) -> None:
     running = _running(run_dir)
     tell_to_stop(run_dir, reason, signal_name, request.get("grace_s"))
     grace_s = ending.grace_of(run_dir, read_json(run_dir / "runner.json"))
-    frames.write(output, {"t": frames.TOLD, "grace_s": grace_s, "running": running})
+    frames.write(output, {"t": frames.ORDERED, "grace_s": grace_s, "running": running})
     state = wait_for_end(run_dir, grace_s + float(request["deadline_s"]))
     frames.write(output, {"t": frames.STOPPED, "state": state})
 

@@ -42,26 +42,26 @@ def busy(before: Optional[Tuple[int, int]], after: Optional[Tuple[int, int]]) ->
 
 def parse_meminfo(text: str) -> Optional[Tuple[int, int]]:
     """/proc/meminfo: bytes that programs can't have any more, and bytes in all. None: it does not say."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if name in ("MemTotal", "MemAvailable") and words and words[0].isdecimal():
-            found[name] = int(words[0]) * 1024
-    if len(found) != 2:
+            values[name] = int(words[0]) * 1024
+    if len(values) != 2:
         return None
-    return found["MemTotal"] - found["MemAvailable"], found["MemTotal"]
+    return values["MemTotal"] - values["MemAvailable"], values["MemTotal"]
 
 
 def parse_net(text: str) -> Counters:
     """/proc/net/dev: each interface's counters."""
-    found = {}
+    counters = {}
     for line in text.splitlines():
         name, colon, rest = line.partition(":")
         words = rest.split()
         if colon and len(words) >= 9 and words[0].isdecimal() and words[8].isdecimal():
-            found[name.strip()] = (int(words[0]), int(words[8]))
-    return found
+            counters[name.strip()] = (int(words[0]), int(words[8]))
+    return counters
 
 
 def rates(
@@ -102,19 +102,19 @@ class Sampler:
         self.gpus = Feed(every_s)
         self._interfaces = list(interfaces) or physical(NET)
         self._home = os.path.expanduser("~")
-        self._before = self._look()
+        self._before = self._read()
 
     def close(self) -> None:
         """End nvidia-smi."""
         self.gpus.close()
 
     @staticmethod
-    def _look() -> Tuple[float, Optional[Tuple[int, int]], Counters]:
+    def _read() -> Tuple[float, Optional[Tuple[int, int]], Counters]:
         return time.monotonic(), parse_stat(_read(PROC / "stat")), parse_net(_read(PROC / "net" / "dev"))
 
     def sample(self) -> Dict[str, Any]:
         """How busy the node is. `seconds`: the time that the rates are of; fractions are 0 .. 1."""
-        before, self._before = self._before, self._look()
+        before, self._before = self._before, self._read()
         seconds = self._before[0] - before[0]
         received, sent = rates(before[2], self._before[2], self._interfaces, seconds)
         used, total = parse_meminfo(_read(PROC / "meminfo")) or (None, None)

@@ -31,7 +31,7 @@ ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 Output = Tuple[str, int, int]
 
 
-class Found:
+class Changes:
     """The changed files: their number and size, and the files that are listed."""
 
     def __init__(self) -> None:
@@ -51,38 +51,38 @@ class Found:
             self.listed.append((path, status.st_size, status.st_ctime_ns))
 
 
-def look(
+def find_changes(
     root: str,
     sent: Dict[str, Any],
     began_ns: int,
-    found: Optional[Found] = None,
+    changes: Optional[Changes] = None,
     *,
     look_s: float = LOOK_S,
     prefix: str = "",
     uid: Optional[int] = None,
-) -> Found:
+) -> Changes:
     """Find what is new or changed since `began_ns`, near the top first. `sent`: the sync's manifest.
 
-    `found`: where it is put, for who can't wait for the end. `prefix`: stands before the paths that are found.
+    `changes`: where it is put, for who can't wait for the end. `prefix`: stands before the paths that are found.
     `uid`: of the user whose files count. None: files of all users.
     """
-    found = found or Found()
+    changes = changes or Changes()
     pending: Deque[str] = deque([""])
     top, limit, looked_at = os.path.realpath(root), time.monotonic() + look_s, 0
     device, mounts = device_of(top), mount_points()
     while pending:
         inner = pending.popleft()
         if time.monotonic() > limit:
-            found.whole = False
-            return found
+            changes.whole = False
+            return changes
         try:
             with os.scandir(os.path.join(top, inner)) as entries:
                 for entry in entries:
                     looked_at += 1
                     late = looked_at % LOOK_AT_ONCE == 0 and time.monotonic() > limit
                     if late or looked_at > MAX_LOOKED_AT:
-                        found.whole = False
-                        return found
+                        changes.whole = False
+                        return changes
                     if is_cache(entry.name):
                         continue
                     path = "{}/{}".format(inner, entry.name) if inner else entry.name
@@ -94,10 +94,10 @@ def look(
                         if inside and not is_environment(entry.path):
                             pending.append(path)
                     elif uid in (None, status.st_uid) and _is_output(status, sent.get(path), began_ns):
-                        found.add(prefix + path, status)
+                        changes.add(prefix + path, status)
         except OSError:
             continue  # removed meanwhile, or nobody may look into it
-    return found
+    return changes
 
 
 def names_in(folder: str) -> List[str]:

@@ -49,8 +49,8 @@ def _held(run: str, node: str, whole: bool, newest: bool = False) -> List[Tuple[
     if not whole:
         return [(inner, name) for name, inner in _of_script(folder).items()]
     parts = parts_of_run(run)
-    others = [name for name in lacking(folder, newest) if name in parts]
-    return [(parts[name], name) for name in others] + [
+    foreign_parts = [name for name in lacking(folder, newest) if name in parts]
+    return [(parts[name], name) for name in foreign_parts] + [
         (folder, name) for name, _ in files_in(folder, whole, newest)
     ]
 
@@ -68,18 +68,20 @@ def written_in(folder: Path) -> Dict[str, int]:
     }
 
 
-def _written(own: Path) -> Dict[str, Path]:
-    """Return the files that a script's ranks wrote on this machine, each with its folder; first of `own`."""
-    folders = sorted(own.parents[1].glob("*/" + CHECKPOINTS))
-    return {name: folder for folder in [*reversed(folders), own] for name in written_in(folder)}
+def _written(first_folder: Path) -> Dict[str, Path]:
+    """Return the files that a script's ranks wrote on this machine, each with its folder; first of `first_folder`."""
+    folders = sorted(first_folder.parents[1].glob("*/" + CHECKPOINTS))
+    return {name: folder for folder in [*reversed(folders), first_folder] for name in written_in(folder)}
 
 
-def _of_script(own: Path) -> Dict[str, Path]:
-    """Return all files of a script's checkpoints on this machine, each with its folder. `own`: the first node's.
+def _of_script(first_folder: Path) -> Dict[str, Path]:
+    """Return all files of a script's checkpoints on this machine, each with its folder.
+
+    `first_folder`: the first node's.
 
     Those written in the run replace those that were placed there before it.
     """
-    return dict({name: own for name, _ in files_in(own, False)}, **_written(own))
+    return dict({name: first_folder for name, _ in files_in(first_folder, False)}, **_written(first_folder))
 
 
 def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Optional[Dict[str, Any]]:
@@ -91,8 +93,8 @@ def found_in(folder: Path, whole: bool, ranks: int, newest: bool = False) -> Opt
 
 
 def is_to_be_told(
-    found: Optional[Dict[str, Any]],
-    told: Optional[Dict[str, Any]],
+    current: Optional[Dict[str, Any]],
+    reported: Optional[Dict[str, Any]],
     *,
     whole: bool,
     told_s_ago: float,
@@ -103,10 +105,10 @@ def is_to_be_told(
     A script's files only when none was written just now, as they may be half of a set. `written_s_ago` is negative
     for a time that a script has set to the future.
     """
-    if found is None or found == told:
+    if current is None or current == reported:
         return False
     at_rest = whole or abs(written_s_ago) >= LOOK_S
-    return at_rest and (told is None or told_s_ago >= TELL_S)
+    return at_rest and (reported is None or told_s_ago >= TELL_S)
 
 
 class News:
@@ -116,38 +118,38 @@ class News:
         self._folder = folder
         self._whole = whole
         self._ranks = ranks
-        self._told: Optional[Dict[str, Any]] = None
-        self._told_s = self._looked_s = time.monotonic() - TELL_S
+        self._reported: Optional[Dict[str, Any]] = None
+        self._reported_s = self._looked_s = time.monotonic() - TELL_S
 
-    def look(self) -> Optional[Dict[str, Any]]:
+    def poll(self) -> Optional[Dict[str, Any]]:
         """What is to be told now, as `describe` says it of what is needed to go on. Never raises, and is cheap."""
         now = time.monotonic()
         if now - self._looked_s < LOOK_S:
             return None
         self._looked_s = now
         try:
-            found = found_in(self._folder, self._whole, self._ranks, newest=True)
+            checkpoints = found_in(self._folder, self._whole, self._ranks, newest=True)
         except (OSError, ValueError):
             return None  # the run is at work there: what was listed may be gone by now
-        written_s_ago = time.time() - found["written_ns"] / 1e9 if found else 0.0
+        written_s_ago = time.time() - checkpoints["written_ns"] / 1e9 if checkpoints else 0.0
         if not is_to_be_told(
-            found,
-            self._told,
+            checkpoints,
+            self._reported,
             whole=self._whole,
-            told_s_ago=now - self._told_s,
+            told_s_ago=now - self._reported_s,
             written_s_ago=written_s_ago,
         ):
             return None
-        self._told, self._told_s = found, now
-        return found
+        self._reported, self._reported_s = checkpoints, now
+        return checkpoints
 
 
 def command_checkpoints(request: Dict[str, Any], output: BinaryIO) -> None:
     """`checkpoints`: describe each of `runs` ([id, node, whole, ranks]), and list its parts, with their bytes."""
     runs = request["runs"]
-    found = [found_in(of_run(run, node), whole, ranks) for run, node, whole, ranks in runs]
+    checkpoints = [found_in(of_run(run, node), whole, ranks) for run, node, whole, ranks in runs]
     parts = [_part_sizes(run, node, whole) for run, node, whole, _ in runs]
-    frames.write(output, {"t": frames.CHECKPOINTS, "found": found, "parts": parts})
+    frames.write(output, {"t": frames.CHECKPOINTS, "found": checkpoints, "parts": parts})
 
 
 def _part_sizes(run: str, node: str, whole: bool) -> Dict[str, int]:
@@ -229,8 +231,8 @@ def send_if_small(
     """
     folder = run_dir / CHECKPOINTS
     written = {} if whole else written_in(folder)
-    own = parts_in(folder) if whole else written
-    files = sorted(own.items()) if parts else files_in(folder, whole)
+    names = parts_in(folder) if whole else written
+    files = sorted(names.items()) if parts else files_in(folder, whole)
     if not whole:
         frames.write(output, {"t": frames.PARTS}, json.dumps(sorted(written)).encode())
     size = sum(size for _, size in files)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.storage.changed_files import as_sent, is_cache, is_environment, look
+from remote.node.storage.changed_files import as_sent, find_changes, is_cache, is_environment
 from remote.node.storage.sending import Heartbeat, send_files
 from remote.shared import frames
 from remote.shared.checkpoint_sets import METADATA, named_parts
@@ -95,10 +95,10 @@ def not_sent(
         inner = pending.pop()
         try:
             with os.scandir(os.path.join(root, inner)) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                by_name = sorted(entries, key=lambda entry: entry.name)
         except FileNotFoundError:
             continue  # a node that shares this home was faster
-        for entry in found:
+        for entry in by_name:
             path = os.path.join(inner, entry.name)
             if is_cache(entry.name):
                 continue
@@ -125,9 +125,9 @@ def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:
 
     `parts`: of each `.metadata`, the paths of the parts that it names. `whole`: whether these are all files.
     """
-    found, began = look(root, sent, 0), _begins_of_runs(root)
+    changes, began = find_changes(root, sent, 0), _begins_of_runs(root)
     listed, parts = [], {}
-    for path, size, changed_ns in found.listed:
+    for path, size, changed_ns in changes.listed:
         full = os.path.join(root, path)
         try:
             modified_ns = os.lstat(full).st_mtime_ns
@@ -138,7 +138,7 @@ def listing(root: str, sent: Dict[str, Any]) -> Dict[str, Any]:
         if os.path.basename(path) == METADATA:
             names = named_parts(Path(full))
             parts[path] = [os.path.join(os.path.dirname(path), name) for name in names]
-    return {"listed": listed, "parts": parts, "whole": found.whole and found.files == len(found.listed)}
+    return {"listed": listed, "parts": parts, "whole": changes.whole and changes.files == len(changes.listed)}
 
 
 def _begins_of_runs(root: str) -> List[Tuple[int, str]]:
@@ -161,15 +161,15 @@ def command_send_earlier(request: Dict[str, Any], output: BinaryIO) -> None:
 def command_digest_earlier(request: Dict[str, Any], output: BinaryIO) -> None:
     """`digest_earlier`: the digest of each of these `paths` of files in the project's folder, `root`."""
     root, paths = _files_of(request)
-    heartbeat, found = Heartbeat(output), {}
+    heartbeat, digests = Heartbeat(output), {}
     for path in paths:
         digest = hashlib.sha256()
         with contextlib.suppress(OSError), open(str(root / path), "rb") as file:
             for body in iter(lambda: file.read(frames.CHUNK_BYTES), b""):
                 digest.update(body)
                 heartbeat()
-            found[path] = digest.hexdigest()
-    frames.write(output, {"t": frames.DIGESTS}, json.dumps(found).encode())
+            digests[path] = digest.hexdigest()
+    frames.write(output, {"t": frames.DIGESTS}, json.dumps(digests).encode())
 
 
 def _files_of(request: Dict[str, Any]) -> Tuple[Path, List[str]]:

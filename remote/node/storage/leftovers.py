@@ -25,7 +25,7 @@ REMOVED = ".removed-"
 """How names of folders begin that were about to be removed."""
 HERE_TOO = (constants.LOGS, constants.METRICS, constants.RANKS, constants.USAGE)
 """Folders of a run that are brought to the computer which started it, all of them."""
-OWN = (
+OWN_FOLDERS = (
     "torchrun", "runner.json", "exit.json", "stop", "reason.json", "failure", constants.PLACE, ".reserve",
     constants.CODE_RECORD, LISTING, constants.HANGS, constants.ENDING, constants.STOP_GRACE,
 )  # fmt: skip
@@ -58,8 +58,8 @@ def home_id() -> Optional[str]:
     if NODE_HOME.is_dir() and not read_json(path):
         with contextlib.suppress(OSError):
             write_json(path, {"id": os.urandom(8).hex()})
-    found = read_json(path).get("id")
-    return found if isinstance(found, str) else None
+    identity = read_json(path).get("id")
+    return identity if isinstance(identity, str) else None
 
 
 def folders_in(folder: Path) -> List[str]:
@@ -93,14 +93,14 @@ class Sizes:
         while pending:
             if time.monotonic() > self._limit:
                 return {"bytes": total, "shared": shared, "whole": False}
-            here = pending.pop()
+            folder = pending.pop()
             try:
-                status = os.lstat(here)
+                status = os.lstat(folder)
                 device = status.st_dev if device is None else device
                 if status.st_dev != device:
                     continue  # another disk, which somebody has put there
                 if stat.S_ISDIR(status.st_mode):
-                    pending += [os.path.join(here, name) for name in os.listdir(here)]
+                    pending += [os.path.join(folder, name) for name in os.listdir(folder)]
             except FileNotFoundError:
                 continue
             except OSError:
@@ -191,8 +191,8 @@ class Survey:
 
     def uv_cache(self) -> Optional[Item]:
         """uv's own cache, which is everybody's on this node and never removed: its `path` and size."""
-        own, usual = (os.environ.get(name) for name in UV_CACHES)
-        path = Path(own or os.path.join(usual or os.path.expanduser("~/.cache"), "uv"))
+        chosen, usual = (os.environ.get(name) for name in UV_CACHES)
+        path = Path(chosen or os.path.join(usual or os.path.expanduser("~/.cache"), "uv"))
         return dict(self._sizes.of(path), path=str(path)) if is_folder(path) else None
 
 
@@ -257,17 +257,17 @@ def files_of_run(parts: List[Path]) -> Optional[List[Dict[str, Any]]]:
 
     None: there are too many to tell.
     """
-    found = []
+    paths = []
     for part in parts:
-        for path in trees.walk(part, HERE_TOO + OWN):
+        for path in trees.walk(part, HERE_TOO + OWN_FOLDERS):
             try:
                 size = os.lstat(str(part / path)).st_size
             except OSError:
                 continue
-            found.append({"node": part.name, "path": path, "bytes": size})
-            if len(found) > MOST_FILES:
+            paths.append({"node": part.name, "path": path, "bytes": size})
+            if len(paths) > MOST_FILES:
                 return None
-    return found
+    return paths
 
 
 def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
@@ -275,24 +275,24 @@ def names_in_use(proc: Path = listening.PROC) -> Set[Tuple[Optional[str], str]]:
 
     Also of what runs of other machines with this home use.
     """
-    found: Set[Tuple[Optional[str], str]] = set()
+    names: Set[Tuple[Optional[str], str]] = set()
     for pid in listening.pids(proc):
         if pid != os.getpid():
-            found |= folders_named_in(_told_of(proc / str(pid)))
-    return found | _names_in_use_elsewhere()
+            names |= folders_named_in(_told_of(proc / str(pid)))
+    return names | _names_in_use_elsewhere()
 
 
 def _names_in_use_elsewhere() -> Set[Tuple[Optional[str], str]]:
     """Folder and name of what runs of other machines with this home use: runs that wrote lately, and have no end."""
-    found: Set[Tuple[Optional[str], str]] = set()
+    names: Set[Tuple[Optional[str], str]] = set()
     for path in (NODE_HOME / constants.RUNS).glob("*/*/runner.json"):
         part, run = path.parent, read_json(path)
         if not run or run["boot_id"] == process.boot_id() or (part / "exit.json").exists():
             continue
         wrote = max([modified(file) for file in (part / constants.USAGE).glob("*")] + [modified(path)])
         if time.time() - wrote < ELSEWHERE_S:
-            found |= {(folder, name) for folder, name in run.get("uses", [])}
-    return found
+            names |= {(folder, name) for folder, name in run.get("uses", [])}
+    return names
 
 
 def _told_of(process_folder: Path) -> bytes:

@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Any, BinaryIO, Dict, Iterator, List, Sequence, Tuple
 
 from remote.node.storage import task_files
-from remote.node.storage.changed_files import LOOK_S, Found, Output, look
+from remote.node.storage.changed_files import LOOK_S, Changes, Output, find_changes
 from remote.node.storage.outside import Outside, from_home, written_outside
 from remote.node.storage.pushed import brought
 from remote.node.storage.sending import send_files
@@ -64,17 +64,17 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     code = read_json(run_dir / CODE_RECORD)
     if not code:
         return {}
-    root, found, done = code["root"], Found(), Event()
+    root, changes, done = code["root"], Changes(), Event()
     outside: List[Outside] = []
     began_ns = os.lstat(str(run_dir / CODE_RECORD)).st_ctime_ns
 
     def work() -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            look(root, brought(root), began_ns, found)
-            for prefix, folder in _beside(run_dir, root, code.get("home_folders", [])):
-                look(folder, {}, began_ns, found, prefix=prefix)
+            find_changes(root, brought(root), began_ns, changes)
+            for prefix, folder in _other_outputs(run_dir, root, code.get("home_folders", [])):
+                find_changes(folder, {}, began_ns, changes, prefix=prefix)
             done.set()
-            apart = [folder for _, folder in _beside(run_dir, root, code.get("home_folders", []))]
+            apart = [folder for _, folder in _other_outputs(run_dir, root, code.get("home_folders", []))]
             outside.extend(written_outside(root, code, began_ns, apart))
             outside.extend(task_files.written_by_tasks(code.get("ray_node", ""), brought(root), began_ns))
 
@@ -84,10 +84,10 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     listing = {
         "root": root,
         "folder": code["folder"],
-        "files": found.files,
-        "bytes": found.bytes,
-        "whole": found.whole and done.is_set(),
-        "listed": sorted(found.listed[:]),
+        "files": changes.files,
+        "bytes": changes.bytes,
+        "whole": changes.whole and done.is_set(),
+        "listed": sorted(changes.listed[:]),
         "outside": outside[:],
     }
     with contextlib.suppress(OSError):  # a full disk: it is listed again when it is asked for
@@ -95,15 +95,15 @@ def keep(run_dir: Path) -> Dict[str, Any]:
     return listing
 
 
-def _beside(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
+def _other_outputs(run_dir: Path, root: str, home_folders: Sequence[str]) -> Iterator[Tuple[str, str]]:
     """Yield the folders outside the project in which files of a run count, after what their paths begin with."""
     if not os.path.lexists(os.path.join(root, HOME_OUTPUTS)):
         for name in home_folders:
             yield "{}/{}/".format(HOME_OUTPUTS, name), os.path.join(os.path.expanduser("~"), name)
     if not os.path.lexists(os.path.join(root, RUN_DIR_VARIABLE)):
         for path in sorted(run_dir.iterdir()):
-            own = path.name in RUN_FOLDERS or path.name.startswith(".")
-            if path.is_dir() and not own and not path.is_symlink():
+            is_run_file = path.name in RUN_FOLDERS or path.name.startswith(".")
+            if path.is_dir() and not is_run_file and not path.is_symlink():
                 yield "{}/{}/".format(RUN_DIR_VARIABLE, path.name), str(path)
 
 
@@ -116,30 +116,30 @@ def _place(run_dir: Path, root: str, path: str) -> Tuple[str, str, str]:
     return folder, inner, "{}/{}".format(OUTPUTS, first)
 
 
-def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:
-    """Send the list of what a run has written, then the files that are `wanted`: see `chosen`."""
+def send(run_dir: Path, request: Dict[str, Any], output: BinaryIO) -> None:
+    """Send the list of what a run has written, then the files that are `request`: see `chosen`."""
     listing = read_json(run_dir / LISTING) or keep(run_dir)
     if not listing:
         return
-    others = _listings_beside(run_dir, listing["root"])
+    listings = _listings_beside(run_dir, listing["root"])
     header = {
         "t": frames.OUTPUTS,
         "folder": from_home(listing["root"]),
         "files": listing["files"],
         "bytes": listing["bytes"],
         "whole": listing["whole"],
-        "shared_with": sorted(others),
+        "shared_with": sorted(listings),
         "outside": listing.get("outside", []),
     }
     frames.write(output, header, json.dumps(listing["listed"]).encode())
     # On a disk that nodes share, the first by name sends what several of them list.
     elsewhere = {
-        tuple(entry) for name, other in others.items() if name < run_dir.name for entry in other["listed"]
+        tuple(entry) for name, other in listings.items() if name < run_dir.name for entry in other["listed"]
     }
-    own = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
-    for path in chosen(list(own.values()), listing["folder"], wanted):
+    by_path = {entry[0]: tuple(entry) for entry in listing["listed"] if tuple(entry) not in elsewhere}
+    for path in chosen(list(by_path.values()), listing["folder"], request):
         folder, inner, prefix = _place(run_dir, listing["root"], path)
-        if _is_as_listed(os.path.join(folder, inner), own[path]):
+        if _is_as_listed(os.path.join(folder, inner), by_path[path]):
             send_files(Path(folder), [inner], prefix, output)
         else:
             header = {
@@ -151,12 +151,12 @@ def send(run_dir: Path, wanted: Dict[str, Any], output: BinaryIO) -> None:
 
 def _listings_beside(run_dir: Path, root: str) -> Dict[str, Dict[str, Any]]:
     """What other nodes of the run listed of the same folder, by name: their homes are this one."""
-    found = {}
+    listings = {}
     for path in sorted(run_dir.parent.glob("*/" + LISTING)):
         listing = read_json(path) if path.parent != run_dir else {}
         if listing.get("root") == root:
-            found[path.parent.name] = listing
-    return found
+            listings[path.parent.name] = listing
+    return listings
 
 
 def _is_as_listed(place: str, entry: Output) -> bool:
@@ -167,13 +167,17 @@ def _is_as_listed(place: str, entry: Output) -> bool:
     return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_ctime_ns) == entry[1:]
 
 
-def chosen(listed: Sequence[Output], folder: str, wanted: Dict[str, Any]) -> List[str]:
+def chosen(listed: Sequence[Output], folder: str, request: Dict[str, Any]) -> List[str]:
     """Paths of the files to send: those that a pattern names, in any size, and of the others the small ones.
 
-    `wanted`: patterns, and max_bytes of all others together, the smallest first; a checkpoint in parts comes whole or
+    `request`: patterns, and max_bytes of the rest together, the smallest first; a checkpoint in parts comes whole or
     not at all. `folder`: see `matches`.
     """
-    named = [path for path, _, _ in listed if any(matches(path, one, folder) for one in wanted["patterns"])]
+    named = [
+        path
+        for path, _, _ in listed
+        if any(matches(path, pattern, folder) for pattern in request["patterns"])
+    ]
     sizes = {path: size for path, size, _ in listed if path not in set(named)}
     sets = list(sets_in(sizes).values())
     alone = set(sizes).difference(*sets)
@@ -182,7 +186,7 @@ def chosen(listed: Sequence[Output], folder: str, wanted: Dict[str, Any]) -> Lis
         (sum(map(sizes.__getitem__, paths)), paths) for paths in [*sets, *([path] for path in alone)]
     ):
         total += size
-        if total > wanted["max_bytes"]:
+        if total > request["max_bytes"]:
             break
         small += paths
     return sorted(named + small)

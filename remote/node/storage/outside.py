@@ -12,7 +12,7 @@ from fnmatch import translate
 from typing import Any, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.storage.changed_files import is_cache, look, names_in
+from remote.node.storage.changed_files import find_changes, is_cache, names_in
 from remote.shared.constants import CODE
 
 LOOK_S = 2.0
@@ -104,7 +104,7 @@ def new_entry(path: str, began_ns: int, look_s: float) -> Optional[Outside]:
     except OSError:
         return None
     if stat.S_ISDIR(status.st_mode):
-        new_files = look(path, {}, began_ns, look_s=look_s, uid=os.geteuid())
+        new_files = find_changes(path, {}, began_ns, look_s=look_s, uid=os.geteuid())
         return (from_home(path) + "/", new_files.bytes, new_files.files) if new_files.files else None
     new = stat.S_ISREG(status.st_mode) and status.st_ctime_ns >= began_ns and status.st_uid == os.geteuid()
     return (from_home(path), status.st_size, 1) if new else None

@@ -22,7 +22,7 @@ LOCK_DEADLINE_S = 20.0
 LOCK_POLL_S = 0.1
 
 
-class Kept(Exception):
+class Skipped(Exception):
     """Something is not removed, and why."""
 
 
@@ -37,40 +37,40 @@ def command_clean(request: Dict[str, Any], output: BinaryIO) -> None:
     """
     heartbeat, freed = Heartbeat(output), 0
     removed: List[List[str]] = []
-    kept: List[List[str]] = []
+    skipped: List[List[str]] = []
     doomed: List[Tuple[str, str, Path]] = []
     with open(str(NODE_HOME / "launch.lock"), "wb") as lock:
         _take(lock, heartbeat)
-        others = run_state.active_runs()
-        if others:
-            raise OSError("the run {} is going on here, and nothing was removed".format(others[0]))
+        busy_runs = run_state.active_runs()
+        if busy_runs:
+            raise OSError("the run {} is going on here, and nothing was removed".format(busy_runs[0]))
         in_use = leftovers.names_in_use()
         for kind, name in request["items"]:
             try:
                 folder = FOLDERS.get("code" if kind == "written" else kind)
                 if (folder, name) in in_use:
-                    raise Kept("a process uses it")
+                    raise Skipped("a process uses it")
                 if kind in ("code", "written"):
                     bytes_freed, problem = _remove_files(name, sent=kind == "code", heartbeat=heartbeat)
                     freed += bytes_freed
                     if problem is None:
                         removed.append([kind, name])
                     else:
-                        kept.append([kind, name, problem])
+                        skipped.append([kind, name, problem])
                 else:
                     if kind == "run":
                         _compare(name, request["digests"].get(name, {}), heartbeat)
                     doomed.append((kind, name, _set_aside(kind, name)))
-            except (Kept, OSError) as error:
-                kept.append([kind, name, trees.why(error)])
+            except (Skipped, OSError) as error:
+                skipped.append([kind, name, trees.why(error)])
     for kind, name, path in doomed:
         bytes_freed, problem = trees.remove_tree(path, heartbeat)
         freed += bytes_freed
         if problem is None:
             removed.append([kind, name])
         else:
-            kept.append([kind, name, problem])
-    frames.write(output, {"t": frames.CLEANED, "freed": freed, "removed": removed, "kept": kept})
+            skipped.append([kind, name, problem])
+    frames.write(output, {"t": frames.CLEANED, "freed": freed, "removed": removed, "kept": skipped})
 
 
 def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
@@ -88,26 +88,26 @@ def _take(lock: BinaryIO, heartbeat: Heartbeat) -> None:
 
 
 def _compare(name: str, digests: Dict[str, List[str]], heartbeat: Heartbeat) -> None:
-    """Raise Kept where a file of a run is not what was brought of it, though it may be as large."""
+    """Raise Skipped where a file of a run is not what was brought of it, though it may be as large."""
     for inner, known in digests.items():
         if digest_of(_path_of("run", name) / inner, heartbeat) not in known:
-            raise Kept("{} is not what was brought of it; --all removes it".format(inner))
+            raise Skipped("{} is not what was brought of it; --all removes it".format(inner))
 
 
 def _set_aside(kind: str, name: str) -> Path:
-    """Give a folder of ours a hidden name, and return that. Raises Kept, OSError."""
+    """Give a folder of ours a hidden name, and return that. Raises Skipped, OSError."""
     path = _path_of(kind, name)
     if kind == "environment" and leftovers.is_being_built(path):
-        raise Kept("it is being built")
+        raise Skipped("it is being built")
     if kind == "wheels" and any(
-        leftovers.is_being_built(NODE_HOME / constants.ENVIRONMENTS / one)
-        for one in leftovers.folders_in(NODE_HOME / constants.ENVIRONMENTS)
+        leftovers.is_being_built(NODE_HOME / constants.ENVIRONMENTS / folder)
+        for folder in leftovers.folders_in(NODE_HOME / constants.ENVIRONMENTS)
     ):
-        raise Kept("an environment is being built from them")
+        raise Skipped("an environment is being built from them")
     if kind == "run" and not all(leftovers.is_over(part) for part in leftovers.parts_of(path)):
-        raise Kept("it is not known to be over")
+        raise Skipped("it is not known to be over")
     if kind == "program" and path == leftovers.own_folder():
-        raise Kept("it is in use")
+        raise Skipped("it is in use")
     if kind == "removed":
         return path
     aside = NODE_HOME / (leftovers.REMOVED + os.urandom(8).hex())
@@ -124,13 +124,13 @@ def _path_of(kind: str, name: str) -> Path:
     elif kind in FOLDERS:
         path = NODE_HOME / FOLDERS[kind] / name
     else:
-        raise Kept("nothing of gpuctl's is called so")
+        raise Skipped("nothing of gpuctl's is called so")
     if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
-        raise Kept("nothing of gpuctl's is called so")
+        raise Skipped("nothing of gpuctl's is called so")
     if not leftovers.is_folder(path.parent) and path.parent != NODE_HOME:
-        raise Kept("{} is a link".format(path.parent))
+        raise Skipped("{} is a link".format(path.parent))
     if not leftovers.is_folder(path):
-        raise Kept("it is no folder any more")
+        raise Skipped("it is no folder any more")
     return path
 
 

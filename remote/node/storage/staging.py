@@ -63,13 +63,13 @@ def put(temporary: str, target: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        beside = str(temporary_beside(Path(target)))
+        partial = str(temporary_beside(Path(target)))
         try:
-            shutil.copy2(temporary, beside, follow_symlinks=False)
-            os.replace(beside, target)
+            shutil.copy2(temporary, partial, follow_symlinks=False)
+            os.replace(partial, target)
         except BaseException:
-            if os.path.lexists(beside):
-                os.unlink(beside)
+            if os.path.lexists(partial):
+                os.unlink(partial)
             raise
 
 

@@ -72,20 +72,20 @@ def _sync(
     shown: str = request["root"]
     ours: bool = request["follow_deletions"]
     before: Manifest = sent(root) if ours else {}
-    kept = pushed(root)
+    previous = pushed(root)
     project = os.path.abspath(os.path.expanduser(request["project"])) if request.get("project") else ""
     made: List[str] = request.get("folders", ["."])
     aside = earlier.Aside(root, os.path.expanduser(request["aside"])) if request.get("aside") else None
     if aside is not None and request["fresh"]:
-        aside.take(list(earlier.not_sent(root, before, kept, made)))
+        aside.take(list(earlier.not_sent(root, before, previous, made)))
     stale = _stale(root, manifest, pushed_into(project, root) if project else before)
     folders = folders_of(stale)
-    found = _in_the_way(root, folders, stale, before if ours else None)
-    if found:
-        raise FileExistsError("{}/{}".format(shown.rstrip("/"), found))
+    blockers = _in_the_way(root, folders, stale, before if ours else None)
+    if blockers:
+        raise FileExistsError("{}/{}".format(shown.rstrip("/"), blockers))
     if aside is not None:
-        gone = [path for path in before if path not in manifest]
-        aside.take(list(earlier.not_as_sent(root, dict(kept, **before), [*stale, *gone])))
+        dropped = [path for path in before if path not in manifest]
+        aside.take(list(earlier.not_as_sent(root, dict(previous, **before), [*stale, *dropped])))
     _remove_lookalikes(root, stale, manifest)
     removed = _remove_gone(Path(root), before, manifest)
     if ours and before != manifest:
@@ -114,7 +114,7 @@ def _sync(
     if aside is None:
         frames.write(output, done)
     else:
-        left = json.dumps(earlier.listing(root, dict(kept, **manifest))).encode()
+        left = json.dumps(earlier.listing(root, dict(previous, **manifest))).encode()
         frames.write(output, dict(done, aside=aside.count, names=aside.names), left)
 
 
@@ -135,9 +135,13 @@ def _stale(
     """
     stale = {}
     for path, entry in manifest.items():
-        there = _lstat(root + "/" + path)
-        if there is None or not _unchanged(root + "/" + path, there, entry) or _restamped(path, entry, known):
-            stale[path] = there
+        status = _lstat(root + "/" + path)
+        if (
+            status is None
+            or not _unchanged(root + "/" + path, status, entry)
+            or _restamped(path, entry, known)
+        ):
+            stale[path] = status
     return {path: stale[path] for path in sorted(stale)}
 
 
@@ -166,8 +170,8 @@ def _lstat(path: str) -> "Optional[os.stat_result]":
         return None
 
 
-def _unchanged(path: str, there: "os.stat_result", entry: List[Any]) -> bool:
-    return as_sent(there, entry, path) and (len(entry) == 1 or there.st_mode & 0o777 == entry[2])
+def _unchanged(path: str, status: "os.stat_result", entry: List[Any]) -> bool:
+    return as_sent(status, entry, path) and (len(entry) == 1 or status.st_mode & 0o777 == entry[2])
 
 
 def _remove_gone(root: Path, before: Manifest, now: Manifest) -> int:
@@ -208,18 +212,18 @@ def _in_the_way(
     sentence = "{} is {} there, and {} here; nothing was changed: rename one of them"
     fresh: Set[str] = set()
     for name in folders:
-        there = None if name.rpartition("/")[0] in fresh else _lstat(os.path.join(root, name))
-        if there is None or (before is not None and not stat.S_ISDIR(there.st_mode) and name in before):
+        status = None if name.rpartition("/")[0] in fresh else _lstat(os.path.join(root, name))
+        if status is None or (before is not None and not stat.S_ISDIR(status.st_mode) and name in before):
             fresh.add(name)
         elif not (
-            stat.S_ISDIR(there.st_mode) or (before is None and os.path.isdir(os.path.join(root, name)))
+            stat.S_ISDIR(status.st_mode) or (before is None and os.path.isdir(os.path.join(root, name)))
         ):
-            return sentence.format(name, "a link" if stat.S_ISLNK(there.st_mode) else "a file", "a folder")
-    for path, there in stale.items():
+            return sentence.format(name, "a link" if stat.S_ISLNK(status.st_mode) else "a file", "a folder")
+    for path, status in stale.items():
         full = os.path.join(root, path)
-        if there is None or path.rpartition("/")[0] in fresh or not os.path.isdir(full):
+        if status is None or path.rpartition("/")[0] in fresh or not os.path.isdir(full):
             continue
-        link = stat.S_ISLNK(there.st_mode)
+        link = stat.S_ISLNK(status.st_mode)
         if before is None or not (path in before if link else _holds_only(before, root, path)):
             return sentence.format(path, "a link to a folder" if link else "a folder", "a file")
     return ""
@@ -242,8 +246,8 @@ def _make_room(
         if os.path.lexists(folder):
             os.unlink(folder)
         os.makedirs(folder, exist_ok=True)
-    for path, there in stale.items():
-        if there is not None and stat.S_ISDIR(there.st_mode):
+    for path, status in stale.items():
+        if status is not None and stat.S_ISDIR(status.st_mode):
             for empty, _, _ in os.walk(os.path.join(root, path), topdown=False):
                 os.rmdir(empty)
 
@@ -270,7 +274,7 @@ def _receive(
         for header, body in more:
             if header["t"] == frames.SENT:
                 return came
-            if header["t"] == frames.LOOK:
+            if header["t"] == frames.LIST:
                 need = {path: need[path] for path in _stale(root, need)}
                 frames.write(output, {"t": frames.NEED, "paths": list(need)})
                 continue

@@ -6,7 +6,7 @@ import time
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Set
 
 from remote.node.home_folder import NODE_HOME
-from remote.node.storage.changed_files import is_cache, look, names_in
+from remote.node.storage.changed_files import find_changes, is_cache, names_in
 from remote.node.storage.outside import MAX_LISTED, Outside, new_entry
 from remote.shared import frames
 from remote.shared.constants import LOGS, RAY
@@ -51,7 +51,7 @@ def _places(run_dir: str, session: str, sent: Dict[str, Any], began_ns: int, lim
     folders = sorted(glob.glob(os.path.join(session, WORKING_FOLDERS)))
     copied = _with_ends(sent) if folders else set()
     for folder in folders:
-        for path, _, _ in look(folder, {}, began_ns, look_s=limit - time.monotonic()).listed:
+        for path, _, _ in find_changes(folder, {}, began_ns, look_s=limit - time.monotonic()).listed:
             if path not in copied:
                 yield os.path.join(folder, path)
 

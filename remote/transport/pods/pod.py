@@ -64,8 +64,8 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
 
     Raises Unreachable where it does not run, MachineGone where it will not any more, AuthenticationFailed.
     """
-    own = cluster.kubeconfig_path if cluster.kubeconfig_path.exists() else None
-    context = kube_context(kubeconfig_files(own), machine.context)
+    cluster_file = cluster.kubeconfig_path if cluster.kubeconfig_path.exists() else None
+    context = kube_context(kubeconfig_files(cluster_file), machine.context)
     try:
         api = api_client(context.configuration())
     except PluginFailed as error:
@@ -85,8 +85,8 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
         ) from error
     if pod.status.phase != "Running" or pod.metadata.deletion_timestamp:
         state = "ending" if pod.metadata.deletion_timestamp else pod.status.phase
-        told = f"{machine.name}: the pod {machine.id} is not running, but {state}."
-        raise MachineGone(f"{told} {ANOTHER}") if state in OVER else Unreachable(told)
+        problem = f"{machine.name}: the pod {machine.id} is not running, but {state}."
+        raise MachineGone(f"{problem} {ANOTHER}") if state in OVER else Unreachable(problem)
     names = [container.name for container in pod.spec.containers]
     # Others may have put a container of theirs before it.
     return PodTransport(machine, api, context, RAY_WORKER if RAY_WORKER in names else names[0])
@@ -94,14 +94,14 @@ def connect(machine: Machine, cluster: ClusterFolder, timeout_s: float) -> "PodT
 
 def _refused(machine: Machine, error: "client.ApiException", server: str, failure: str) -> Exception:
     """Return the error for a refusal. `failure`: why the credential plug-in gave no newer credentials."""
-    said = message_of(error)
+    message = message_of(error)
     if error.status == 401 and failure:
         return AuthenticationFailed(f"{machine.name}: {failure}")
     if error.status in (401, 403):
-        return AuthenticationFailed(f"{machine.name}: the API server refuses: {said}")
+        return AuthenticationFailed(f"{machine.name}: the API server refuses: {message}")
     if error.status == 404:
         return MachineGone(f"{machine.name}: there is no pod {machine.id} at {server}. {ANOTHER}")
-    return Unreachable(f"{machine.name}: the API server answers {error.status}: {said}")
+    return Unreachable(f"{machine.name}: the API server answers {error.status}: {message}")
 
 
 def message_of(error: "client.ApiException") -> str:
@@ -156,8 +156,8 @@ class PodTransport:
         self._open = False
         self._api.close()
 
-    def _relay(self, what: str) -> list[str]:
-        return [self._machine.python or "python3", "-I", "-c", pod_relay.PROGRAM, what]
+    def _relay(self, action: str) -> list[str]:
+        return [self._machine.python or "python3", "-I", "-c", pod_relay.PROGRAM, action]
 
     def _exec(self, argv: list[str], window_bytes: int | None, *, retry: bool) -> "PodProcess":
         return PodProcess(self.link(argv, retry=retry), self._broke, kept_bytes=window_bytes or KEPT_BYTES)
@@ -247,7 +247,7 @@ class PodProcess:
         self._kept_bytes = kept_bytes
         self._timeout_s: float | None = None
         self._changed = Condition()
-        self._said: dict[int, deque[bytes]] = {STDOUT: deque(), STDERR: deque()}
+        self._output: dict[int, deque[bytes]] = {STDOUT: deque(), STDERR: deque()}
         self._size = 0
         self._status: int | None = None
         self._error: OSError | None = None
@@ -304,7 +304,7 @@ class PodProcess:
             raise ConnectionResetError(f"the connection is closed: {error}") from error
 
     def _take(self, channel: int, size: int) -> bytes:
-        parts = self._said[channel]
+        parts = self._output[channel]
         with self._changed:
             if not self._changed.wait_for(lambda: parts or self._over or self._closed, self._timeout_s):
                 raise TimeoutError("timed out")
@@ -345,11 +345,11 @@ class PodProcess:
         self._link.shutdown()  # type: ignore[no-untyped-call]
 
     def _keep(self, channel: int, part: bytes) -> None:
-        if not part or channel not in self._said:
+        if not part or channel not in self._output:
             return
         with self._changed:
             self._changed.wait_for(lambda: self._size < self._kept_bytes or self._closed)
-            self._said[channel].append(part)
+            self._output[channel].append(part)
             self._size += len(part)
             self._changed.notify_all()
 
@@ -371,4 +371,4 @@ def end_of(document: bytes) -> tuple[int | None, bytes]:
         words = str(status.get("message", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, b""
-    return NOT_FOUND if any(said in words for said in NO_PROGRAM) else None, words.encode()
+    return NOT_FOUND if any(text in words for text in NO_PROGRAM) else None, words.encode()

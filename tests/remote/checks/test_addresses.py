@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote.node import network
-from remote.node.checks import facts
+from remote.shared.constants import RENDEZVOUS_PORTS
 
 ROOT = Path(__file__).parents[3]
 NETWORK = """
@@ -24,7 +24,7 @@ ip link set lo up
 """
 ASK = """
 import json
-from remote.node.checks import facts
+from remote.node import network
 from remote.node.checks import health
 print(json.dumps({
     "of": {ip: network.interface_of(ip) for ip in ("203.0.113.5", "10.8.0.5", "10.9.0.5", "10.8.0.6", "127.0.0.1")},
@@ -62,7 +62,7 @@ def test_interface_is_found_for_each_of_its_addresses() -> None:
 
 def test_free_port_says_why_it_cannot_listen() -> None:
     port, cant_listen = network.free_port("127.0.0.1")
-    assert port in facts.RENDEZVOUS_PORTS
+    assert port in RENDEZVOUS_PORTS
     assert cant_listen is None
     for address in ("192.0.2.77", "fd00::7"):
         port, cant_listen = network.free_port(address)

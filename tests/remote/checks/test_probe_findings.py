@@ -6,7 +6,7 @@ import pytest
 from node_facts import facts
 
 from inventories.machine import Machine
-from remote.checks.probe import Attempt, Health, ProbeAnswer, StaleProcess, Taken
+from remote.checks.probe import Attempt, Health, PortUse, ProbeAnswer, StaleProcess
 from remote.checks.probe_findings import probed
 from remote.checks.probe_summary import unreachable
 from remote.findings import Finding
@@ -157,17 +157,17 @@ def test_probed_names_a_silent_node() -> None:
 @pytest.mark.parametrize(
     ("taken", "problem", "fix"),
     [
-        (Taken(port=20001, problem="in use", holder="python3 serve.py (pid 7)"),
+        (PortUse(port=20001, problem="in use", holder="python3 serve.py (pid 7)"),
          "the port 20001 was taken by python3 serve.py (pid 7)", "run the command again: it picks another port"),
-        (Taken(port=20001, problem="in use", holder=None),
+        (PortUse(port=20001, problem="in use", holder=None),
          "the port 20001 was taken", "run the command again: it picks another port"),
-        (Taken(port=0, problem="not ours", holder=None), "its private_ip in the inventory is no address of the "
+        (PortUse(port=0, problem="not ours", holder=None), "its private_ip in the inventory is no address of the "
          "machine itself", "set it to one that is, and that the other nodes can reach (`ip addr` shows them)"),
-        (Taken(port=0, problem="Too many open files", holder=None), "it can't listen for its peers: Too many open "
+        (PortUse(port=0, problem="Too many open files", holder=None), "it can't listen for its peers: Too many open "
          "files", "see what forbids it there (ulimit -n, SELinux, the container's own limits)"),
     ],
 )  # fmt: skip
-def test_probed_reports_a_port_it_cannot_use(taken: Taken, problem: str, fix: str) -> None:
+def test_probed_reports_a_port_it_cannot_use(taken: PortUse, problem: str, fix: str) -> None:
     found = of_two(taken=(taken,))
     assert found == [Finding(node="g-1", problem=problem, fix=fix)]
 

@@ -16,7 +16,7 @@ import pytest
 from node_here import ROOT, NodeHere
 
 from remote.errors import BadAnswer, RemoteError
-from remote.files.leftovers import Item, Leftovers, RunFile, clean, look
+from remote.files.leftovers import Item, Leftovers, RunFile, clean, find_leftovers
 from remote.node import process
 from remote.node.storage import sync_lock
 from remote.node.storage.leftovers import Sizes
@@ -84,7 +84,7 @@ def test_look_lists_everything_gpuctl_left_on_a_node(node: NodeHere) -> None:
     part = write_run(node, RUN)
     write(node, f"runs/{RUN}/gpu-0/checkpoints/c.pt", b"x" * 8)
     (part / "artifacts").symlink_to("/etc")
-    left = look(node)
+    left = find_leftovers(node)
     items = by_name(left)
     assert set(items) == {
         ("environment", "key-py3"),
@@ -110,12 +110,12 @@ def test_look_lists_everything_gpuctl_left_on_a_node(node: NodeHere) -> None:
     }
     assert left.free_bytes > 0
     assert left.home is not None
-    assert look(node).home == left.home
+    assert find_leftovers(node).home == left.home
 
 
 def test_look_at_a_clean_node_creates_nothing(tmp_path: Path) -> None:
     tmp_path.joinpath("home").mkdir()
-    left = look(NodeHere(tmp_path / "home"))
+    left = find_leftovers(NodeHere(tmp_path / "home"))
     assert (left.items, left.home) == ((), None)
     assert list(tmp_path.joinpath("home").iterdir()) == []
 
@@ -196,7 +196,7 @@ def test_clean_does_not_follow_links_or_hostile_names(node: NodeHere, tmp_path: 
     (ours / "runs").symlink_to(outside)
     write(node, "code/proj-1/file")
     (ours / "code" / "proj-1" / "link").symlink_to(outside)
-    assert {(item.kind, item.name) for item in look(node).items} == {
+    assert {(item.kind, item.name) for item in find_leftovers(node).items} == {
         ("code", "proj-1"),
         ("written", "proj-1"),
     }
@@ -221,7 +221,7 @@ def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
     part = write_run(node, RUN, ended=False)
     here = {"pid": os.getpid(), "birth": process.birth(os.getpid()), "boot_id": process.boot_id()}
     (part / "runner.json").write_text(json.dumps(here))
-    assert by_name(look(node))["run", RUN].over is False
+    assert by_name(find_leftovers(node))["run", RUN].over is False
     with pytest.raises((RemoteError, AssertionError), match="is going on here, and nothing was removed"):
         clean(node, [("environment", "a")])
     assert there(node, "envs/a/ready.json")
@@ -229,7 +229,7 @@ def test_clean_refuses_while_a_run_is_active(node: NodeHere) -> None:
 
 def test_clean_keeps_a_run_that_may_be_active_elsewhere(node: NodeHere) -> None:
     write_run(node, RUN, ended=False, boot_id="another machine's")
-    assert by_name(look(node))["run", RUN].over is False
+    assert by_name(find_leftovers(node))["run", RUN].over is False
     assert clean(node, [("run", RUN)]).kept == (("run", RUN, "it is not known to be over"),)
     assert there(node, f"runs/{RUN}/gpu-0/runner.json")
 
@@ -246,7 +246,7 @@ def test_clean_keeps_what_a_run_of_another_machine_with_this_home_uses(
     )
     wrote = time.time() - silent_h * 3600
     os.utime(runner, (wrote, wrote))
-    assert by_name(look(node))["environment", "a"].in_use is kept
+    assert by_name(find_leftovers(node))["environment", "a"].in_use is kept
     clean(node, [("environment", "a")])
     assert there(node, "envs/a/ready.json") is kept
 
@@ -266,15 +266,15 @@ def test_clean_keeps_a_run_of_which_a_file_changed_since_it_was_brought(node: No
 
 def test_what_a_second_run_put_aside_is_files_of_runs(node: NodeHere) -> None:
     write(node, "code/proj-1.aside-20261121-060000/snapshot.pt")
-    assert set(by_name(look(node))) == {("written", "proj-1.aside-20261121-060000")}
+    assert set(by_name(find_leftovers(node))) == {("written", "proj-1.aside-20261121-060000")}
 
 
 def test_what_gpuctl_keeps_beside_a_run_is_not_missed_here(node: NodeHere) -> None:
     write_run(node, RUN)
-    before = by_name(look(node))["run", RUN].files
+    before = by_name(find_leftovers(node))["run", RUN].files
     for name in ("code.json", "outputs.json", "hangs/report.json", "hangs/rank-0.state"):
         write(node, f"runs/{RUN}/gpu-0/{name}")
-    assert by_name(look(node))["run", RUN].files == before
+    assert by_name(find_leftovers(node))["run", RUN].files == before
 
 
 def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:
@@ -283,7 +283,7 @@ def test_clean_keeps_an_environment_in_use(node: NodeHere) -> None:
     python.symlink_to(sys.executable)
     write(node, "envs/b/ready.json")
     with subprocess.Popen([python, "-I", "-c", "input()"], stdin=subprocess.PIPE) as user:
-        assert by_name(look(node))["environment", "a"].in_use
+        assert by_name(find_leftovers(node))["environment", "a"].in_use
         done = clean(node, [("environment", "a"), ("environment", "b")])
         user.communicate(b"\n")
     assert done.kept == (("environment", "a", "a process uses it"),)
@@ -309,7 +309,7 @@ def test_look_and_clean_refuse_malformed_answers(node: NodeHere, monkeypatch: py
         {"t": "end"},
     ):
         with pytest.raises(BadAnswer, match=r"gpu-0: what it says of its disk can't be read"):
-            look(Saying(said))
+            find_leftovers(Saying(said))
     with pytest.raises(BadAnswer, match="of the removal"):
         clean(Saying({"t": "cleaned", "freed": 1, "removed": [["run"]], "kept": []}), [])
 

@@ -15,7 +15,7 @@ from remote.errors import BadAnswer
 from remote.facts import Driver
 from remote.findings import KERNEL_LOG
 from remote.gpu_driver import decision
-from remote.gpu_driver.decision import Limits, Look
+from remote.gpu_driver.decision import Limits, Observed
 from remote.gpu_driver.setup import _Task
 from remote.sessions.limits import Bounds
 
@@ -36,9 +36,9 @@ PARTIAL = replace(WORKS, listed=1)
 LATE = Limits().appear_s
 
 
-def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
+def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Observed:
     values: dict[str, object] = {"wanted": 2, "free": True, **more}
-    return Look(facts=facts(driver=found, active_runs=runs), **values)  # type: ignore[arg-type]
+    return Observed(facts=facts(driver=found, active_runs=runs), **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,9 @@ def look(found: Driver, *, runs: tuple[str, ...] = (), **more: object) -> Look:
         ),
     ],
 )
-def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, seen: Look, step: str) -> None:
+def test_next_step_decides_by_plan_and_state_of_the_driver(
+    plan: DriverPlan, seen: Observed, step: str
+) -> None:
     assert decision.next_step(plan, seen, Limits()) == step
 
 
@@ -131,7 +133,7 @@ def test_next_step_decides_by_plan_and_state_of_the_driver(plan: DriverPlan, see
         ),
     ],
 )
-def test_driver_sentence_says_why_a_machine_was_given_up(seen: Look, sentence: str) -> None:
+def test_driver_sentence_says_why_a_machine_was_given_up(seen: Observed, sentence: str) -> None:
     assert decision.sentence(seen).startswith(sentence)
 
 
@@ -234,7 +236,7 @@ def test_progress_names_the_phase_and_who_holds_a_lock() -> None:
 
 def test_working_driver_is_kept_when_another_is_requested() -> None:
     gpu = {"index": 0, "name": "NVIDIA A10", "memory_mb": 23028, "driver": "535.309.01"}
-    seen = Look(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
+    seen = Observed(facts=facts(driver=WORKS, gpus=(gpu,)), wanted=2, free=True)
     asked = DriverPlan(source="install", version="580")
     assert decision.next_step(asked, seen, Limits()) == "done"
     assert decision.another_version(asked, seen) == (
@@ -315,7 +317,7 @@ def test_installation_refuses_an_invalid_time_in_an_answer(since: object) -> Non
         pytest.param(look(WORKS, installed=True, runs=("R1",)), "b0", False, id="a-run-uses-it"),
     ],
 )
-def test_waits_for_reboot_is_false_when_no_longer_needed(now: Look, before: str, waits: bool) -> None:
+def test_waits_for_reboot_is_false_when_no_longer_needed(now: Observed, before: str, waits: bool) -> None:
     assert decision.waits_for_reboot(now, before=before) == waits
 
 

@@ -26,9 +26,9 @@ def test_trials_saves_and_prints_a_trial_from_start_to_end(
 ) -> None:
     path = tmp_path / "trials.json"
     trials = Trials(SEARCH, path)
-    trials.told(trial("a"), None, "running")
-    trials.told(trial("a"), {"eval": {"accuracy": 0.75}, "training_iteration": 3, "pid": 7}, "running")
-    trials.told(trial("a"), None, "done")
+    trials.update(trial("a"), None, "running")
+    trials.update(trial("a"), {"eval": {"accuracy": 0.75}, "training_iteration": 3, "pid": 7}, "running")
+    trials.update(trial("a"), None, "done")
     [one] = saved(path)
     assert (one["metrics"], one["value"], one["reports"]) == ({"eval/accuracy": 0.75}, 0.75, 3)
     assert one["status"] == "done"
@@ -41,9 +41,9 @@ def test_trials_saves_and_prints_a_trial_from_start_to_end(
 def test_trials_names_an_unreported_metric_and_stops(tmp_path: Path) -> None:
     path = tmp_path / "trials.json"
     trials = Trials(SEARCH, path)
-    trials.told(trial("a"), None, "running")
+    trials.update(trial("a"), None, "running")
     with pytest.raises(KeyError):
-        trials.told(trial("a"), {"accuracy": 0.75, "pid": 7, "config": {"lr": 0.1}}, "running")
+        trials.update(trial("a"), {"accuracy": 0.75, "pid": 7, "config": {"lr": 0.1}}, "running")
     assert trials.wrong_metric == (
         "error: --metric eval/accuracy: no such thing is reported (did you mean 'accuracy'?), but accuracy"
     )

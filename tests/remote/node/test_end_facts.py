@@ -54,7 +54,7 @@ def test_limit_is_the_least_of_the_groups_above(tmp_path: Path, monkeypatch: pyt
 
 def test_facts_of_a_process_that_ends_are_told(tmp_path: Path) -> None:
     facts = end_facts.EndFacts(os.getpid())
-    told = facts.told(str(tmp_path / "none.log"), "ens5")
+    told = facts.document(str(tmp_path / "none.log"), "ens5")
     assert told["nccl_interfaces"] == ["ens5"]
     assert told["memory_kill_at"] is None
     assert told["memory_bytes"] > 0
@@ -73,7 +73,7 @@ def test_limits_are_read_of_a_process_that_has_just_ended(tmp_path: Path) -> Non
         rank.stdin.close()
         os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
         facts.look_at_limits()
-        assert facts.told(str(tmp_path / "none.log"), "")["address_space_bytes"] == 3 << 30
+        assert facts.document(str(tmp_path / "none.log"), "")["address_space_bytes"] == 3 << 30
 
 
 def test_interfaces_and_the_last_warning_are_read_from_nccls_log(tmp_path: Path) -> None:

@@ -202,7 +202,9 @@ def test_torch_of_reads_the_version_beside_an_interpreter(tmp_path: Path) -> Non
 
 
 def test_look_ignores_a_record_whose_python_is_missing(tmp_path: Path) -> None:
-    script = "import json\nfrom remote.node.environments import build\nprint(json.dumps(build.look('k')))\n"
+    script = (
+        "import json\nfrom remote.node.environments import build\nprint(json.dumps(build.state_of('k')))\n"
+    )
 
     def look() -> object:
         environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}

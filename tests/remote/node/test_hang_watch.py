@@ -72,7 +72,7 @@ def test_hang_is_told_again_each_time_the_silence_has_doubled() -> None:
     told = []
     for second in range(11, 1000):
         if progress.is_due(second):
-            progress.told(second)
+            progress.step(second)
             told.append(second)
     assert told == [130, 250, 490, 970]
 
@@ -106,42 +106,42 @@ def run_dir(tmp_path: Path) -> Path:
 def test_report_is_written_once_all_ranks_are_silent_and_removed_when_one_goes_on(run_dir: Path) -> None:
     metrics = [run_dir / f"metrics/rank-{rank}.jsonl" for rank in (0, 1)]
     watch = Watch(run_dir, 60.0)
-    watch.look(NOW + 1000)
+    watch.poll(NOW + 1000)
     metrics[0].write_text("{}\n")
-    watch.look(NOW + 1010)
+    watch.poll(NOW + 1010)
     metrics[1].write_text("{}\n")
-    watch.look(NOW + 1050)
-    watch.look(NOW + 1109)
+    watch.poll(NOW + 1050)
+    watch.poll(NOW + 1109)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(NOW + 1110)
+    watch.poll(NOW + 1110)
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert (report["silent_s"], report["allowed_s"]) == (pytest.approx(60), 60)
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     assert report["stepped"] is False, "the first line of metrics may tell of the start"
     metrics[0].write_text("{}\n{}\n")
-    watch.look(NOW + 1115)
+    watch.poll(NOW + 1115)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(NOW + 1175)
+    watch.poll(NOW + 1175)
     assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is True
 
 
 def test_run_that_is_being_stopped_gets_no_report(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
-    watch.look(NOW + 0)
+    watch.poll(NOW + 0)
     (run_dir / "stop").touch()
-    watch.look(NOW + 60)
+    watch.poll(NOW + 60)
     assert not (run_dir / HANG_REPORT).exists()
 
 
 def test_report_stays_when_the_run_is_stopped(run_dir: Path) -> None:
     watch = Watch(run_dir, 60.0)
     (run_dir / "metrics/rank-0.jsonl").write_text("{}\n")
-    watch.look(NOW + 0)
-    watch.look(NOW + 60)
+    watch.poll(NOW + 0)
+    watch.poll(NOW + 60)
     (run_dir / "stop").touch()
     (run_dir / "logs/rank-0.log").write_text("terminated\n")
-    watch.look(NOW + 61)
+    watch.poll(NOW + 61)
     assert (run_dir / HANG_REPORT).exists()
 
 
@@ -177,13 +177,13 @@ def test_ranks_that_never_made_a_step_are_reported_by_the_time_since_they_began(
     for path in records:
         path.unlink()
     watch = Watch(run_dir, None)
-    watch.look(NOW + 0)
+    watch.poll(NOW + 0)
     for path, record in records.items():
         path.write_text(record)
-    watch.look(NOW + 1000)
-    watch.look(NOW + 1299)
+    watch.poll(NOW + 1000)
+    watch.poll(NOW + 1299)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(NOW + 1300)
+    watch.poll(NOW + 1300)
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert (report["silent_s"], report["allowed_s"]) == (300, 300)
 
@@ -193,7 +193,7 @@ def test_rank_that_prints_is_not_reported(run_dir: Path) -> None:
     for second in range(0, 1000, 50):
         with (run_dir / "logs/rank-0.log").open("a") as log:
             log.write("still here\n")
-        watch.look(NOW + second)
+        watch.poll(NOW + second)
     assert not (run_dir / HANG_REPORT).exists()
 
 
@@ -224,10 +224,10 @@ def test_silence_counts_from_the_last_collective(run_dir: Path, entries: list[di
     ago_s = [59.0, 58.0, 20.0]
     entries += [{"time_created_ns": int((time.time() - ago) * 1e9), "retired": True} for ago in ago_s]
     now = time.monotonic()
-    watch.look(now)
-    watch.look(now + 30)
+    watch.poll(now)
+    watch.poll(now + 30)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(now + 42)
+    watch.poll(now + 42)
     report = json.loads((run_dir / HANG_REPORT).read_text())
     assert report["silent_s"] == pytest.approx(62, abs=1)
 
@@ -238,8 +238,8 @@ def test_many_collectives_are_steps_and_a_few_may_be_of_a_start(
 ) -> None:
     entries += [{"time_created_ns": time.time_ns() - number, "retired": True} for number in range(count)]
     watch, now = Watch(run_dir, 60.0), time.monotonic()
-    watch.look(now)
-    watch.look(now + 400)
+    watch.poll(now)
+    watch.poll(now + 400)
     assert json.loads((run_dir / HANG_REPORT).read_text())["stepped"] is stepped
 
 
@@ -247,12 +247,12 @@ def test_collective_that_ends_is_a_sign_of_progress(run_dir: Path, entries: list
     watch = Watch(run_dir, 60.0)
     entries += [{"time_created_ns": time.time_ns(), "retired": False}]
     now = time.monotonic()
-    watch.look(now)
+    watch.poll(now)
     entries[0]["retired"] = True
-    watch.look(now + 30)
-    watch.look(now + 80)
+    watch.poll(now + 30)
+    watch.poll(now + 80)
     assert not (run_dir / HANG_REPORT).exists()
-    watch.look(now + 91)
+    watch.poll(now + 91)
     assert (run_dir / HANG_REPORT).exists()
 
 

@@ -129,7 +129,7 @@ def test_files_outside_the_project_are_listed_where_the_launch_says(
         ("single-0.txt", 10, 1),
     ]
     assert project.send()[0][0]["outside"] == [list(entry) for entry in listing["outside"]]
-    assert changed_files.look(str(tmp_path / "mine"), {}, 0, uid=os.geteuid() + 1).files == 0
+    assert changed_files.find_changes(str(tmp_path / "mine"), {}, 0, uid=os.geteuid() + 1).files == 0
     monkeypatch.setattr(outside, "LOOK_S", -1)
     assert outputs.keep(project.run_dir)["outside"] == [], "the time for it is over"
 
@@ -281,7 +281,7 @@ def test_look_at_very_many_files_ends_and_says_so(project: Project, monkeypatch:
     project.begin()
     for number in range(changed_files.LOOK_AT_ONCE + 1):
         project.write(f"shards/{number}")
-    assert not changed_files.look(str(project.root), {}, 0, look_s=-1).whole
+    assert not changed_files.find_changes(str(project.root), {}, 0, look_s=-1).whole
     monkeypatch.setattr(changed_files, "MAX_LOOKED_AT", 5)
     listing = outputs.keep(project.run_dir)
     assert (listing["whole"], len(listing["listed"])) == (False, 4)

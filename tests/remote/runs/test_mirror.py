@@ -19,7 +19,7 @@ from support import wait_for
 from inventories.disk.store import RunFolder, Store
 from inventories.runs.run import Checkpoints, Run, RunNode
 from remote.errors import ConnectionLost
-from remote.files.checkpoints import told
+from remote.files.checkpoints import checkpoints_of
 from remote.node.storage.checkpoints import LOOK_S, TELL_S, News, describe, found_in, is_to_be_told
 from remote.runs.mirror import MAX_MIRROR_BYTES, Mirror
 from remote.runs.run_files import mirrored_path, new_incoming
@@ -64,23 +64,23 @@ def test_news_looks_at_the_folder_at_intervals(tmp_path: Path) -> None:
     checkpoint(tmp_path, 40)
     checkpoint(tmp_path, 50)
     news = News(tmp_path, whole=True, ranks=1)
-    found = news.look()
+    found = news.poll()
     assert found == describe(tmp_path, newest=True)
     assert found is not None
     assert (found["files"], found["newest"]) == (2, "step-000050.pt")
     checkpoint(tmp_path, 60)
-    assert news.look() is None
-    assert News(tmp_path, whole=False, ranks=1).look() is None, "files were written just now"
+    assert news.poll() is None
+    assert News(tmp_path, whole=False, ranks=1).poll() is None, "files were written just now"
     os.utime(tmp_path / "step-000040.pt", (1, time.time() + 3600))
-    written_ahead = News(tmp_path, whole=False, ranks=1).look()
+    written_ahead = News(tmp_path, whole=False, ranks=1).poll()
     assert written_ahead is not None
     assert (written_ahead["files"], written_ahead["newest"]) == (6, "step-000040.pt")
 
 
 def test_news_returns_none_when_listing_fails(tmp_path: Path) -> None:
-    assert News(tmp_path / "gone", whole=True, ranks=1).look() is None
+    assert News(tmp_path / "gone", whole=True, ranks=1).poll() is None
     (tmp_path / "step-000050.json").mkdir()
-    assert News(tmp_path, whole=True, ranks=1).look() is None
+    assert News(tmp_path, whole=True, ranks=1).poll() is None
 
 
 RUN = Run(
@@ -154,7 +154,7 @@ class Scene:
     def found(self) -> Checkpoints:
         found = found_in(self.there, self.run.built_in, 1, newest=True)
         assert found is not None
-        return told(found)
+        return checkpoints_of(found)
 
     def here(self) -> set[str]:
         return {path.name for path in self.folder.checkpoints_path.glob("*")}
@@ -169,16 +169,16 @@ def test_mirror_replaces_the_checkpoint_with_the_newest(tmp_path: Path) -> None:
     scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
     checkpoint(scene.there, 40)
     checkpoint(scene.there, 50)
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     assert node.sending.wait(30)
     assert scene.here() == set()
     checkpoint(scene.there, 60)
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     node.go_on.set()
     scene.wait()
     assert scene.here() == {"step-000060.pt", "step-000060.json"}
     assert mirrored_path(scene.folder).exists()
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     scene.wait()
     assert node.asked == ["send_checkpoints"] * 2, "what is here is not brought again"
     assert scene.observer.notes == []
@@ -207,14 +207,14 @@ def test_mirror_brings_the_parts_of_all_nodes_or_nothing(tmp_path: Path) -> None
     )
     both = Mirror(RUN, scene.folder, scene.incoming, scene.observer, lambda: [second])
     scene.mirror = both
-    both.told(first, found)
+    both.offer(first, found)
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
     assert len(list(scene.folder.checkpoints_path.glob("step-000040/*"))) == 2
     assert scene.observer.notes == []
     parts((scene.there, there), 50)
     (there / "step-000050" / "__1_0.distcp").unlink()
-    both.told(first, scene.found())
+    both.offer(first, scene.found())
     scene.wait()
     assert scene.here() == {"step-000040", "step-000040.json"}
     [note] = scene.observer.notes
@@ -226,14 +226,14 @@ def test_mirror_drops_script_checkpoints_changed_in_transfer(tmp_path: Path) -> 
     for name in ("shard-0", "shard-1"):
         (scene.there / name).write_bytes(b"old")
     before = scene.found()
-    scene.mirror.told(node, before)
+    scene.mirror.offer(node, before)
     assert node.sending.wait(30)
     (scene.there / "shard-1").write_bytes(b"new")
     node.go_on.set()
     scene.wait()
     assert scene.here() == set()
     assert not mirrored_path(scene.folder).exists()
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     scene.wait()
     assert scene.here() == {"shard-0", "shard-1"}
     assert (scene.folder.checkpoints_path / "shard-1").read_bytes() == b"new"
@@ -248,14 +248,14 @@ def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
     checkpoint(scene.there, 40)
     scene.incoming.write_text("in the way")
     for there in (Lost(tmp_path / "node"), Lost(tmp_path / "node"), node):
-        scene.mirror.told(there, scene.found())
+        scene.mirror.offer(there, scene.found())
         wait_for(lambda: scene.mirror._thread is None, what="the end of the transfer", deadline_s=30)
     assert scene.observer.notes == [
         "gpu-0: its newest checkpoints were not brought here (the connection broke: send_checkpoints); the next "
         "ones are tried again."
     ]
     scene.incoming.unlink()
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     scene.wait()
     assert scene.here() == {"step-000040.pt", "step-000040.json"}
 
@@ -264,13 +264,13 @@ def test_mirror_notes_a_failure_once_and_retries(tmp_path: Path) -> None:
 def test_mirror_keeps_local_files_when_the_node_has_none(tmp_path: Path, run: Run) -> None:
     scene, node = Scene(tmp_path, run), NodeHere(tmp_path / "node")
     checkpoint(scene.there, 40)
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     scene.wait()
     checkpoint(scene.there, 50)
     found = scene.found()
     for path in scene.there.iterdir():
         path.unlink()
-    scene.mirror.told(node, found)
+    scene.mirror.offer(node, found)
     scene.wait()
     assert scene.here() == {"step-000040.pt", "step-000040.json"}
     assert len(scene.observer.notes) == 1
@@ -280,7 +280,7 @@ def test_mirror_skips_and_notes_checkpoints_over_the_limit(tmp_path: Path) -> No
     scene = Scene(tmp_path, RUN)
     for size in (MAX_MIRROR_BYTES + 10**6, 2 * MAX_MIRROR_BYTES):
         found = Checkpoints(files=2, bytes=size, newest="step-000040.pt", written_ns=1)
-        scene.mirror.told(Lost(tmp_path / "node"), found)
+        scene.mirror.offer(Lost(tmp_path / "node"), found)
         scene.wait()
     assert scene.observer.notes == [
         "gpu-0: checkpoints of 257 MB are not copied here during the run, as they are more than 256 MB: if "
@@ -292,7 +292,7 @@ def test_mirror_refuses_more_bytes_than_the_limit(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("remote.runs.mirror.MAX_MIRROR_BYTES", 1000)
     scene = Scene(tmp_path, RUN)
     checkpoint(scene.there, 40, size=2000)
-    scene.mirror.told(NodeHere(tmp_path / "node"), replace(scene.found(), bytes=10))
+    scene.mirror.offer(NodeHere(tmp_path / "node"), replace(scene.found(), bytes=10))
     scene.wait()
     assert scene.here() == set()
     assert len(scene.observer.notes) == 1
@@ -303,7 +303,7 @@ def test_mirror_refuses_more_bytes_than_the_limit(tmp_path: Path, monkeypatch: p
 def test_mirror_close_abandons_a_transfer(tmp_path: Path, silent: bool) -> None:
     scene, node = Scene(tmp_path, RUN), Slow(tmp_path / "node")
     checkpoint(scene.there, 40, size=10**6)
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     assert node.sending.wait(30)
     thread = scene.mirror._thread
     assert thread is not None
@@ -317,7 +317,7 @@ def test_mirror_close_abandons_a_transfer(tmp_path: Path, silent: bool) -> None:
     node.go_on.set()
     thread.join(30)
     assert not thread.is_alive()
-    scene.mirror.told(node, scene.found())
+    scene.mirror.offer(node, scene.found())
     scene.mirror.close()
     assert scene.here() == set()
     assert node.asked == ["send_checkpoints"]

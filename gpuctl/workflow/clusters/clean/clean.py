@@ -34,7 +34,7 @@ from inventories.errors import InventoryError
 from inventories.machine import Inventory, Machine
 from inventories.text import human_bytes, plural
 from remote.fanout import fan_out
-from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, look
+from remote.files.leftovers import MEASURE_S, Cleaned, Digests, Leftovers, clean, find_leftovers
 from remote.files.sync import code_folder
 from remote.launchers.rank_command import BUILT_IN_FOLDER
 from remote.sessions.connect import connect
@@ -181,7 +181,7 @@ def survey(hosts: Sequence[Host], runs: Sequence[LocalRun], *, measure_s: float 
 
     def examine(host: Host) -> Leftovers:
         with connect(host.machine, host.cluster, timeout_s=ASK_TIMEOUT_S) as node:
-            return look(node, built_in=built_in, measure_s=measure_s)
+            return find_leftovers(node, built_in=built_in, measure_s=measure_s)
 
     named = {"/".join(host.key): host for host in hosts}
     outcomes = fan_out(examine, named)

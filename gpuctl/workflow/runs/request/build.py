@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuctl.workflow.runs.request.what_to_install import ToInstall
     from remote.facts import Facts
     from remote.findings import Finding
-    from remote.python_env.requirements import Wanted
+    from remote.python_env.requirements import Requirements
     from remote.sessions.session import Node
 
 
@@ -27,7 +27,7 @@ LARGE_BYTES = 1000 * 1000 * 1000
 class Build:
     """The environment of a run, the same on all of its nodes."""
 
-    environment: "Wanted"
+    environment: "Requirements"
     backend: str | None
     """The build of torch that suits all nodes. `None`: the requested packages name their own."""
     states: Mapping[str, Mapping[str, Any]]
@@ -58,14 +58,14 @@ class Build:
         """
         from remote.fanout import fan_out, values
         from remote.python_env.backend import backend_of
-        from remote.python_env.building import look, packages_of
+        from remote.python_env.building import environment_state, packages_of
 
         environment = install.environment
         if environment is None:
             return None
         gpus = {name: fact.gpus for name, fact in facts.items()}
         backend = None if environment.names_its_build else backend_of(gpus)
-        states = values(fan_out(lambda node: look(node, environment, backend), nodes))
+        states = values(fan_out(lambda node: environment_state(node, environment, backend), nodes))
         return cls(
             environment=environment,
             backend=backend,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remote.files.tree import Tree
     from remote.python_env.local_paths import NamedProject
     from remote.python_env.project import Dependencies, LocalProject
-    from remote.python_env.requirements import Wanted
+    from remote.python_env.requirements import Requirements
 
 ENGINES = {"deepspeed": ("deepspeed>=0.19",)}
 """Engine of the built-in job → its packages, without torch."""
@@ -28,7 +28,7 @@ ENGINES = {"deepspeed": ("deepspeed>=0.19",)}
 class ToInstall:
     """Packages to install for a run's ranks."""
 
-    environment: "Wanted | None"
+    environment: "Requirements | None"
     """The environment's packages. `None`: the machines' interpreter is used as it is."""
     project: "LocalProject | None"
     """The project itself, over that interpreter. `None`: it has no build system, or is not to be installed."""
@@ -93,24 +93,24 @@ def _packages(
     project: "LocalProject | None",
     *,
     same_machine: bool,
-) -> "tuple[Wanted | None, tuple[NamedProject, ...]]":
+) -> "tuple[Requirements | None, tuple[NamedProject, ...]]":
     """Return the packages of the ranks' environment, and the projects that are installed over it from folders.
 
     `None`: the machines' interpreter is used as it is.
     """
-    from remote.python_env.requirements import wanted
+    from remote.python_env.requirements import requirements_of
 
     with_python = next((machine for machine in machines if machine.python), None)
     if with_python is not None and not (request.pip or request.requirements or request.wheels):
         listed = None
         if not request.built_in and not request.python:
-            listed = wanted(request.folder, root=root)
+            listed = requirements_of(request.folder, root=root)
         if listed is None:
             return None, ()
         if note := _not_installed(listed, with_python, project, same_machine=same_machine):
             say(note)
         return None, listed.projects
-    environment = wanted(
+    environment = requirements_of(
         request.folder,
         root=root,
         pip=request.pip,
@@ -126,7 +126,7 @@ def _packages(
 
 
 def _not_installed(
-    listed: "Wanted", machine: Machine, project: "LocalProject | None", *, same_machine: bool
+    listed: "Requirements", machine: Machine, project: "LocalProject | None", *, same_machine: bool
 ) -> str:
     """Return the note on listed packages that are not installed because a machine's own Python is used. Empty: all
     are.
@@ -143,7 +143,7 @@ def _not_installed(
     )
 
 
-def _not_in_python_here(listed: "Wanted", python: str) -> str:
+def _not_in_python_here(listed: "Requirements", python: str) -> str:
     """Return the note on listed packages that local hosts' Python, of this computer, may lack."""
     packages = list(listed.named)
     lacks = "may lack"

@@ -33,14 +33,14 @@ MOST_LOOKS = 100
 
 def begin_as_told() -> None:
     """Leave no trace of this module where the user's process looks, then do its work."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.abspath(__file__))
     files = os.environ.pop(HOOK_VARIABLE, None)
-    first, _, others = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == here and others:
-        os.environ["PYTHONPATH"] = others
-    elif first == here:
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == folder and rest:
+        os.environ["PYTHONPATH"] = rest
+    elif first == folder:
         del os.environ["PYTHONPATH"]
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != folder]
     if files is not None:
         begin(files)
 
@@ -89,7 +89,7 @@ def _let_gloo_rest() -> None:
 
 def _wakeups_of_gloo() -> "dict[str, bytes]":
     """How often each of gloo's threads has waited for something; empty where there are none."""
-    found = {}
+    wakeups = {}
     tasks = "/proc/self/task"
     for thread in os.listdir(tasks) if os.path.isdir(tasks) else ():
         try:
@@ -100,8 +100,8 @@ def _wakeups_of_gloo() -> "dict[str, bytes]":
                 lines = [line for line in file if b"ctxt_switches" in line]
         except OSError:  # it has ended
             continue
-        found[thread] = b"".join(lines)
-    return found
+        wakeups[thread] = b"".join(lines)
+    return wakeups
 
 
 def _register_signal(files: str) -> None:
@@ -119,14 +119,14 @@ def _register_signal(files: str) -> None:
 
     low = os.open(files + ".stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     # faulthandler knows it by its number: a high one is not among those that scripts close without a look.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = HIGHEST if most == resource.RLIM_INFINITY else min(most, HIGHEST)
-    handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, most - 64))
+    max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    max_files = HIGHEST if max_files == resource.RLIM_INFINITY else min(max_files, HIGHEST)
+    handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, max_files - 64))
     os.close(low)
-    others = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
+    in_use = signal.getsignal(STACKS_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN)
     if not faulthandler.is_enabled():
         faulthandler.enable(file=STDERR, all_threads=False)
-    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=others)
+    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True, chain=in_use)
 
 
 def _note_alone(files: str) -> None:
@@ -153,10 +153,10 @@ def _watch_torch_distributed(files: str) -> None:
                 return None
             if finder in sys.meta_path:
                 sys.meta_path.remove(finder)
-            found = importlib.util.find_spec(name)
-            loader = None if found is None else found.loader
+            spec = importlib.util.find_spec(name)
+            loader = None if spec is None else spec.loader
             if loader is None or os.getpid() != process:
-                return found
+                return spec
             execute = loader.exec_module
 
             def then_start(module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
@@ -164,7 +164,7 @@ def _watch_torch_distributed(files: str) -> None:
                 _use_torch_distributed(files)
 
             loader.exec_module = then_start  # type: ignore[method-assign]
-            return found
+            return spec
 
     finder = Finder()
     sys.meta_path.insert(0, finder)
@@ -272,14 +272,14 @@ def _next_one() -> None:
     """Import the user's own `sitecustomize`, which this one stands before; its errors are Python's to tell."""
     import importlib
 
-    own = sys.modules.pop(__name__)
+    module = sys.modules.pop(__name__)
     try:
         importlib.import_module(__name__)
     except ImportError as error:
         if error.name != __name__:
             raise
     finally:
-        sys.modules.setdefault(__name__, own)
+        sys.modules.setdefault(__name__, module)
 
 
 if __name__ == "sitecustomize":

@@ -7,7 +7,7 @@ import pytest
 from node_facts import facts
 
 from gpuctl.workflow.runs.request.build import Build
-from remote.python_env.requirements import Wanted
+from remote.python_env.requirements import Requirements
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from remote.python_env.requirements import Wanted
 def test_large_download_is_noted_once_with_the_python_that_it_replaces(
     same_machine: bool, where: str
 ) -> None:
-    packages = Wanted(
+    packages = Requirements(
         source="requirements.txt", kind="requirements", files=(("requirements.txt", "torch\n"),)
     )
     build = Build(
