@@ -260,26 +260,26 @@ class World:
         """State of each machine that the cluster has, in truth."""
         cluster = self.id_of(name)
         return {
-            one["id"]: one["state"].lower()
-            for one in self.fake.state()["instances"]
+            item["id"]: item["state"].lower()
+            for item in self.fake.state()["instances"]
             if cluster is not None
-            and one["tags"].get(tags.CLUSTER_ID) == cluster
-            and one["state"].lower() not in GONE
+            and item["tags"].get(tags.CLUSTER_ID) == cluster
+            and item["state"].lower() not in GONE
         }
 
     def ours(self, cluster: str | None = None) -> list[dict[str, Any]]:
         """What carries our tags and is not gone, in truth: of one cluster, or all."""
-        owned = [one for one in self.fake.owned() if tags.is_ours(one["tags"])]
-        return [one for one in owned if cluster in (None, one["tags"].get(tags.CLUSTER_ID))]
+        owned = [item for item in self.fake.owned() if tags.is_ours(item["tags"])]
+        return [item for item in owned if cluster in (None, item["tags"].get(tags.CLUSTER_ID))]
 
     def told(self, machines: set[str], message: str) -> bool:
         """Whether a message names the machines, or the tag by which they are found."""
-        of = {one["id"]: one["tags"] for one in self.fake.state()["instances"]}
-        return all(one in message or of[one].get(tags.LAUNCH, one) in message for one in machines)
+        of = {item["id"]: item["tags"] for item in self.fake.state()["instances"]}
+        return all(item in message or of[item].get(tags.LAUNCH, item) in message for item in machines)
 
     def end_one(self, name: str) -> None:
         """A machine is ended by somebody else, if there is one."""
-        running = sorted(one for one, state in self.machines(name).items() if state == "running")
+        running = sorted(machine for machine, state in self.machines(name).items() if state == "running")
         if running and self.kind.provider == "oci":
             self.account.api.call("compute.terminate_instance", running[0])
         elif running:
@@ -287,14 +287,14 @@ class World:
 
     def check(self) -> None:
         """What is so at any time."""
-        most = self.fake.state()["most_by_cluster"]
-        assert all(count <= self.most[cluster] for cluster, count in most.items()), (most, self.most)
+        maximum = self.fake.state()["most_by_cluster"]
+        assert all(count <= self.most[cluster] for cluster, count in maximum.items()), (maximum, self.most)
         now = self._everything()
-        assert {one: now.get(one) for one in self._foreign} == self._foreign, "others are left alone"
+        assert {item: now.get(item) for item in self._foreign} == self._foreign, "others are left alone"
         names = [
-            (one["kind"], *(one["tags"].get(tag) for tag in (tags.CLUSTER, tags.CLUSTER_ID, "Name")))
-            for one in self.ours()
-            if one.get("kind") in ONCE
+            (item["kind"], *(item["tags"].get(tag) for tag in (tags.CLUSTER, tags.CLUSTER_ID, "Name")))
+            for item in self.ours()
+            if item.get("kind") in ONCE
         ]
         assert self.twice or len(names) == len(set(names)), sorted(names, key=str)
 
@@ -318,7 +318,9 @@ class World:
 
     def _everything(self) -> dict[str, tuple[Any, ...]]:
         state = self.fake.state()
-        return {one["id"]: (one["state"], one["tags"]) for one in (*state["instances"], *state["resources"])}
+        return {
+            item["id"]: (item["state"], item["tags"]) for item in (*state["instances"], *state["resources"])
+        }
 
 
 def copy_all(source: Path, target: Path) -> None:
@@ -335,7 +337,7 @@ def make_foreign(account: Account) -> None:
     """A network with a machine in it, of somebody else, named and tagged nearly like ours."""
     {"oci": make_foreign_oci, "aws": make_foreign_aws}[account.kind.provider](account)
     deadline = time.monotonic() + 10
-    while any(one["state"].lower() != "running" for one in account.fake.state()["instances"]):
+    while any(item["state"].lower() != "running" for item in account.fake.state()["instances"]):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -130,8 +130,8 @@ class Clouds:
         if key not in self._started:
             home = self._folder / f"{kind.fake}-{number}"
             self._started[key] = self._running.enter_context(cloud_gpuctl(kind, home))
-        found = self._started[key]
-        found.cloud.reset()
+        result = self._started[key]
+        result.cloud.reset()
         project = folder / "project"
         project.mkdir(parents=True)
-        return replace(found, home=folder / "home", cwd=project, kind=kind, forks=self._forks)
+        return replace(result, home=folder / "home", cwd=project, kind=kind, forks=self._forks)

@@ -65,8 +65,8 @@ def forks(request: pytest.FixtureRequest) -> Forks | None:
     """What a test's commands are forked from; None for a whole way, which a person's command has to go."""
     if request.node.get_closest_marker("whole"):
         return None
-    found: Forks = request.getfixturevalue("imported")
-    return found
+    result: Forks = request.getfixturevalue("imported")
+    return result
 
 
 @pytest.fixture

@@ -388,16 +388,16 @@ def piece_s() -> float:
 @contextmanager
 def pieces() -> Iterator[list[float]]:
     """What a piece takes now and then while the body runs: a machine is at times half as fast as at others."""
-    taken, over = [piece_s()], threading.Event()
+    values, over = [piece_s()], threading.Event()
 
     def measure() -> None:
         while not over.wait(PIECES_APART_S):
-            taken.append(piece_s())
+            values.append(piece_s())
 
     thread = threading.Thread(target=measure)
     thread.start()
     try:
-        yield taken
+        yield values
     finally:
         over.set()
         thread.join()
@@ -428,9 +428,9 @@ def run(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, float]:
 
 def fast(options: Sequence[str]) -> int:
     """Run the fast lane; fails above its budget."""
-    with pieces() as taken:
+    with pieces() as values:
         status, cpu_s = run([*WORKERS, "-m", "not slow or whole", *options], os.environ)
-    piece = statistics.mean(taken)
+    piece = statistics.mean(values)
     budget_s = FAST_CPU_S * piece / PIECE_S
     print(
         f"the fast lane took {cpu_s:.0f} s of CPU time, of {budget_s:.0f} s that it may take on a machine as fast "
@@ -465,11 +465,11 @@ def build_kubernetes() -> float:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=KUBERNETES_BUILD_S, check=False
             )
-            said = "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"[-2000:]
+            output = "" if done.returncode == 0 else f"{done.stdout}{done.stderr}"[-2000:]
         except (OSError, subprocess.TimeoutExpired) as error:
-            said = str(error)
-        if said:
-            print(f"Kubernetes' API server could not be built:\n{said}", flush=True)
+            output = str(error)
+        if output:
+            print(f"Kubernetes' API server could not be built:\n{output}", flush=True)
     return time.monotonic() - began
 
 
@@ -489,10 +489,10 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="for how long deep tests are begun"
     )
-    given, options = parser.parse_known_args()
-    if given.lane == "fast":
+    inputs, options = parser.parse_known_args()
+    if inputs.lane == "fast":
         return fast(options)
-    return deep(given.minutes, options) if given.lane == "deep" else everything(options)
+    return deep(inputs.minutes, options) if inputs.lane == "deep" else everything(options)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ class Command:
 
     def missing(self, output: str) -> list[str]:
         """The shown words that the output has not. Numbers, bars and short words are those of another day."""
-        there = set(_words(output))
+        existing = set(_words(output))
         return [
-            word for line in self.shown if line != _LEFT_OUT for word in _words(line) if word not in there
+            word for line in self.shown if line != _LEFT_OUT for word in _words(line) if word not in existing
         ]
 
 
@@ -73,13 +73,13 @@ class Block:
 
     def commands(self) -> list[Command]:
         """Its commands in their order."""
-        found: list[tuple[str, list[str]]] = []
+        result: list[tuple[str, list[str]]] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:], []))
-            elif found and line.strip():
-                found[-1][1].append(line)
-        return [Command(text=text, shown=tuple(shown)) for text, shown in found]
+                result.append((line[2:], []))
+            elif result and line.strip():
+                result[-1][1].append(line)
+        return [Command(text=text, shown=tuple(shown)) for text, shown in result]
 
 
 def session_of(page: Path) -> str:

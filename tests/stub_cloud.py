@@ -426,12 +426,12 @@ class StubCloud:
         resources: Sequence[Resource],
         let_in: Sequence[str] = (),
     ) -> Preview:
-        found = Previewer(cluster, resources)
-        group = found.add("nsg", found.own("nsg"), ("create group", {}), name=cluster.name)
+        result = Previewer(cluster, resources)
+        group = result.add("nsg", result.own("nsg"), ("create group", {}), name=cluster.name)
         if machines:
             ranks = [machine.rank for machine in machines]
-            found.call(("launch", {"shape": offer.shape, "ranks": ranks, "group": group}))
-        return found.preview()
+            result.call(("launch", {"shape": offer.shape, "ranks": ranks, "group": group}))
+        return result.preview()
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
         def do() -> Infrastructure:
@@ -561,11 +561,11 @@ class StubClouds:
 
     def connect(self, target: Target, clock: Clock | None = None) -> StubCloud:
         """The cloud for a target; the account is that of the credentials, whatever the target says."""
-        found = replace(target, region=target.region or self.region, account=self.accounts[target.profile])
-        assert found.account is not None
-        assert found.region is not None
-        world = self.world(found.account, found.region, found.compartment)
-        return StubCloud(world, found, one_request=self.one_request)
+        result = replace(target, region=target.region or self.region, account=self.accounts[target.profile])
+        assert result.account is not None
+        assert result.region is not None
+        world = self.world(result.account, result.region, result.compartment)
+        return StubCloud(world, result, one_request=self.one_request)
 
     def changes(self) -> list[Call]:
         """The calls that change something, in all worlds."""

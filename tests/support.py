@@ -189,9 +189,9 @@ def frameworks_python(*modules: str) -> str:
             "there is no $GPUCTL_FRAMEWORKS_PYTHON, an interpreter with what `make test-deep` installs"
         )
     imports = f"import {', '.join(modules)}"
-    found = subprocess.run([path, "-c", imports], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(f"{path} lacks a framework: {found.stderr.strip().splitlines()[-1]}")
+    result = subprocess.run([path, "-c", imports], capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"{path} lacks a framework: {result.stderr.strip().splitlines()[-1]}")
     return path
 
 
@@ -207,8 +207,8 @@ def wait_for(condition: Callable[[], Any], *, what: str, deadline_s: float = 60)
     """Poll until the condition is true, and return what it gave."""
     limit = time.monotonic() + deadline_s
     while time.monotonic() < limit:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.05)
     raise AssertionError(f"{what} did not happen within {deadline_s} s")
 
@@ -226,7 +226,7 @@ def processes_with(*markers: str) -> list[int]:
     """Pids of live processes whose command line or environment holds each text; only the test uses all of them."""
     import psutil
 
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
@@ -235,8 +235,8 @@ def processes_with(*markers: str) -> list[int]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         if all(any(marker in text for text in texts) for marker in markers):
-            found.append(process.pid)
-    return found
+            result.append(process.pid)
+    return result
 
 
 def kill_all(marker: str) -> None:

@@ -195,10 +195,10 @@ def test_commands_in_prose_have_options_that_there_are(page: Path) -> None:
 def test_every_promise_in_a_list_has_a_test() -> None:
     names = {name for name, _ in KEPT}
     made = {
-        (page.name, told)
+        (page.name, report)
         for page in PAGES
         if page.name in names
-        for told in PROMISE.findall(page.read_text())
+        for report in PROMISE.findall(page.read_text())
     }
     assert made == set(KEPT)
     for file, name in KEPT.values():

@@ -103,10 +103,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def resumed_by(gpuctl: Gpuctl, run: str) -> list[str]:
     """The runs that a run goes on from: the one that it resumed, the one before that, and so on."""
-    found: list[str] = []
+    result: list[str] = []
     while (run := json.loads((gpuctl.run_folder(run) / "run.json").read_text())["resumed_from"]) is not None:
-        found.append(run)
-    return found
+        result.append(run)
+    return result
 
 
 def run_on(

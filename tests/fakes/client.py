@@ -37,8 +37,8 @@ class FakeCloud:
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         """Change settings; returns all."""
-        found: dict[str, Any] = self._ask("PATCH", "settings", changes)
-        return found
+        result: dict[str, Any] = self._ask("PATCH", "settings", changes)
+        return result
 
     def fault(self, **fields: Any) -> None:
         """Let something go wrong: the fields of `control.Fault`."""
@@ -50,8 +50,8 @@ class FakeCloud:
 
     def held(self, wait_s: float = 10) -> dict[str, Any] | None:
         """The call that is held; waits for one; None: there was none."""
-        found: dict[str, Any] | None = self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
-        return found
+        result: dict[str, Any] | None = self._ask("GET", f"held?wait_s={wait_s}", timeout_s=wait_s)["held"]
+        return result
 
     def release(self) -> int:
         """Drop all calls that are held; how many there were."""
@@ -71,8 +71,8 @@ class FakeCloud:
 
     def state(self) -> dict[str, Any]:
         """What there is, and how many instances there were at once."""
-        found: dict[str, Any] = self._ask("GET", "state")
-        return found
+        result: dict[str, Any] = self._ask("GET", "state")
+        return result
 
     def live_instances(self) -> list[dict[str, Any]]:
         """Instances that are neither gone nor going."""
@@ -164,17 +164,17 @@ def _clean_env() -> dict[str, str]:
 
 def _ready(stdout: IO[bytes], log: Path) -> dict[str, Any]:
     """The line that the fake prints once it serves."""
-    heard = b""
+    received = b""
     deadline = time.monotonic() + START_TIMEOUT_S
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
-        while not heard.endswith(b"\n"):
+        while not received.endswith(b"\n"):
             events = selector.select(max(0.0, deadline - time.monotonic()))
             data = os.read(stdout.fileno(), 4096) if events else b""
             assert data, f"the fake did not start:\n{_tail(log)}"
-            heard += data
-    found: dict[str, Any] = json.loads(heard)
-    return found
+            received += data
+    result: dict[str, Any] = json.loads(received)
+    return result
 
 
 def _state(entry: dict[str, Any]) -> str:

@@ -205,12 +205,12 @@ class Hosts:
                 process = self._start_server(host, boot, log.fileno())
         try:
             # Its stdout ends when it accepts connections, and when it has failed.
-            said, _ = process.communicate(timeout=READY_TIMEOUT_S)
+            output, _ = process.communicate(timeout=READY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.stop(host.instance_id)
             process.communicate()
             return
-        host.pid = json.loads(said)["pid"] if said else None
+        host.pid = json.loads(output)["pid"] if output else None
 
     def _start_server(self, host: Host, boot: FirstBoot, log: int) -> "subprocess.Popen[bytes]":
         folder = host.folder

@@ -178,9 +178,9 @@ class TestImages:
     def test_describe_images_filters_by_owner_and_name(self, aws: Aws) -> None:
         pattern = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"
         filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
-        found = aws.ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
-        assert len(found) == 3
-        assert max(found, key=lambda image: image["CreationDate"])["ImageId"] == aws.image
+        result = aws.ec2.describe_images(Owners=["amazon"], Filters=filters)["Images"]
+        assert len(result) == 3
+        assert max(result, key=lambda image: image["CreationDate"])["ImageId"] == aws.image
         # Anybody can give an image this name.
         assert len(aws.ec2.describe_images(Filters=filters)["Images"]) == 4
         ubuntu = aws.ec2.describe_images(Owners=["099720109477"])["Images"]
@@ -202,8 +202,8 @@ class TestOtherServices:
     def test_service_quotas_are_returned_and_enforced(self, aws: Aws) -> None:
         quotas = aws.client("service-quotas")
         aws.cloud.settings(quotas={"L-DB2E81BA": 96})
-        found = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
-        assert (found["QuotaName"], found["Value"]) == ("Running On-Demand G and VT instances", 96.0)
+        result = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
+        assert (result["QuotaName"], result["Value"]) == ("Running On-Demand G and VT instances", 96.0)
         for code in ("L-417A185B", "L-3819A6DF", "L-7212CCBC"):
             assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"] > 96
         with refused("NoSuchResourceException"):
@@ -218,8 +218,8 @@ class TestOtherServices:
         assert "55.04" in product
 
     def test_describe_instance_types_returns_gpus(self, aws: Aws) -> None:
-        found = aws.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge", "p5.48xlarge"])["InstanceTypes"]
-        gpus = {entry["InstanceType"]: entry["GpuInfo"]["Gpus"][0] for entry in found}
+        result = aws.ec2.describe_instance_types(InstanceTypes=["p3.8xlarge", "p5.48xlarge"])["InstanceTypes"]
+        gpus = {entry["InstanceType"]: entry["GpuInfo"]["Gpus"][0] for entry in result}
         assert (gpus["p3.8xlarge"]["Count"], gpus["p3.8xlarge"]["Name"]) == (4, "V100")
         assert gpus["p5.48xlarge"]["Count"] == 8
 
@@ -237,8 +237,8 @@ class TestCommandLine:
         tags = "ResourceType=instance,Tags=[{Key=gpuctl,Value=c}]"
         made = _aws(aws, program, *launch.split(), "--count", "2", "--tag-specifications", tags)
         ids = [entry["InstanceId"] for entry in made["Instances"]]
-        found = _aws(aws, program, "describe-instances", "--filters", "Name=tag:gpuctl,Values=c")
-        assert {entry["InstanceId"] for entry in found["Reservations"][0]["Instances"]} == set(ids)
+        result = _aws(aws, program, "describe-instances", "--filters", "Name=tag:gpuctl,Values=c")
+        assert {entry["InstanceId"] for entry in result["Reservations"][0]["Instances"]} == set(ids)
         ended = _aws(aws, program, "terminate-instances", "--instance-ids", *ids)
         assert {entry["CurrentState"]["Name"] for entry in ended["TerminatingInstances"]} == {"shutting-down"}
 

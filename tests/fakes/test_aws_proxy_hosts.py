@@ -43,18 +43,18 @@ class TestPublicAddresses:
         name = made["InstanceId"]
         until(lambda: aws.state(name) == "running")
         address = aws.ec2.allocate_address(Domain="vpc")
-        own = {"AllocationId": address["AllocationId"]}
+        local = {"AllocationId": address["AllocationId"]}
         primary = {"NetworkInterfaceId": made["NetworkInterfaces"][0]["NetworkInterfaceId"]}
         with refused("Gateway.NotAttached", text=net.vpc):
-            aws.ec2.associate_address(**own, **primary)
+            aws.ec2.associate_address(**local, **primary)
         gateway(aws, net.vpc)
-        aws.ec2.associate_address(**own, **primary)
+        aws.ec2.associate_address(**local, **primary)
         assert aws.instance(name)["PublicIpAddress"] == address["PublicIp"]
         with refused("InvalidIPAddress.InUse"):
-            aws.ec2.release_address(**own)
+            aws.ec2.release_address(**local)
         aws.end(name)
         until(lambda: "AssociationId" not in aws.ec2.describe_addresses()["Addresses"][0])
-        aws.ec2.release_address(**own)
+        aws.ec2.release_address(**local)
         assert aws.ec2.describe_addresses()["Addresses"] == []
 
 

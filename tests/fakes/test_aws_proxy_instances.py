@@ -37,10 +37,10 @@ class TestLife:
         assert "PublicIpAddress" not in aws.instance(name)
         assert aws.cloud.live_instances() == [] and len(aws.cloud.owned()) == 1
         until(lambda: aws.state(name) == "terminated")
-        found = aws.instance(name)
-        assert found["StateTransitionReason"].startswith("User initiated (20")
-        assert found["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
-        assert found["NetworkInterfaces"] == [] and "SubnetId" not in found and "VpcId" not in found
+        result = aws.instance(name)
+        assert result["StateTransitionReason"].startswith("User initiated (20")
+        assert result["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+        assert result["NetworkInterfaces"] == [] and "SubnetId" not in result and "VpcId" not in result
         (change,) = aws.ec2.terminate_instances(InstanceIds=[name])["TerminatingInstances"]
         assert change["CurrentState"]["Name"] == "terminated"
         assert aws.ec2.describe_volumes()["Volumes"] == []
@@ -126,10 +126,10 @@ class TestLife:
 
 
 def _checks(aws: Aws, name: str) -> list[str]:
-    found = aws.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"]
-    return [entry["InstanceStatus"]["Status"] for entry in found]
+    result = aws.ec2.describe_instance_status(InstanceIds=[name])["InstanceStatuses"]
+    return [entry["InstanceStatus"]["Status"] for entry in result]
 
 
 def _spot(aws: Aws, request: str) -> tuple[str, str]:
-    found = aws.ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request])["SpotInstanceRequests"]
-    return found[0]["State"], found[0]["Status"]["Code"]
+    result = aws.ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request])["SpotInstanceRequests"]
+    return result[0]["State"], result[0]["Status"]["Code"]

@@ -135,16 +135,16 @@ class TestCapacity:
         (name,) = ids(aws.run(net, ClientToken="t"))
         assert aws.state(name) == "pending"
         until(lambda: aws.state(name) == "terminated")
-        found = aws.instance(name)
-        assert (found["StateReason"]["Code"], found["StateTransitionReason"]) == (code, code)
+        result = aws.instance(name)
+        assert (result["StateReason"]["Code"], result["StateTransitionReason"]) == (code, code)
         with refused("IdempotentInstanceTerminated"):
             aws.run(net, ClientToken="t")
 
 
 def _offered(aws: Aws, name: str) -> set[str]:
     filters = [{"Name": "instance-type", "Values": [name]}]
-    found = aws.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
-    return {entry["Location"] for entry in found["InstanceTypeOfferings"]}
+    result = aws.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
+    return {entry["Location"] for entry in result["InstanceTypeOfferings"]}
 
 
 class TestRequests:
@@ -218,10 +218,10 @@ class TestRequests:
                 for kind in ("instance", "volume", "network-interface")
             ],
         )
-        found = aws.instance(made["InstanceId"])
-        assert (found["EbsOptimized"], found["Placement"]["GroupName"]) == (True, "tight")
-        assert found["MetadataOptions"]["HttpTokens"] == "required"
-        assert found["Tags"] == [{"Key": "gpuctl", "Value": "instance"}]
+        result = aws.instance(made["InstanceId"])
+        assert (result["EbsOptimized"], result["Placement"]["GroupName"]) == (True, "tight")
+        assert result["MetadataOptions"]["HttpTokens"] == "required"
+        assert result["Tags"] == [{"Key": "gpuctl", "Value": "instance"}]
         attribute = aws.ec2.describe_instance_attribute(
             InstanceId=made["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
         )

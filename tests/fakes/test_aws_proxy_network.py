@@ -49,12 +49,12 @@ class TestDeletion:
 
     def test_delete_security_group_refuses_a_referenced_group(self, aws: Aws, net: Net) -> None:
         other = aws.ec2.create_security_group(VpcId=net.vpc, GroupName="o", Description="o")["GroupId"]
-        own = _rule(net.group)
-        aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[own])
-        aws.ec2.authorize_security_group_egress(GroupId=other, IpPermissions=[own])
+        local = _rule(net.group)
+        aws.ec2.authorize_security_group_ingress(GroupId=net.group, IpPermissions=[local])
+        aws.ec2.authorize_security_group_egress(GroupId=other, IpPermissions=[local])
         with refused("DependencyViolation", text=f"resource {net.group} has a dependent object"):
             aws.ec2.delete_security_group(GroupId=net.group)
-        aws.ec2.revoke_security_group_egress(GroupId=other, IpPermissions=[own])
+        aws.ec2.revoke_security_group_egress(GroupId=other, IpPermissions=[local])
         aws.ec2.delete_security_group(GroupId=net.group)
 
     def test_route_tables_refuse_wrong_gateways_and_second_associations(self, aws: Aws, net: Net) -> None:
@@ -98,7 +98,7 @@ class TestDeletion:
 
     def test_volume_and_interface_in_use_are_not_deletable(self, aws: Aws, net: Net) -> None:
         volume = aws.ec2.create_volume(AvailabilityZone="us-east-1a", Size=9)["VolumeId"]
-        own = aws.ec2.create_network_interface(SubnetId=net.subnet)["NetworkInterface"]
+        local = aws.ec2.create_network_interface(SubnetId=net.subnet)["NetworkInterface"]
         with refused("DependencyViolation", text=net.subnet):
             aws.ec2.delete_subnet(SubnetId=net.subnet)
         (made,) = aws.run(net)
@@ -110,7 +110,7 @@ class TestDeletion:
                 NetworkInterfaceId=made["NetworkInterfaces"][0]["NetworkInterfaceId"]
             )
         aws.ec2.delete_volume(VolumeId=volume)
-        aws.ec2.delete_network_interface(NetworkInterfaceId=own["NetworkInterfaceId"])
+        aws.ec2.delete_network_interface(NetworkInterfaceId=local["NetworkInterfaceId"])
         aws.end(made["InstanceId"])
         assert not [entry for entry in aws.cloud.state()["resources"] if entry["kind"] == "volume"]
 
@@ -183,7 +183,7 @@ class TestWording:
 
 class TestUnknown:
     @pytest.mark.parametrize(
-        ("operation", "asked", "name", "code"),
+        ("operation", "request", "name", "code"),
         [
             ("describe_vpcs", "VpcIds", "vpc-01", "InvalidVpcID.NotFound"),
             ("describe_subnets", "SubnetIds", "subnet-01", "InvalidSubnetID.NotFound"),
@@ -207,10 +207,10 @@ class TestUnknown:
         ],
     )
     def test_describe_calls_refuse_unknown_ids(
-        self, aws: Aws, operation: str, asked: str, name: str, code: str
+        self, aws: Aws, operation: str, request: str, name: str, code: str
     ) -> None:
         with refused(code, text=f"'{name}'"):
-            getattr(aws.ec2, operation)(**{asked: [name]})
+            getattr(aws.ec2, operation)(**{request: [name]})
 
     def test_unimplemented_call_answers_unsupported_operation(self, aws: Aws) -> None:
         with refused("UnsupportedOperation", text="moto"):

@@ -23,14 +23,14 @@ def address(aws: Aws) -> str:
 
 
 def make(aws: Aws, net: Net, **more: Any) -> dict[str, Any]:
-    asked = {"SubnetId": net.subnet, "AllocationId": more.pop("AllocationId", None) or address(aws), **more}
-    made: dict[str, Any] = aws.ec2.create_nat_gateway(**asked)["NatGateway"]
+    request = {"SubnetId": net.subnet, "AllocationId": more.pop("AllocationId", None) or address(aws), **more}
+    made: dict[str, Any] = aws.ec2.create_nat_gateway(**request)["NatGateway"]
     return made
 
 
 def shown(aws: Aws, name: str) -> dict[str, Any]:
-    (found,) = aws.ec2.describe_nat_gateways(NatGatewayIds=[name])["NatGateways"]
-    return dict(found)
+    (result,) = aws.ec2.describe_nat_gateways(NatGatewayIds=[name])["NatGateways"]
+    return dict(result)
 
 
 def in_state(aws: Aws, name: str, state: str) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class TestNatGateways:
             shown(aws, name)
 
     def test_nat_gateway_client_token_creates_one(self, aws: Aws, net: Net, gateway: str) -> None:
-        one = address(aws)
-        names = [make(aws, net, AllocationId=one, ClientToken="t")["NatGatewayId"] for _ in range(2)]
+        item = address(aws)
+        names = [make(aws, net, AllocationId=item, ClientToken="t")["NatGatewayId"] for _ in range(2)]
         assert names[0] == names[1]
         with refused("IdempotentParameterMismatch"):
             make(aws, net, ClientToken="t")
@@ -103,18 +103,18 @@ class TestNatGateways:
     ) -> None:
         (instance,) = aws.run(net)
         until(lambda: aws.state(instance["InstanceId"]) == "running")
-        own = address(aws)
-        aws.ec2.associate_address(AllocationId=own, InstanceId=instance["InstanceId"])
+        local = address(aws)
+        aws.ec2.associate_address(AllocationId=local, InstanceId=instance["InstanceId"])
         with refused("InvalidIPAddress.InUse"):
-            aws.ec2.release_address(AllocationId=own)
+            aws.ec2.release_address(AllocationId=local)
 
     def test_nat_gateway_without_internet_gateway_fails_late(self, aws: Aws, net: Net) -> None:
         failed = in_state(aws, make(aws, net)["NatGatewayId"], "failed")
         assert failed["FailureCode"] == "Gateway.NotAttached"
 
     def test_nat_gateway_with_a_used_address_fails(self, aws: Aws, net: Net, gateway: str) -> None:
-        own = address(aws)
-        first, second = (make(aws, net, AllocationId=own)["NatGatewayId"] for _ in range(2))
+        local = address(aws)
+        first, second = (make(aws, net, AllocationId=local)["NatGatewayId"] for _ in range(2))
         in_state(aws, first, "available")
         assert in_state(aws, second, "failed")["FailureCode"] == "Resource.AlreadyAssociated"
 
@@ -134,8 +134,8 @@ class TestNatGateways:
         aws.ec2.create_route(**everywhere, NatGatewayId=name)
 
         def way() -> tuple[str, str]:
-            (found,) = aws.ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"]
-            (out,) = [r for r in found["Routes"] if r["DestinationCidrBlock"] == "0.0.0.0/0"]
+            (result,) = aws.ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"]
+            (out,) = [r for r in result["Routes"] if r["DestinationCidrBlock"] == "0.0.0.0/0"]
             return out["NatGatewayId"], out["State"]
 
         assert way() == (name, "active")
@@ -151,20 +151,20 @@ class TestNatGateways:
         def tags(kind: str) -> Any:
             return [{"ResourceType": kind, "Tags": [{"Key": "gpuctl", "Value": "@network"}]}]
 
-        own = aws.ec2.allocate_address(TagSpecifications=tags("elastic-ip"))["AllocationId"]
-        name = make(aws, net, AllocationId=own, TagSpecifications=tags("natgateway"))["NatGatewayId"]
+        local = aws.ec2.allocate_address(TagSpecifications=tags("elastic-ip"))["AllocationId"]
+        name = make(aws, net, AllocationId=local, TagSpecifications=tags("natgateway"))["NatGatewayId"]
         made = aws.ec2.create_vpc_endpoint(
             VpcId=net.vpc, ServiceName="com.amazonaws.us-east-1.s3", TagSpecifications=tags("vpc-endpoint")
         )
         endpoint = made["VpcEndpoint"]["VpcEndpointId"]
-        assert {entry["id"] for entry in aws.cloud.owned()} == {own, name, endpoint}
+        assert {entry["id"] for entry in aws.cloud.owned()} == {local, name, endpoint}
         ours: Any = [{"Name": "tag-key", "Values": ["gpuctl"]}]
         assert [n["NatGatewayId"] for n in aws.ec2.describe_nat_gateways(Filter=ours)["NatGateways"]] == [
             name
         ]
         aws.ec2.delete_nat_gateway(NatGatewayId=name)
         in_state(aws, name, "deleted")
-        assert {entry["id"] for entry in aws.cloud.owned()} == {own, endpoint}
+        assert {entry["id"] for entry in aws.cloud.owned()} == {local, endpoint}
 
     def test_allocate_address_enforces_the_limit(self, aws: Aws) -> None:
         aws.cloud.settings(address_limit=1)
@@ -176,13 +176,15 @@ class TestNatGateways:
 class TestEndpoints:
     def test_route_table_takes_one_endpoint_per_service(self, aws: Aws, net: Net) -> None:
         tables = [aws.ec2.create_route_table(VpcId=net.vpc)["RouteTable"]["RouteTableId"] for _ in range(2)]
-        asked: dict[str, Any] = {"VpcId": net.vpc, "ServiceName": "com.amazonaws.us-east-1.s3"}
-        made = aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables[:1], ClientToken="t")["VpcEndpoint"]
+        request: dict[str, Any] = {"VpcId": net.vpc, "ServiceName": "com.amazonaws.us-east-1.s3"}
+        made = aws.ec2.create_vpc_endpoint(**request, RouteTableIds=tables[:1], ClientToken="t")[
+            "VpcEndpoint"
+        ]
         name = made["VpcEndpointId"]
-        again = aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables[:1], ClientToken="t")
+        again = aws.ec2.create_vpc_endpoint(**request, RouteTableIds=tables[:1], ClientToken="t")
         assert again["VpcEndpoint"]["VpcEndpointId"] == name
         with refused("RouteAlreadyExists"):
-            aws.ec2.create_vpc_endpoint(**asked, RouteTableIds=tables)
+            aws.ec2.create_vpc_endpoint(**request, RouteTableIds=tables)
         aws.ec2.modify_vpc_endpoint(VpcEndpointId=name, AddRouteTableIds=tables)
         for table in aws.ec2.describe_route_tables(RouteTableIds=tables)["RouteTables"]:
             assert name in {route.get("GatewayId") for route in table["Routes"]}
@@ -198,8 +200,8 @@ class TestEndpoints:
             aws.ec2.delete_vpc(VpcId=vpc)
         assert aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"] == []
         aws.ec2.delete_vpc(VpcId=vpc)
-        (told,) = aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"]
-        assert told["Error"]["Code"] == "InvalidVpcEndpointId.NotFound"
+        (report,) = aws.ec2.delete_vpc_endpoints(VpcEndpointIds=[name])["Unsuccessful"]
+        assert report["Error"]["Code"] == "InvalidVpcEndpointId.NotFound"
 
     def test_create_vpc_endpoint_refuses_an_unknown_service(self, aws: Aws, net: Net) -> None:
         with refused("InvalidServiceName"):

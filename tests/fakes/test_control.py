@@ -56,26 +56,26 @@ class TestFaults:
     @pytest.mark.parametrize(("times", "hit"), [(1, [2]), (2, [2, 3]), (0, [2, 3, 4])])
     def test_fault_times_sets_how_many_calls_are_hit(self, control, times, hit):
         post(control, {"nth": 2, "times": times})
-        found = []
+        result = []
         for n in range(1, 5):
             try:
                 perform(control, "A", [])
             except Injected:
-                found.append(n)
-        assert found == hit
+                result.append(n)
+        assert result == hit
 
     @pytest.mark.parametrize(
         ("mutating", "hit"), [(True, ["Create"]), (False, ["Get"]), (None, ["Create", "Get"])]
     )
     def test_fault_can_select_mutating_or_reading_calls(self, control, mutating, hit):
         post(control, {"mutating": mutating, "times": 0})
-        found = []
+        result = []
         for operation, changes in (("Create", True), ("Get", False)):
             try:
                 perform(control, operation, [], mutating=changes)
             except Injected:
-                found.append(operation)
-        assert found == hit
+                result.append(operation)
+        assert result == hit
 
     @pytest.mark.parametrize(("kind", "performed"), [("drop_before", []), ("drop_after", ["A"])])
     def test_drop_fault_loses_the_call_or_the_reply(self, control, kind, performed):
@@ -127,8 +127,8 @@ class TestHolds:
         done: list[str] = []
         with ThreadPoolExecutor(1) as pool:
             held = pool.submit(perform, control, "A", done)
-            _, found = control.handle("GET", "/_fake/held?wait_s=10", b"")
-            assert found == {"held": {"n": 1, "operation": "A", "phase": kind.removeprefix("hold_")}}
+            _, result = control.handle("GET", "/_fake/held?wait_s=10", b"")
+            assert result == {"held": {"n": 1, "operation": "A", "phase": kind.removeprefix("hold_")}}
             assert not held.done()
             assert control.handle("POST", "/_fake/release", b"") == (200, {"released": 1})
             with pytest.raises(Dropped):
@@ -176,8 +176,8 @@ class TestSettings:
 
     def test_capacity_at_prefers_the_most_specific_entry(self):
         settings = Settings(capacity={"A10": {"AD-1": 1, "*": 2}, "*": {"AD-1": 3}}, quota={"A10": 4})
-        found = [settings.capacity_at(*at) for at in (("A10", "AD-1"), ("A10", "AD-2"), ("X", "AD-1"))]
-        assert found == [1, 2, 3]
+        result = [settings.capacity_at(*at) for at in (("A10", "AD-1"), ("A10", "AD-2"), ("X", "AD-1"))]
+        assert result == [1, 2, 3]
         assert settings.capacity_at("X", "AD-2") is None
         assert (settings.quota_of("A10"), settings.quota_of("X")) == (4, None)
         assert Settings(late_failure={"*": "No."}).late_failure_at("AD-1") == "No."

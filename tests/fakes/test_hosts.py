@@ -49,15 +49,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]
 
 def marked(home: Path) -> list[int]:
     """Live processes of hosts, found without the code under test."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             ours = process.environ().get("GPUCTL_LOCAL_CLUSTER") == str(home)
             if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                result.append(process.pid)
         except psutil.Error:
             continue
-    return found
+    return result
 
 
 def cloud_config(**fields: object) -> bytes:
@@ -119,9 +119,9 @@ def accepts_connections(host: Host) -> bool:
 
 class TestUserData:
     def test_user_data_keys_go_to_the_image_user(self, keys):
-        own, api = keys["own"][1], keys["api"][1]
-        boot = read_user_data(cloud_config(ssh_authorized_keys=[own]), authorized_keys=[api])
-        assert (boot.user, boot.authorized_keys, boot.host_key) == ("ubuntu", (api, own), None)
+        local, api = keys["own"][1], keys["api"][1]
+        boot = read_user_data(cloud_config(ssh_authorized_keys=[local]), authorized_keys=[api])
+        assert (boot.user, boot.authorized_keys, boot.host_key) == ("ubuntu", (api, local), None)
 
     def test_user_data_user_beside_default_is_the_login_user(self, keys):
         users = ["default", {"name": "worker", "ssh_authorized_keys": keys["own"][1]}]
@@ -216,15 +216,15 @@ class TestHosts:
             script = "setsid sleep 300 >/dev/null 2>&1 & setsid env -i sleep 300 >/dev/null 2>&1 & echo up"
             assert run(host, keys["own"][0], known_hosts, script).stdout == "up\n"
         until(lambda: len(sleepers(doomed)) == len(sleepers(spared)) == 2, "the commands did not start")
-        ended, kept = sleepers(doomed), sleepers(spared)
+        ended, saved = sleepers(doomed), sleepers(spared)
         hosts.stop("i-1", wait=True)
-        assert [lives(process) for process in ended + kept] == [False, False, True, True]
+        assert [lives(process) for process in ended + saved] == [False, False, True, True]
         assert not accepts_connections(doomed)
         assert accepts_connections(spared)
         assert not doomed.folder.home.exists()
         assert hosts.host("i-1") is None
         hosts.stop_all()
-        assert not any(lives(process) for process in kept)
+        assert not any(lives(process) for process in saved)
 
     def test_host_stop_works_before_the_server_started(self, hosts):
         started = [hosts.start(f"i-{n}", hosts.address(), b"") for n in range(8)]
@@ -238,9 +238,9 @@ class TestHosts:
     def test_host_addresses_of_two_fakes_never_collide(self, hosts, tmp_path):
         # As though the other process had an id from which the same addresses follow.
         other = Hosts(tmp_path / "other", hosts.ssh_port)
-        found = [made.address() for made in (hosts, other) for _ in range(300)]
-        assert len(set(found)) == 600
-        assert all(address.startswith("127.77.") for address in found)
+        result = [made.address() for made in (hosts, other) for _ in range(300)]
+        assert len(set(result)) == 600
+        assert all(address.startswith("127.77.") for address in result)
         other.stop_all()
 
     def test_end_hosts_ends_hosts_of_a_killed_fake(self, tmp_path):

@@ -80,9 +80,9 @@ def test_ray_cluster_becomes_pods(api: KubeApi, user: client.ApiClient) -> None:
     workers = core.list_namespaced_pod(
         "ours", label_selector="ray.io/cluster=machines,ray.io/node-type=worker"
     ).items
-    assert [one.status.phase for one in workers] == ["Running", "Running"]
-    assert {one.spec.node_name for one in workers} == {"gpu-0", "gpu-1"}
-    assert all(one.metadata.name.startswith("machines-gpu-worker-") for one in workers)
+    assert [worker.status.phase for worker in workers] == ["Running", "Running"]
+    assert {worker.spec.node_name for worker in workers} == {"gpu-0", "gpu-1"}
+    assert all(worker.metadata.name.startswith("machines-gpu-worker-") for worker in workers)
     cluster = call(user, "GET", "/apis/ray.io/v1/namespaces/ours/rayclusters/machines")
     assert (cluster["status"]["state"], cluster["status"]["readyWorkerReplicas"]) == ("ready", 2)
 
@@ -90,10 +90,10 @@ def test_ray_cluster_becomes_pods(api: KubeApi, user: client.ApiClient) -> None:
 def test_more_and_fewer_are_applied(api: KubeApi, user: client.ApiClient) -> None:
     make_cluster(user, count=1)
     (first,) = [
-        one["metadata"]["name"] for one in api.objects("pods", "ours") if "worker" in str(one["metadata"])
+        item["metadata"]["name"] for item in api.objects("pods", "ours") if "worker" in str(item["metadata"])
     ]
     apply(user, ray_cluster("ours", count=2))
-    names = {one["metadata"]["name"] for one in api.objects("pods", "ours")}
+    names = {item["metadata"]["name"] for item in api.objects("pods", "ours")}
     assert (len(names), first in names) == (3, True)
     apply(user, ray_cluster("ours", count=0))
     assert len(api.objects("pods", "ours")) == 1
@@ -102,14 +102,14 @@ def test_more_and_fewer_are_applied(api: KubeApi, user: client.ApiClient) -> Non
 def test_what_cannot_run_says_why(api: KubeApi, user: client.ApiClient) -> None:
     make_cluster(user, count=3)
     core = client.CoreV1Api(user)
-    waiting = [one for one in core.list_namespaced_pod("ours").items if one.status.phase == "Pending"]
+    waiting = [item for item in core.list_namespaced_pod("ours").items if item.status.phase == "Pending"]
     (condition,) = waiting[0].status.conditions
     assert condition.reason == "Unschedulable"
     assert condition.message == ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
     events = core.list_namespaced_event(
         "ours", field_selector=f"involvedObject.name={waiting[0].metadata.name}"
     )
-    assert [one.reason for one in events.items] == ["FailedScheduling"]
+    assert [item.reason for item in events.items] == ["FailedScheduling"]
 
 
 def test_image_that_is_not_there(api: KubeApi, user: client.ApiClient) -> None:
@@ -117,7 +117,7 @@ def test_image_that_is_not_there(api: KubeApi, user: client.ApiClient) -> None:
     make_cluster(user, image="no/such:1")
     pods = client.CoreV1Api(user).list_namespaced_pod("ours").items
     (reason,) = {
-        one.status.container_statuses[0].state.waiting.reason for one in pods if "head" in one.metadata.name
+        pod.status.container_statuses[0].state.waiting.reason for pod in pods if "head" in pod.metadata.name
     }
     assert reason == "ImagePullBackOff"
 
@@ -134,7 +134,7 @@ def test_namespace_ends_with_all_in_it(api: KubeApi, user: client.ApiClient) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("spec", "workers"), [], "workers"),
         (("spec", "rayVersion"), 2, "rayVersion"),
@@ -143,7 +143,7 @@ def test_namespace_ends_with_all_in_it(api: KubeApi, user: client.ApiClient) -> 
     ],
 )
 def test_bad_objects_are_refused(
-    user: client.ApiClient, path: tuple[Any, ...], value: Any, said: str
+    user: client.ApiClient, path: tuple[Any, ...], value: Any, message: str
 ) -> None:
     apply(user, namespace("ours"))
     document = ray_cluster("ours")
@@ -155,7 +155,7 @@ def test_bad_objects_are_refused(
         apply(user, document)
     status, text = refused.value.args
     assert status == 422
-    assert said in text
+    assert message in text
 
 
 def test_spec_that_the_operator_refuses_makes_nothing(api: KubeApi, user: client.ApiClient) -> None:
@@ -172,10 +172,10 @@ def test_secret_that_lacks_is_named(api: KubeApi, user: client.ApiClient) -> Non
     apply(user, namespace("ours"))
     apply(user, ray_cluster("ours"))
     (reason,) = {
-        one["status"][
-            "initContainerStatuses" if "worker" in one["metadata"]["name"] else "containerStatuses"
+        item["status"][
+            "initContainerStatuses" if "worker" in item["metadata"]["name"] else "containerStatuses"
         ][0]["state"]["waiting"]["reason"]
-        for one in api.objects("pods", "ours")
+        for item in api.objects("pods", "ours")
     }
     assert reason == "CreateContainerConfigError"
 
@@ -205,17 +205,17 @@ def test_other_managers_fields_are_not_taken(user: client.ApiClient) -> None:
 
 def test_connection_breaks_where_asked(api: KubeApi, user: client.ApiClient) -> None:
     api.faults = {0: "before", 1: "after"}
-    for there in (False, True):
+    for existing in (False, True):
         with pytest.raises(urllib3.exceptions.ProtocolError):
             apply(user, namespace("ours"))
-        names = [one["metadata"]["name"] for one in api.objects("namespaces")]
-        assert ("ours" in names) is there
+        names = [item["metadata"]["name"] for item in api.objects("namespaces")]
+        assert ("ours" in names) is existing
 
 
 def test_versions_and_definitions(user: client.ApiClient) -> None:
     assert client.VersionApi(user).get_code().git_version == "v1.33.1"
-    found = client.ApiextensionsV1Api(user).read_custom_resource_definition("rayclusters.ray.io")
-    assert found.spec.group == "ray.io"
+    result = client.ApiextensionsV1Api(user).read_custom_resource_definition("rayclusters.ray.io")
+    assert result.spec.group == "ray.io"
 
 
 def test_without_kuberay_its_kinds_are_not_served(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_list_lag_hides_new_resources_from_lists(world):
     assert world.network.get_vcn(vcn.id).data.id == vcn.id
     world.settings(list_lag_s=0)
     other = world.vcn()
-    assert [one.id for one in world.network.list_vcns(world.compartment).data] == [other.id]
+    assert [item.id for item in world.network.list_vcns(world.compartment).data] == [other.id]
 
 
 def test_faults_inject_errors_drops_and_duplicates(world, refused):
@@ -230,7 +230,7 @@ def test_identity_and_limits_describe_the_account(world, refused):
     faults = world.identity.list_fault_domains(tenancy, AD).data
     assert [fault.name for fault in faults] == [f"FAULT-DOMAIN-{n}" for n in (1, 2, 3)]
     compartments = every(world.identity.list_compartments, tenancy).data
-    assert {one.name: one.lifecycle_state for one in compartments} == {
+    assert {compartment.name: compartment.lifecycle_state for compartment in compartments} == {
         "gpu": "ACTIVE",
         "network": "ACTIVE",
         "old": "DELETED",
@@ -240,14 +240,16 @@ def test_identity_and_limits_describe_the_account(world, refused):
     assert world.identity.get_tenancy(tenancy).data.home_region_key == "FRA"
     assert world.identity.get_user(world.cloud.account.user).data.lifecycle_state == "ACTIVE"
     regions = world.identity.list_region_subscriptions(tenancy).data
-    assert [one.region_name for one in regions if one.is_home_region] == ["eu-frankfurt-1"]
+    assert [compartment.region_name for compartment in regions if compartment.is_home_region] == [
+        "eu-frankfurt-1"
+    ]
     assert "us-ashburn-1" in [region.name for region in world.identity.list_regions().data]
 
     world.settings(quota={"VM.GPU.A10.2": 2})
     world.launch(world.subnet(world.vcn()), shape="VM.GPU.A10.2")
     ask = world.limits.get_resource_availability
-    found = ask("compute", "gpu-a10-count", tenancy, availability_domain=AD).data
-    assert (found.used, found.available) == (2, 2)
+    result = ask("compute", "gpu-a10-count", tenancy, availability_domain=AD).data
+    assert (result.used, result.available) == (2, 2)
     refused(400, "MissingParameter", ask, "compute", "gpu-a10-count", tenancy)
     refused(404, "NotAuthorizedOrNotFound", ask, "compute", "gpu-x-count", tenancy, availability_domain=AD)
     values = every(world.limits.list_limit_values, tenancy, "compute", name="gpu-a10-count").data
@@ -283,8 +285,8 @@ def test_routed_operations_all_have_sdk_models(world):
 
 def test_page_token_of_another_operation_is_refused(world, refused):
     token = base64.urlsafe_b64encode(json.dumps(["ListSubnets", "", 1]).encode()).decode()
-    found = refused(400, "InvalidParameter", world.network.list_vcns, world.compartment, page=token)
-    assert "ListSubnets" in found
+    result = refused(400, "InvalidParameter", world.network.list_vcns, world.compartment, page=token)
+    assert "ListSubnets" in result
 
 
 def test_api_serves_64_clients_in_parallel(world):

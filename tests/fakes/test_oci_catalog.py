@@ -16,8 +16,8 @@ def test_list_shapes_filters_by_domain_and_image(world):
     assert (h100.gpus, h100.rdma_ports, h100.is_billed_for_stopped_instance) == (8, 16, True)
     assert shapes["VM.GPU.B1.1"].gpu_description == "NVIDIA® B1"
     assert "BM.GPU.GB300.4" not in shapes
-    there = every(world.compute.list_shapes, world.compartment, availability_domain=DOMAINS[2]).data
-    assert {"VM.GPU2.1", "BM.GPU4.8"}.isdisjoint(shape.shape for shape in there)
+    existing = every(world.compute.list_shapes, world.compartment, availability_domain=DOMAINS[2]).data
+    assert {"VM.GPU2.1", "BM.GPU4.8"}.isdisjoint(shape.shape for shape in existing)
     arm = world.image("Canonical-Ubuntu-24.04-aarch64-2026.06.27-0")
     fitting = every(world.compute.list_shapes, world.compartment, image_id=arm).data
     assert [shape.shape for shape in fitting] == ["BM.GPU.GB200.4"]
@@ -36,8 +36,8 @@ def test_list_images_filters_and_sorts(world):
     assert [image.display_name for image in images] == [
         f"Canonical-Ubuntu-22.04-{date}-0" for date in ("2026.06.26", "2026.05.29", "2026.03.31")
     ]
-    found = world.compute.get_image(images[0].id).data
-    assert (found.lifecycle_state, found.compartment_id, found.size_in_mbs) == ("AVAILABLE", None, 48128)
+    result = world.compute.get_image(images[0].id).data
+    assert (result.lifecycle_state, result.compartment_id, result.size_in_mbs) == ("AVAILABLE", None, 48128)
     plain = every(world.compute.list_images, world.compartment, shape="VM.Standard.E2.1.Micro").data
     assert not [image for image in plain if "GPU" in image.display_name or "aarch64" in image.display_name]
     fits = every(world.compute.list_image_shape_compatibility_entries, images[0].id).data
@@ -68,7 +68,7 @@ def test_marketplace_images_need_a_subscription(world, refused):
     )
     compute.create_app_catalog_subscription(details)
     mine = every(compute.list_app_catalog_subscriptions, world.compartment, listing_id=listing).data
-    assert [one.listing_resource_id for one in mine] == [image]
+    assert [item.listing_resource_id for item in mine] == [image]
     world.running(subnet, image=image, boot_gb=200)
     refused(400, "InvalidParameter", world.launch, subnet, image=image, boot_gb=100)
     details.signature = "forged"

@@ -48,7 +48,7 @@ def test_instance_goes_from_provisioning_to_terminated(world, subnet, refused):
     assert world.control.state()["instances"][0]["state"] == "TERMINATING"
     world.until(lambda: world.compute.get_instance(instance.id).data, "TERMINATED")
     listed = every(world.compute.list_instances, world.compartment, display_name="n0").data
-    assert [one.lifecycle_state for one in listed] == ["TERMINATED"]
+    assert [item.lifecycle_state for item in listed] == ["TERMINATED"]
     refused(404, "NotAuthorizedOrNotFound", world.compute.terminate_instance, instance.id)
     alive = every(world.compute.list_instances, world.compartment, lifecycle_state="RUNNING").data
     assert alive == []
@@ -65,8 +65,8 @@ def test_launch_respects_capacity_of_domain_and_fault_domain(world, subnet, refu
     world.settings(
         capacity={"VM.GPU.A10.1": {AD: 2, f"{AD}/FAULT-DOMAIN-1": 0, f"{AD}/FAULT-DOMAIN-2": 1}}, launch_s=1
     )
-    found = refused(500, "InternalError", world.launch, subnet, fault_domain="FAULT-DOMAIN-1")
-    assert "Out of host capacity." in found
+    result = refused(500, "InternalError", world.launch, subnet, fault_domain="FAULT-DOMAIN-1")
+    assert "Out of host capacity." in result
     first = world.launch(subnet, fault_domain="FAULT-DOMAIN-2").data
     refused(500, "InternalError", world.launch, subnet, fault_domain="FAULT-DOMAIN-2")
     assert world.launch(subnet).data.fault_domain == "FAULT-DOMAIN-3"
@@ -90,26 +90,26 @@ def test_capacity_report_gives_availability_per_shape(world, subnet, refused):
                 for name, fault in shapes
             ],
         )
-        found = world.compute.create_compute_capacity_report(details).data.shape_availabilities
-        return [(one.availability_status, one.available_count) for one in found]
+        result = world.compute.create_compute_capacity_report(details).data.shape_availabilities
+        return [(item.availability_status, item.available_count) for item in result]
 
-    asked = [("VM.GPU.A10.1", None), ("VM.GPU.A10.1", "FAULT-DOMAIN-2"), (H100, None), ("VM.X", None)]
-    assert report(*asked) == [
+    requests = [("VM.GPU.A10.1", None), ("VM.GPU.A10.1", "FAULT-DOMAIN-2"), (H100, None), ("VM.X", None)]
+    assert report(*requests) == [
         ("AVAILABLE", 1),
         ("OUT_OF_HOST_CAPACITY", 0),
         ("AVAILABLE", 16),
         ("HARDWARE_NOT_SUPPORTED", 0),
     ]
     world.launch(subnet)
-    assert report(asked[0]) == [("OUT_OF_HOST_CAPACITY", 0)]
+    assert report(requests[0]) == [("OUT_OF_HOST_CAPACITY", 0)]
     refused(400, "InvalidParameter", report, *[(H100, None)] * 11)
 
 
 def test_launch_refuses_to_exceed_service_limits(world, subnet, refused):
     world.settings(quota={"VM.GPU.A10.1": 1}, capacity={"*": {AD: 1}})
     world.launch(subnet)
-    found = refused(400, "LimitExceeded", world.launch, subnet)
-    assert "limits were exceeded: gpu-a10-count. Request a service limit increase" in found
+    result = refused(400, "LimitExceeded", world.launch, subnet)
+    assert "limits were exceeded: gpu-a10-count. Request a service limit increase" in result
     refused(400, "LimitExceeded", world.launch, subnet, availability_domain=DOMAINS[2])
 
 
@@ -144,26 +144,26 @@ def test_terminate_during_launch_fails_the_work_request(world, subnet):
 
 
 def test_boot_volume_is_deleted_or_preserved_on_termination(world, subnet, refused):
-    goes, stays = world.running(subnet), world.running(subnet, boot_gb=200)
-    gone, kept = _volume(world, goes.id), _volume(world, stays.id)
-    assert world.storage.get_boot_volume(kept).data.size_in_gbs == 200
-    assert stays.id in refused(409, "IncorrectState", world.storage.delete_boot_volume, kept)
+    goes, remains = world.running(subnet), world.running(subnet, boot_gb=200)
+    missing, saved = _volume(world, goes.id), _volume(world, remains.id)
+    assert world.storage.get_boot_volume(saved).data.size_in_gbs == 200
+    assert remains.id in refused(409, "IncorrectState", world.storage.delete_boot_volume, saved)
     world.compute.terminate_instance(goes.id, preserve_boot_volume=False)
-    world.compute.terminate_instance(stays.id, preserve_boot_volume=True)
-    world.until_gone(lambda: world.storage.get_boot_volume(gone))
-    world.until(lambda: world.compute.get_instance(stays.id).data, "TERMINATED")
+    world.compute.terminate_instance(remains.id, preserve_boot_volume=True)
+    world.until_gone(lambda: world.storage.get_boot_volume(missing))
+    world.until(lambda: world.compute.get_instance(remains.id).data, "TERMINATED")
     volumes = every(
         world.storage.list_boot_volumes, compartment_id=world.compartment, availability_domain=AD
     ).data
-    assert [volume.id for volume in volumes] == [kept]
-    source = models.InstanceSourceViaBootVolumeDetails(boot_volume_id=kept)
+    assert [volume.id for volume in volumes] == [saved]
+    source = models.InstanceSourceViaBootVolumeDetails(boot_volume_id=saved)
     again = world.running(subnet, source_details=source)
-    assert (_volume(world, again.id), again.image_id) == (kept, stays.image_id)
+    assert (_volume(world, again.id), again.image_id) == (saved, remains.image_id)
     refused(409, "IncorrectState", world.launch, subnet, source_details=source)
     world.compute.terminate_instance(again.id, preserve_boot_volume=True)
     world.until(lambda: world.compute.get_instance(again.id).data, "TERMINATED")
-    world.storage.delete_boot_volume(kept)
-    world.until_gone(lambda: world.storage.get_boot_volume(kept))
+    world.storage.delete_boot_volume(saved)
+    world.until_gone(lambda: world.storage.get_boot_volume(saved))
 
 
 def test_instance_action_stops_starts_and_resets(world, subnet, refused):
@@ -266,7 +266,7 @@ def test_compute_cluster_takes_rdma_shapes_and_blocks_deletion(world, subnet, re
     )
     cluster = world.compute.create_compute_cluster(details).data
     assert cluster.lifecycle_state == "ACTIVE"
-    assert [one.id for one in world.compute.list_compute_clusters(world.compartment).data.items] == [
+    assert [item.id for item in world.compute.list_compute_clusters(world.compartment).data.items] == [
         cluster.id
     ]
     inside = {"compute_cluster_id": cluster.id}
@@ -289,7 +289,7 @@ def test_compute_cluster_takes_rdma_shapes_and_blocks_deletion(world, subnet, re
     assert instance.agent_config.plugins_config[0].name == "Compute HPC RDMA Authentication"
     world.running(subnet, shape=H100)
     listed = every(world.compute.list_instances, world.compartment, compute_cluster_id=cluster.id).data
-    assert [one.id for one in listed] == [instance.id]
+    assert [item.id for item in listed] == [instance.id]
     assert instance.id in refused(409, "Conflict", world.compute.delete_compute_cluster, cluster.id)
     world.compute.terminate_instance(instance.id)
     world.until(lambda: world.compute.get_instance(instance.id).data, "TERMINATED")
@@ -321,7 +321,7 @@ def test_parallel_launches_respect_token_and_capacity(world, subnet):
 
     with ThreadPoolExecutor(24) as pool:
         same = list(pool.map(launch, ["same"] * 12))
-        others = list(pool.map(launch, [f"other-{n}" for n in range(12)]))
+        rest = list(pool.map(launch, [f"other-{n}" for n in range(12)]))
     assert len({answer.json()["id"] for answer in same}) == 1
-    assert sorted(answer.status_code for answer in others) == [200] * 3 + [500] * 9
+    assert sorted(answer.status_code for answer in rest) == [200] * 3 + [500] * 9
     assert world.control.state()["most_instances"] == 4

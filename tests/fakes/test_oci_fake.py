@@ -29,9 +29,13 @@ IMAGE = "Canonical-Ubuntu-24.04-2026.06.26-0"
 
 def _cli():
     folder = os.environ.get("GPUCTL_CLOUD_CLIENTS")
-    for found in (folder and Path(folder, "bin", "oci"), folder and Path(folder, "oci"), shutil.which("oci")):
-        if found and Path(found).is_file():
-            return str(found)
+    for result in (
+        folder and Path(folder, "bin", "oci"),
+        folder and Path(folder, "oci"),
+        shutil.which("oci"),
+    ):
+        if result and Path(result).is_file():
+            return str(result)
     return None
 
 
@@ -230,6 +234,6 @@ def test_oci_cli_launches_lists_and_terminates(cloud, clients, tmp_path):
         *("--freeform-tags", '{"gpuctl": "1"}'),
     )
     listed = run("compute", "instance", "list", "--compartment-id", clients.tenancy, "--all")
-    assert [one["id"] for one in listed] == [launched["id"]]
+    assert [item["id"] for item in listed] == [launched["id"]]
     run("compute", "instance", "terminate", "--force", "--instance-id", launched["id"])
     assert cloud.live_instances() == []

@@ -24,8 +24,8 @@ def test_vcn_creates_and_deletes_its_default_resources(world, refused):
     rules = world.network.get_security_list(vcn.default_security_list_id).data.ingress_security_rules
     assert (rules[0].source, rules[0].tcp_options.destination_port_range.min) == (WORLD, 22)
     assert world.network.get_dhcp_options(vcn.default_dhcp_options_id).data.vcn_id == vcn.id
-    found = refused(409, "Conflict", world.network.delete_route_table, vcn.default_route_table_id)
-    assert "default" in found
+    result = refused(409, "Conflict", world.network.delete_route_table, vcn.default_route_table_id)
+    assert "default" in result
     world.network.delete_vcn(vcn.id)
     world.until_gone(lambda: world.network.get_vcn(vcn.id))
     world.until_gone(lambda: world.network.get_security_list(vcn.default_security_list_id))
@@ -143,9 +143,9 @@ def test_nsg_refuses_and_names_an_invalid_rule(world, refused, rule, words):
     group = world.group(world.vcn())
     details = GROUP_RULES(security_rules=[tcp(direction="EGRESS", destination=WORLD), tcp(**rule)])
     code = "MissingParameter" if "required" in words else "InvalidParameter"
-    found = refused(400, code, world.network.add_network_security_group_security_rules, group.id, details)
-    assert "securityRules[1]" in found
-    assert words in found
+    result = refused(400, code, world.network.add_network_security_group_security_rules, group.id, details)
+    assert "securityRules[1]" in result
+    assert words in result
     assert every(world.network.list_network_security_group_security_rules, group.id).data == []
 
 
@@ -153,14 +153,14 @@ def test_nsg_refuses_tcp_options_of_another_protocol(world, refused):
     group = world.group(world.vcn())
     wrong = tcp(direction="INGRESS", source=WORLD)
     wrong.protocol = "17"
-    found = refused(
+    result = refused(
         400,
         "InvalidParameter",
         world.network.add_network_security_group_security_rules,
         group.id,
         GROUP_RULES(security_rules=[wrong]),
     )
-    assert "securityRules[0].tcpOptions" in found
+    assert "securityRules[0].tcpOptions" in result
 
 
 def test_private_network_routes_through_nat_and_service_gateway(world, refused):
@@ -199,8 +199,8 @@ def test_private_network_routes_through_nat_and_service_gateway(world, refused):
         ),
     )
     subnet = world.subnet(vcn, prohibit_public_ip_on_vnic=True)
-    found = refused(400, "InvalidParameter", world.launch, subnet, vnic={"assign_public_ip": True})
-    assert "assignPublicIp" in found
+    result = refused(400, "InvalidParameter", world.launch, subnet, vnic={"assign_public_ip": True})
+    assert "assignPublicIp" in result
     instance = world.running(subnet)
     attachment = every(world.compute.list_vnic_attachments, world.compartment, instance_id=instance.id).data[
         0
@@ -228,9 +228,9 @@ def test_vnic_has_private_and_public_address(world):
     vnic = world.network.get_vnic(attachments[0].vnic_id).data
     assert (vnic.private_ip, vnic.is_primary, vnic.hostname_label) == ("10.0.1.77", True, "node-0")
     private = every(world.network.list_private_ips, vnic_id=vnic.id).data
-    assert [one.ip_address for one in private] == ["10.0.1.77"]
-    wanted = models.GetPublicIpByPrivateIpIdDetails(private_ip_id=private[0].id)
-    public = world.network.get_public_ip_by_private_ip_id(wanted).data
+    assert [item.ip_address for item in private] == ["10.0.1.77"]
+    expected = models.GetPublicIpByPrivateIpIdDetails(private_ip_id=private[0].id)
+    public = world.network.get_public_ip_by_private_ip_id(expected).data
     assert public.ip_address == vnic.public_ip
     assert attachments[0].instance_id == instance.id
 

@@ -95,11 +95,11 @@ def listening(host: Host) -> Iterator[None]:
 
 def names_of(processes: list[psutil.Process]) -> set[str]:
     """Of those that still run: what a boot has started may end by itself."""
-    found = set()
+    result = set()
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            found.add(process.name())
-    return found
+            result.add(process.name())
+    return result
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -144,22 +144,22 @@ def test_host_accepts_only_public_key_login(net: Net) -> None:
 
 @needs_vms
 def test_host_isolates_files_processes_and_clock(net: Net) -> None:
-    one, other = net.hosts
+    item, other = net.hosts
     for path in ("/tmp/mine", "/home/ubuntu/mine", "/dev/shm/mine", "/etc/mine"):
-        ssh(net, one, "sudo", "touch", path)
+        ssh(net, item, "sudo", "touch", path)
         assert try_ssh(net, other, "test", "-e", path).returncode == 1
         assert not Path(path).exists()
-    assert str(os.getpid()) not in ssh(net, one, "ps", "-e", "-o", "pid=").split()
+    assert str(os.getpid()) not in ssh(net, item, "ps", "-e", "-o", "pid=").split()
     # Root of a host must not set the clock of this machine.
-    assert try_ssh(net, one, "sudo", "date", "--set=@0").returncode == 1
-    assert one.root("date --set=@0", check=False).returncode == 1
+    assert try_ssh(net, item, "sudo", "date", "--set=@0").returncode == 1
+    assert item.root("date --set=@0", check=False).returncode == 1
 
 
 @needs_vms
 def test_host_reaps_orphan_processes(net: Net) -> None:
     pid = ssh(net, net.hosts[0], "sleep 0.1 > /dev/null 2>&1 & echo $!").strip()
-    gone = f"test ! -e /proc/{pid}"
-    until(lambda: net.hosts[0].root(gone, check=False).returncode == 0, "a zombie stays")
+    missing = f"test ! -e /proc/{pid}"
+    until(lambda: net.hosts[0].root(missing, check=False).returncode == 0, "a zombie stays")
 
 
 @needs_vms
@@ -189,13 +189,13 @@ def test_host_bandwidth_is_limited_both_ways(net: Net) -> None:
 
 @needs_vms
 def test_drop_and_undrop_control_packets_between_hosts(net: Net) -> None:
-    one, other = net.hosts
-    assert connect(one, other.address, other.port) == "connected"
-    one.drop(other)
-    assert connect(one, other.address, other.port) == "timed out"
-    assert connect(other, one.address, one.port) == "timed out"
-    one.undrop(other)
-    assert connect(one, other.address, other.port) == "connected"
+    item, other = net.hosts
+    assert connect(item, other.address, other.port) == "connected"
+    item.drop(other)
+    assert connect(item, other.address, other.port) == "timed out"
+    assert connect(other, item.address, item.port) == "timed out"
+    item.undrop(other)
+    assert connect(item, other.address, other.port) == "connected"
 
 
 @needs_vms
@@ -217,18 +217,18 @@ def test_firewall_blocks_peers_until_a_rule_is_saved(firewall: str, tmp_path: Pa
     }
     allow["oci-legacy"] = allow["oci"]
     with vms(tmp_path, count=2, firewall=firewall) as net:
-        one, other = net.hosts
-        assert connect(one, other.address, other.port) == "connected"
+        item, other = net.hosts
+        assert connect(item, other.address, other.port) == "connected"
         with listening(other):
-            assert connect(one, other.address, PEER_PORT) == expected
+            assert connect(item, other.address, PEER_PORT) == expected
             assert connect(other, other.address, PEER_PORT) == "connected"
         other.reboot()
         with listening(other):
-            assert connect(one, other.address, PEER_PORT) == expected
+            assert connect(item, other.address, PEER_PORT) == expected
         other.root(allow[firewall])
         other.reboot()
         with listening(other):
-            assert connect(one, other.address, PEER_PORT) == "connected"
+            assert connect(item, other.address, PEER_PORT) == "connected"
     assert list(tmp_path.iterdir()) == []
 
 

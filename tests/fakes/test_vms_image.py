@@ -9,9 +9,9 @@ from tests.fakes.vms.image import Accounts, File, Ground, Login, hosts_text, ima
 
 def test_hosts_and_sshd_files_follow_the_options() -> None:
     options = Options(sshd=("MaxSessions 2",))
-    own = "::1 ip6-localhost ip6-loopback\n"
+    local = "::1 ip6-localhost ip6-loopback\n"
     assert hosts_text(options, name="gpu-0", address="10.77.0.10") == (
-        "127.0.1.1 gpu-0 gpu-0\n127.0.0.1 localhost\n\n" + own
+        "127.0.1.1 gpu-0 gpu-0\n127.0.0.1 localhost\n\n" + local
     )
     clean = Options(own_name="address")
     assert hosts_text(clean, name="gpu-0", address="10.77.0.10").startswith("10.77.0.10 gpu-0 gpu-0\n")

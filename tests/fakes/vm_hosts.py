@@ -90,7 +90,11 @@ class VmHosts:
         boot = read_user_data(user_data, authorized_keys=authorized_keys, image_user=image_user)
         assert boot.problem is None, boot.problem
         profile = next(
-            (one for one in self._profiles if fnmatchcase(image, one.image) and fnmatchcase(name, one.name)),
+            (
+                item
+                for item in self._profiles
+                if fnmatchcase(image, item.image) and fnmatchcase(name, item.name)
+            ),
             Profile(),
         )
         first_boot = profile.first_boot.replace("{mirror}", self._mirror)
@@ -155,9 +159,9 @@ class VmHosts:
                 return
             instance.host.power_on()
             instance.host.wait_for_boot()
-        asked = Path(f"{instance.host.place.upper}{REBOOT_ASKED}")
+        request = Path(f"{instance.host.place.upper}{REBOOT_ASKED}")
         while not instance.over.wait(POLL_S):
-            if asked.exists():
+            if request.exists():
                 with instance.lock:
                     if instance.over.is_set():
                         return

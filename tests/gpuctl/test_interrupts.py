@@ -20,8 +20,8 @@ def test_on_interrupt_calls_the_handler_and_gives_the_former_back() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize(("within", "said"), [(True, "\nit goes on\n"), (False, "")])
-def test_told_if_terminated_ends_the_process_with_a_line(within: bool, said: str) -> None:
+@pytest.mark.parametrize(("within", "message"), [(True, "\nit goes on\n"), (False, "")])
+def test_told_if_terminated_ends_the_process_with_a_line(within: bool, message: str) -> None:
     code = (
         "import signal\nfrom gpuctl.interrupts import told_if_terminated\n"
         "with told_if_terminated('it goes on'):\n"
@@ -31,21 +31,21 @@ def test_told_if_terminated_ends_the_process_with_a_line(within: bool, said: str
     done = subprocess.run(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGTERM, said)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, message)
 
 
 def test_other_threads_leave_ctrl_c_alone() -> None:
     before = signal.getsignal(signal.SIGINT)
-    seen: list[object] = []
+    calls: list[object] = []
 
     def work() -> None:
         with on_interrupt(lambda: None), interrupts_held_back():
-            seen.append(signal.getsignal(signal.SIGINT))
+            calls.append(signal.getsignal(signal.SIGINT))
 
     thread = Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert calls == [before]
 
 
 def test_interrupts_held_back_raises_interrupt_at_the_end() -> None:

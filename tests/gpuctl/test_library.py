@@ -120,7 +120,7 @@ def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "others"),
+    ("command", "options", "rest"),
     [
         (up_command, UpOptions, {"dry_run": None}),
         (train_command, TrainOptions, {"words": None, "dry_run": None, "job_file": None}),
@@ -129,24 +129,24 @@ def test_library_uses_its_own_packages_beside_modules_of_the_same_name(tmp_path:
     ],
 )
 def test_library_has_every_option_of_the_command_line(
-    command: Any, options: Any, others: dict[str, str | None]
+    command: Any, options: Any, rest: dict[str, str | None]
 ) -> None:
     names = {param.name for param in command.command.params if isinstance(param, click.Parameter)}
-    there = {others.get(name, name) for name in names - GLOBAL_OPTIONS} - {None}
+    existing = {rest.get(name, name) for name in names - GLOBAL_OPTIONS} - {None}
     only_here = {"project", "allow_large"} if options in (TrainOptions, BenchOptions) else set()
-    assert there | only_here == set(options.__annotations__)
+    assert existing | only_here == set(options.__annotations__)
 
 
 def test_advice_is_what_json_prints(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     args = ["--model", "gpt-124m"]
-    found = gpuctl.advise(args, shapes=["A10"], counts=[1, 2], tokens="1B", progress=told.append)
+    result = gpuctl.advise(args, shapes=["A10"], counts=[1, 2], tokens="1B", progress=messages.append)
     words = ["--shape", "A10", "--count", "1,2", "--tokens", "1e9", "--no-check", "--json", "--", *args]
     assert cli.main(["advise", *words]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rows": [plain(row) for row in found]}
-    assert isinstance(found[0], gpuctl.AdviceRow)
-    assert found[0].fits
-    assert told[-2].startswith("note: no text is named")
+    assert json.loads(capsys.readouterr().out) == {"rows": [plain(row) for row in result]}
+    assert isinstance(result[0], gpuctl.AdviceRow)
+    assert result[0].fits
+    assert messages[-2].startswith("note: no text is named")
     with pytest.raises(gpuctl.Usage, match="'many' is no number of tokens"):
         gpuctl.advise(args, batch_tokens="many")
     with pytest.raises(gpuctl.Usage, match="--provider gcp is not possible: give "):
@@ -202,7 +202,7 @@ def test_train_and_bench_options_make_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"mode": "mpi"}, "--mode mpi is not possible: give torchrun or ray."),
         ({"max_restarts": -1}, "--max-restarts -1"),
@@ -217,8 +217,8 @@ def test_train_and_bench_options_make_requests() -> None:
         ({"nnodes": "4:1"}, "MIN must be at least 1"),
     ],
 )
-def test_train_refuses_options_that_can_not_be(options: Any, said: str) -> None:
-    with pytest.raises(gpuctl.Usage, match=said):
+def test_train_refuses_options_that_can_not_be(options: Any, message: str) -> None:
+    with pytest.raises(gpuctl.Usage, match=message):
         train_request([], options)
 
 
@@ -242,15 +242,15 @@ def test_lines_go_to_progress_and_logger_and_nowhere_else(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "gpuctl")
-    told: list[str] = []
-    output = SilentOutput(Options(), progress=told.append)
+    messages: list[str] = []
+    output = SilentOutput(Options(), progress=messages.append)
     output.say("one\x1b[2J", "bold")
     output.error("two")
     output.detail("three")
     output.text("a result")
     output.table("four", aside=True)
     output.table("a table")
-    assert told == ["one", "two", "four"]
+    assert messages == ["one", "two", "four"]
     assert [(record.name, record.levelname) for record in caplog.records] == [
         ("gpuctl", "INFO"),
         ("gpuctl", "WARNING"),
@@ -267,10 +267,10 @@ def test_nothing_is_printed_where_no_logging_is_set_up(tmp_path: Path) -> None:
 
 
 def test_only_the_caller_says_yes_to_what_costs_money() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def no(question: str) -> bool:
-        asked.append(question)
+        requests.append(question)
         return False
 
     assert SilentOutput(Options()).confirm("Remove it?")
@@ -279,7 +279,7 @@ def test_only_the_caller_says_yes_to_what_costs_money() -> None:
     assert SilentOutput(Options(), confirm=True).confirm("Create it?", paid=True)
     assert not SilentOutput(Options(), confirm=False).confirm("Create it?", paid=True)
     assert not SilentOutput(Options(), confirm=no).confirm("Create it?", paid=True)
-    assert asked == ["Create it?"]
+    assert requests == ["Create it?"]
     assert silent_app("c", confirm=True).options.yes
     assert not silent_app("c", confirm=no).options.yes
 
@@ -301,11 +301,11 @@ def test_status_and_clusters_are_what_json_prints(
     cluster = gpuctl.cluster("work")
     assert (cluster.name, [machine.name for machine in cluster.machines]) == ("work", ["work-0", "work-1"])
     status, (summary,) = cluster.status(), gpuctl.clusters()
-    for words, found in ((["status", "--cluster", "work"], status), (["clusters"], summary)):
+    for words, result in ((["status", "--cluster", "work"], status), (["clusters"], summary)):
         assert cli.main([*words, "--json"]) == 0
         printed = json.loads(capsys.readouterr().out)
         printed = printed["clusters"][0] if words == ["clusters"] else printed
-        known = plain(found)
+        known = plain(result)
         assert isinstance(known, dict)
         assert list(printed) == list(known)
         assert printed | {"age_s": 0} == known | {"age_s": 0}
@@ -340,12 +340,12 @@ def test_exception_keeps_what_could_not_be_removed_as_a_note(store: Store, work:
 
 
 def test_plan_is_what_a_dry_run_prints(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    found = gpuctl.plan("mine", provider="local", count=2)
-    assert [(machine.name, machine.rank) for machine in found.create] == [("mine-0", 0), ("mine-1", 1)]
-    assert (found.hourly_usd, found.account_asked, found.keep) == (0.0, True, ())
+    result = gpuctl.plan("mine", provider="local", count=2)
+    assert [(machine.name, machine.rank) for machine in result.create] == [("mine-0", 0), ("mine-1", 1)]
+    assert (result.hourly_usd, result.account_asked, result.keep) == (0.0, True, ())
     words = ["up", "--cluster", "mine", "--provider", "local", "--count", "2", "--dry-run", "--json"]
     assert cli.main(words) == 0
-    assert json.loads(capsys.readouterr().out) == plain(found)
+    assert json.loads(capsys.readouterr().out) == plain(result)
     assert gpuctl.clusters() == ()
 
 
@@ -376,12 +376,12 @@ def test_down_names_what_it_could_not_remove(store: Store, work: Inventory) -> N
 
 
 def test_files_on_machines_are_never_removed_without_a_question(store: Store) -> None:
-    asked, told = [], []
-    app = silent_app("c", confirm=lambda question: not asked.append(question), progress=told.append)
+    requests, report = [], []
+    app = silent_app("c", confirm=lambda question: not requests.append(question), progress=report.append)
     doomed = Choice(where="own-0", cluster="c", kind="env", name="x", bytes=2_000_000, removes=True, why="")
     offer(app, [doomed], Survey(hosts={}, leftovers={}, errors={}))
-    assert asked == []
-    assert ["would have removed 2.0 MB" in line for line in told] == [True]
+    assert requests == []
+    assert ["would have removed 2.0 MB" in line for line in report] == [True]
 
 
 def test_progress_that_raises_fails_no_work(caplog: pytest.LogCaptureFixture) -> None:

@@ -122,16 +122,16 @@ def test_help_imports_nothing_heavy(words: list[str], unwanted: set[str]) -> Non
     assert not modules & (unwanted | {"torch", "paramiko", "asyncssh", "fabric", "invoke", "oci", "boto3"})
 
 
-@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize("manner", STARTS)
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["completion", "bash"]])
-def test_main_ignores_modules_in_current_folder(hostile: Path, how: str, words: list[str]) -> None:
+def test_main_ignores_modules_in_current_folder(hostile: Path, manner: str, words: list[str]) -> None:
     # The current folder is first on sys.path with -m and -c, and again through PYTHONPATH.
     for path in (
         str(ROOT),
         os.pathsep.join([".", str(ROOT)]),
         os.pathsep.join([str(hostile), "", str(ROOT)]),
     ):
-        done = start(*words, how=how, cwd=hostile, path=path)
+        done = start(*words, how=manner, cwd=hostile, path=path)
         assert done.returncode == 0, done.stderr
         assert "HOSTILE" not in done.stderr
 

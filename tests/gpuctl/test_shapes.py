@@ -242,7 +242,7 @@ def test_shapes_sorts_by_price_price_per_gpu_or_name(shapes: Shapes) -> None:
     by_price = listed(shapes, "--sort", "price")
     assert by_price == listed(shapes)
     usd = [SHAPES[name].usd_per_hour for name in by_price]
-    assert usd == sorted(usd, key=lambda one: one or math.inf)
+    assert usd == sorted(usd, key=lambda item: item or math.inf)
     a_gpu = [
         (SHAPES[name].usd_per_hour or math.inf) / SHAPES[name].gpus
         for name in listed(shapes, "--sort", "price-per-gpu")

@@ -12,7 +12,7 @@ from inventories.text import plural
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         (None, "-"),
         (math.inf, "-"),
@@ -25,12 +25,12 @@ from inventories.text import plural
         (200_000, "2 d 7 h"),
     ],
 )
-def test_duration_formats_seconds(seconds: float | None, said: str) -> None:
-    assert text.duration(seconds) == said
+def test_duration_formats_seconds(seconds: float | None, message: str) -> None:
+    assert text.duration(seconds) == message
 
 
 @pytest.mark.parametrize(
-    ("say", "value", "said"),
+    ("say", "value", "message"),
     [
         (text.milliseconds, 0.853, "0.85 ms"),
         (text.milliseconds, 21.34, "21.3 ms"),
@@ -53,8 +53,8 @@ def test_duration_formats_seconds(seconds: float | None, said: str) -> None:
         (text.loss, math.nan, "nan"),
     ],
 )
-def test_number_formats_match_their_kind(say, value: float | None, said: str) -> None:
-    assert say(value) == said
+def test_number_formats_match_their_kind(say, value: float | None, message: str) -> None:
+    assert say(value) == message
 
 
 def test_plural_adds_plural_ending() -> None:
@@ -76,7 +76,7 @@ def test_age_formats_time_since() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "seen"),
+    ("line", "calls"),
     [
         ("plain\ttext\n", "plain\ttext"),
         ("\x1b[31;1mred\x1b[0m \x1b[2J\x1b[Hgone", "red gone"),
@@ -86,8 +86,8 @@ def test_age_formats_time_since() -> None:
         ("x" * 3000, "x" * 1999 + "…"),
     ],
 )
-def test_clean_removes_terminal_control_sequences(line: str, seen: str) -> None:
-    assert text.clean(line) == seen
+def test_clean_removes_terminal_control_sequences(line: str, calls: str) -> None:
+    assert text.clean(line) == calls
 
 
 @given(st.text(st.sampled_from("\x1b[]0;?\x07\\m\x9b\r\na\t\u202e"), max_size=30))
@@ -136,7 +136,7 @@ def test_sparkline_leaves_gap_for_infinite_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shown"),
     [
         ("Add some: gpuctl up --count 4", "Add some: gpuctl up --cluster two --count 4"),
         ("`gpuctl status`; `gpuctl up`", "`gpuctl status --cluster two`; `gpuctl up --cluster two`"),
@@ -150,6 +150,6 @@ def test_sparkline_leaves_gap_for_infinite_value() -> None:
         ("`gpuctl doctor --cluster one`", "`gpuctl doctor --cluster one`"),
     ],
 )
-def test_for_cluster_adds_cluster_option_to_advised_commands(said: str, shown: str) -> None:
-    assert text.for_cluster(said, "two") == shown
-    assert text.for_cluster(said, "default") == said
+def test_for_cluster_adds_cluster_option_to_advised_commands(message: str, shown: str) -> None:
+    assert text.for_cluster(message, "two") == shown
+    assert text.for_cluster(message, "default") == message

@@ -39,10 +39,10 @@ def test_run_that_was_stopped_as_it_hung_is_said_so_with_how_to_resume(
     result: Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(App(), replace(result, reason=Reason.STOPPED_HUNG), interrupted=False) == 1
-    said = capsys.readouterr().err
-    assert "it was stopped as it hung; `gpuctl why" in said
-    assert "resume from there: gpuctl train --resume" in said
-    assert "another command" not in said
+    output = capsys.readouterr().err
+    assert "it was stopped as it hung; `gpuctl why" in output
+    assert "resume from there: gpuctl train --resume" in output
+    assert "another command" not in output
 
 
 def test_run_that_another_command_stopped_is_said_so(

@@ -21,7 +21,7 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("up", "--shape", "VM.GPU.A10.3"), ("VM.GPU.A10.3", "VM.GPU.A10.2")),
         (("up", "--provider", "locl"), ("locl", "local")),
@@ -53,9 +53,9 @@ def refused(gpuctl: Gpuctl, *words: str, said: tuple[str, ...], cwd: Path | None
     ],
 )
 def test_commands_without_cluster_refuse_bad_options(
-    gpuctl: Gpuctl, words: tuple[str, ...], said: tuple[str, ...]
+    gpuctl: Gpuctl, words: tuple[str, ...], message: tuple[str, ...]
 ) -> None:
-    refused(gpuctl, *words, said=said)
+    refused(gpuctl, *words, said=message)
     assert not (gpuctl.home / "clusters").exists() or not list((gpuctl.home / "clusters").iterdir())
 
 
@@ -89,8 +89,8 @@ def test_dry_run_tells_how_the_network_is_divided_or_that_it_can_not_be(cluster:
     first, last = planned.json["division"]["stages"]
     assert (first["ranks"], last["ranks"], last["layers"][-1]) == ([0], [1], "head")
     assert "stage 1 of 2 (rank 0): embedding to block" in planned.err
-    said = ("--wrap Blok: the network has no such part",)
-    refused(cluster, "train", "--dry-run", *options, "fsdp", "--wrap", "Blok", said=said)
+    output = ("--wrap Blok: the network has no such part",)
+    refused(cluster, "train", "--dry-run", *options, "fsdp", "--wrap", "Blok", said=output)
     assert cluster.ok("train", "--dry-run", "--json").json["division"] is None
 
 
@@ -122,9 +122,9 @@ def test_down_of_unknown_cluster_names_existing_clusters(cluster: Gpuctl) -> Non
 
 def test_doctor_checks_other_provider_beside_local_cluster(cluster: Gpuctl) -> None:
     done = cluster("doctor", "--shape", "VM.GPU.A10.2", "--json")
-    found = {one["what"]: one for one in done.json["findings"]}
-    assert "cloud" not in found, "not taken for a cluster of OCI's that lost its files"
-    assert "OCI SDK" in found
+    result = {item["what"]: item for item in done.json["findings"]}
+    assert "cloud" not in result, "not taken for a cluster of OCI's that lost its files"
+    assert "OCI SDK" in result
 
 
 def test_up_refuses_bad_specs_and_inventories_with_line(gpuctl: Gpuctl) -> None:

@@ -55,16 +55,16 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
     assert document["status"] == "succeeded"
     assert document["failure"] is None
     assert (document["model"], document["dataset"]) == ("mlp", "digits")
-    one, two = document["layouts"]
-    assert set(one) == set(two) == LAYOUT
-    assert (one["layout"], two["layout"], two["world_size"]) == ("1x1", "2x1", 2)
-    assert (one["speed_up"], one["efficiency"]) == (1, 1)
-    for layout in (one, two):
+    item, two = document["layouts"]
+    assert set(item) == set(two) == LAYOUT
+    assert (item["layout"], two["layout"], two["world_size"]) == ("1x1", "2x1", 2)
+    assert (item["speed_up"], item["efficiency"]) == (1, 1)
+    for layout in (item, two):
         assert len(layout["runs"]) == len(layout["epoch_s"]) == 3
         assert layout["epoch_s_median"] == sorted(layout["epoch_s"])[1] > 0
         assert sum(layout["share"].values()) == pytest.approx(1)
         assert layout["epoch_usd"] == 0, "local hosts are free"
-    assert one["share"]["communication"] == 0
+    assert item["share"]["communication"] == 0
     assert document["cost_usd"] == 0
 
     if two["speed_up"] is None:  # something else held up a process alone, and nothing follows from that
@@ -73,14 +73,14 @@ def test_bench_measures_each_layout_and_forecasts_another(cluster: Gpuctl) -> No
         assert "measured again, as the figures contradict themselves" in done.err
     else:
         assert two["efficiency"] == pytest.approx(two["speed_up"] / 2)
-        assert two["speed_up"] == pytest.approx(two["samples_per_s"] / one["samples_per_s"])
+        assert two["speed_up"] == pytest.approx(two["samples_per_s"] / item["samples_per_s"])
         assert_foretold(document, two)
     assert {line["bytes"] for line in document["allreduce"]} >= {64_000, 4_000_000}
     assert document["bottleneck"]
     assert (cluster.cwd / "bench.png").read_bytes().startswith(b"\x89PNG")
 
     runs = {run["run"]: run for run in cluster.ok("runs", "--json").json["runs"]}
-    timed = [*one["runs"], *two["runs"]]
+    timed = [*item["runs"], *two["runs"]]
     assert [runs[run]["status"] for run in timed] == ["succeeded"] * 6
     assert len([run for run in runs.values() if run["args"][-len(JOB) :] == list(JOB)]) >= 6
     assert len([run for run in runs.values() if run["args"][-2:] == ["--epochs", "1"]]) == 2, (
@@ -150,7 +150,7 @@ def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["--", "--model", "mlp", "--lr", "much"], 2, "--lr: 'much'"),
         (["--layouts", "3x1"], 2, "the cluster default has 2 nodes"),
@@ -160,8 +160,8 @@ def test_bench_interrupted_shows_finished_layouts(cluster: Gpuctl) -> None:
     ],
 )
 def test_bench_wrong_options_exit_2_with_one_sentence(
-    cluster: Gpuctl, words: list[str], status: int, said: str
+    cluster: Gpuctl, words: list[str], status: int, message: str
 ) -> None:
     done = cluster("bench", *words)
     assert done.status == status
-    assert said in done.err.splitlines()[-1] if said else "--model" in done.out
+    assert message in done.err.splitlines()[-1] if message else "--model" in done.out

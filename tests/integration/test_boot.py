@@ -75,10 +75,10 @@ def mute_server(address: str) -> Iterator[None]:
 
 def host_file(gpuctl: CloudGpuctl, machine: dict[str, Any], name: str) -> Path:
     """A file of the machine's host, once the fake cloud has written it."""
-    found: list[Path] = wait_for(
+    result: list[Path] = wait_for(
         lambda: list(gpuctl.home.parent.glob(f"fake-*/**/{machine['id']}/{name}")), what=name, deadline_s=20
     )
-    return found[0]
+    return result[0]
 
 
 @contextmanager
@@ -178,13 +178,13 @@ def test_up_names_failed_boot_stage_with_console_output(kind: Kind, tmp_path: Pa
         assert "    [FAILED] Failed to start ssh.service\n" in message
         assert "waiting for default-1 (" in failed.err, "the stage is shown while it is waited for"
         folder = gpuctl.home / "clusters" / "default"
-        kept = sorted(folder.glob("console-*.log"))
-        assert [path.name for path in kept] == [f"console-default-{rank}.log" for rank in range(4)]
-        assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
-        assert all("cloud-init" in path.read_text().lower() for path in kept[1:])
-        assert kept[0].stat().st_size <= 64 * 1024
-        assert kept[0].read_text().endswith("[  OK  ] Reached a target.\n")
-        assert all(str(path) in message for path in kept)
+        saved = sorted(folder.glob("console-*.log"))
+        assert [path.name for path in saved] == [f"console-default-{rank}.log" for rank in range(4)]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in saved} == {0o600}
+        assert all("cloud-init" in path.read_text().lower() for path in saved[1:])
+        assert saved[0].stat().st_size <= 64 * 1024
+        assert saved[0].read_text().endswith("[  OK  ] Reached a target.\n")
+        assert all(str(path) in message for path in saved)
         assert not any(part["kind"] == "consolehistory" for part in gpuctl.cloud.state()["resources"])
         assert len(gpuctl.cloud.live_instances()) == 5, "they stay"
 
@@ -243,8 +243,8 @@ def test_up_refuses_invalid_uses_of_boot_timeout(tmp_path: Path) -> None:
 def net(tmp_path: Path) -> Iterator[Net]:
     if sentence := lacking():
         pytest.skip(sentence)
-    with vms(tmp_path, count=1) as found:
-        yield found
+    with vms(tmp_path, count=1) as result:
+        yield result
 
 
 @pytest.fixture
@@ -432,9 +432,9 @@ def test_reach_does_not_reboot_machine_that_may_run_a_job(
         made, after = frozenset({machine.name}), "When the run R1 has ended: "
     boot = Boot(timeout_s=60, console=lambda _: None, hourly_usd=None, made=made)
     limits = Limits(appear_s=1, poll_s=0.5)
-    found = reach(App(), folder, [machine], boot=boot, driver=DriverPlan(source="image"), limits=limits)
+    result = reach(App(), folder, [machine], boot=boot, driver=DriverPlan(source="image"), limits=limits)
     assert host.root(f"test -e {ASKED}", check=False).returncode != 0, "it was rebooted"
-    problem = found.problems[machine.name]
+    problem = result.problems[machine.name]
     assert problem.startswith(
         "gpu-0: 1 NVIDIA GPU, and the driver waits for a reboot: Failed to initialize NVML"
     )
@@ -472,25 +472,25 @@ def test_reach_waits_for_addresses_of_rdma_devices(net: Net, machine: Machine, f
         )
         assert not reached.done()
         host.root("ip address add 192.168.0.5/16 dev rdma0; ip address add 192.168.1.5/16 dev rdma1")
-        assert [one.gpus for one in reached.result(timeout=60).machines] == [1, 1]
+        assert [item.gpus for item in reached.result(timeout=60).machines] == [1, 1]
 
 
 def test_wait_for_cluster_network_notes_missing_rdma_addresses(net: Net, node: Node) -> None:
     (host,) = net.hosts
     place(host, "nvidia-smi", H100)
     host.root(CLUSTER_NETWORK)
-    said: list[str] = []
+    output: list[str] = []
     peers = (host.address, net.laptop)
-    found = gather(node, peers)
-    assert [device.addressed for device in found.rdma] == [True, False, False]
+    result = gather(node, peers)
+    assert [device.addressed for device in result.rdma] == [True, False, False]
 
     def wait(peers: tuple[str, ...]) -> None:
-        readiness.wait_for_cluster_network(node, peers, found, deadline_s=1, say=said.append)
+        readiness.wait_for_cluster_network(node, peers, result, deadline_s=1, say=output.append)
 
     wait(peers)
-    assert said == ["note: gpu-0: 0 of its RDMA devices have an address after 0 s"]
+    assert output == ["note: gpu-0: 0 of its RDMA devices have an address after 0 s"]
     wait(peers[:1])
-    assert len(said) == 1, "one machine needs no network"
+    assert len(output) == 1, "one machine needs no network"
 
 
 def test_reach_tolerates_reboot_during_cloud_init(net: Net, machine: Machine, folder: ClusterFolder) -> None:
@@ -502,4 +502,4 @@ def test_reach_tolerates_reboot_during_cloud_init(net: Net, machine: Machine, fo
         wait_for(lambda: host.root("pgrep -f '[s]tatus --wait'", check=False).stdout, what="the wait")
         host.root("touch /var/booted-again")
         host.reboot()
-        assert [one.state for one in reached.result(timeout=60).machines] == ["running"]
+        assert [item.state for item in reached.result(timeout=60).machines] == ["running"]

@@ -24,7 +24,7 @@ def node_home(gpuctl: Gpuctl, rank: int) -> Path:
 
 def removable(document: dict[str, Any]) -> set[tuple[str, str, str]]:
     """Where, kind and name of what goes."""
-    return {(one["where"], one["kind"], one["name"]) for one in document["items"] if one["removes"]}
+    return {(item["where"], item["kind"], item["name"]) for item in document["items"] if item["removes"]}
 
 
 def test_clean_frees_disks_and_refuses_during_a_run(two_hosts: Gpuctl) -> None:
@@ -38,7 +38,9 @@ def test_clean_frees_disks_and_refuses_during_a_run(two_hosts: Gpuctl) -> None:
             path.write_bytes(b"x" * 500_000)
     (node_home(gpuctl, 0) / "envs/new/used").touch()
     clusters = gpuctl.ok("clusters", "--json").json["clusters"]
-    assert [(one["cluster"], one["state"], one["runs"]) for one in clusters] == [("default", "running", [])]
+    assert [(cluster["cluster"], cluster["state"], cluster["runs"]) for cluster in clusters] == [
+        ("default", "running", [])
+    ]
     assert (clusters[0]["cost_usd"], len(clusters[0]["machines"])) == (0.0, 2)
 
     goes = {("default-0", "run", first), ("default-1", "run", first), ("default-0", "environment", "old")}
@@ -54,8 +56,8 @@ def test_clean_frees_disks_and_refuses_during_a_run(two_hosts: Gpuctl) -> None:
     after = gpuctl.ok("clean", "--dry-run", "--json").json
     assert removable(after) == set()
     assert (
-        sum(one["bytes"] for one in after["items"])
-        <= sum(one["bytes"] for one in before["items"]) - done["freed_bytes"] + 100_000
+        sum(cluster["bytes"] for cluster in after["items"])
+        <= sum(cluster["bytes"] for cluster in before["items"]) - done["freed_bytes"] + 100_000
     )
     for rank in (0, 1):
         assert [path.name for path in (node_home(gpuctl, rank) / "runs").iterdir()] == [second]
@@ -98,4 +100,4 @@ def test_down_of_kept_machines_reports_leftover_bytes(two_hosts: Gpuctl) -> None
     assert list((node_home(gpuctl, 0) / "runs").iterdir()), "--yes is no answer to what was not asked"
     cleaned = gpuctl("clean", "--all", "--yes", "--json")
     assert cleaned.status == 4, "default-1 could not be asked"
-    assert [one["node"] for one in cleaned.json["not_asked"]] == ["default-1"]
+    assert [item["node"] for item in cleaned.json["not_asked"]] == ["default-1"]

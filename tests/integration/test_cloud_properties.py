@@ -82,13 +82,13 @@ def trouble(draw: Random) -> Trouble:
 
 def fault(draw: Random) -> Fault:
     where = draw.choice(("calls", "changes", "launches", "ends", "deletions", "lists"))
-    what = draw.choice(("throttled", "expired", "duplicate", *LONG))
-    stays = where in ("launches", "deletions") and what in LONG and draw.random() < 0.3
+    subject = draw.choice(("throttled", "expired", "duplicate", *LONG))
+    remains = where in ("launches", "deletions") and subject in LONG and draw.random() < 0.3
     return Fault(
-        what=what,
+        what=subject,
         where=where,
         nth=draw.randint(1, {"calls": 40, "changes": 12, "lists": 8}.get(where, 3)),
-        times=0 if stays else draw.randint(1, 4),
+        times=0 if remains else draw.randint(1, 4),
     )
 
 
@@ -104,7 +104,7 @@ def do(world: World, step: Step) -> None:
 
 def up(world: World, step: Step) -> None:
     before = world.machines(step.name)
-    asked = world.most.get(world.id_of(step.name) or "", 0)
+    request = world.most.get(world.id_of(step.name) or "", 0)
     error, machines = told(step, *world.command(step.trouble, step.lag_s, lambda: make(world, step)))
     live = world.machines(step.name)
     new = set(live) - set(before)
@@ -113,7 +113,7 @@ def up(world: World, step: Step) -> None:
         assert [machine.rank for machine in machines] == list(range(step.count))
         assert set(live.values()) == {"running"}
     elif isinstance(error, RefusedPlan):
-        assert step.count < asked, error
+        assert step.count < request, error
         assert not new
     elif isinstance(error, NoCapacity | CreateFailed) and "kept" not in str(error):
         assert not new, "what failed is undone"
@@ -183,8 +183,8 @@ def told(step: Step, error: BaseException | None, answer: Any) -> tuple[BaseExce
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def account(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    with an_account(request.param, tmp_path_factory.mktemp("cloud")) as found:
-        yield found
+    with an_account(request.param, tmp_path_factory.mktemp("cloud")) as result:
+        yield result
 
 
 @pytest.mark.timeout(600 + 60 * EXAMPLES)

@@ -26,8 +26,8 @@ LATE_FAILURES = {
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+    result: Kind = request.param
+    return result
 
 
 @pytest.fixture
@@ -227,11 +227,11 @@ def test_reap_lists_and_removes_with_no_local_state(gpuctl: CloudGpuctl) -> None
     gpuctl.ok(*gpuctl.up_words)
     shutil.rmtree(gpuctl.home)
     words = ("reap", "--provider", gpuctl.kind.provider)
-    (found,) = gpuctl.ok(*words, "--dry-run", "--json").json["clusters"]
-    assert found["cluster"] == "default"
-    assert len(found["machines"]) == COUNT
-    assert found["hourly_usd"] > 0
-    assert found["age_s"] >= 0
+    (result,) = gpuctl.ok(*words, "--dry-run", "--json").json["clusters"]
+    assert result["cluster"] == "default"
+    assert len(result["machines"]) == COUNT
+    assert result["hourly_usd"] > 0
+    assert result["age_s"] >= 0
     assert len(gpuctl.cloud.live_instances()) == COUNT, "a dry run"
     expired = gpuctl.ok(*words, "--expired", "--yes", "--json").json
     assert expired["removed"] == []
@@ -247,8 +247,8 @@ def test_up_enforces_max_cost_and_records_ttl(gpuctl: CloudGpuctl) -> None:
     assert "--max-cost" in refused.err
     assert gpuctl.cloud.calls(mutating=True) == []
     gpuctl.ok(*gpuctl.up_words, "--max-cost", "1000", "--ttl", "4h")
-    (found,) = gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--dry-run", "--json").json["clusters"]
-    assert found["expires_at"] is not None
+    (result,) = gpuctl.ok("reap", "--provider", gpuctl.kind.provider, "--dry-run", "--json").json["clusters"]
+    assert result["expires_at"] is not None
     shown = gpuctl.ok("status", "--json").json
     assert shown["hourly_usd"] > 0
     assert shown["cost_usd"] is not None
@@ -259,9 +259,9 @@ def test_up_dry_run_shows_full_plan_and_creates_nothing(gpuctl: CloudGpuctl) -> 
     plan = gpuctl.ok(*gpuctl.up_words, "--dry-run").json
     assert len(plan["create"]) == COUNT
     assert plan["requests"][-1]["operation"] in ("RunInstances", "LaunchInstance")
-    told = json.dumps(plan)
-    assert "127.0.0.1/32" in told
-    assert "PRIVATE KEY" not in told
+    report = json.dumps(plan)
+    assert "127.0.0.1/32" in report
+    assert "PRIVATE KEY" not in report
     assert gpuctl.cloud.calls(mutating=True) == []
     assert gpuctl.cloud.owned() == []
 
@@ -286,9 +286,9 @@ def test_cloud_client_lists_the_machines_of_up_and_down(gpuctl: CloudGpuctl) -> 
 
 
 def test_doctor_checks_cloud_credentials(gpuctl: CloudGpuctl) -> None:
-    found = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--ttl", "4h", "--json")
-    assert found.status == 0, found.err
-    document = found.json
+    result = gpuctl("doctor", "--shape", gpuctl.kind.shape, "--count", "2", "--ttl", "4h", "--json")
+    assert result.status == 0, result.err
+    document = result.json
     assert any("credential" in finding["what"].lower() for finding in document["findings"]), document
     assert gpuctl.cloud.owned() == []
     bad = gpuctl("doctor", "--shape", gpuctl.kind.shape, env=broken_credentials(gpuctl.kind))
@@ -305,10 +305,10 @@ def broken_credentials(kind: Kind) -> dict[str, str]:
 
 def find_client(kind: Kind) -> str:
     folder = os.environ.get("GPUCTL_CLOUD_CLIENTS", "")
-    found = shutil.which(kind.client, path=folder) or shutil.which(kind.client)
-    if found is None:
+    result = shutil.which(kind.client, path=folder) or shutil.which(kind.client)
+    if result is None:
         pytest.skip(f"there is no `{kind.client}` command, in $GPUCTL_CLOUD_CLIENTS or on the PATH")
-    return found
+    return result
 
 
 def client_json(client: str, gpuctl: CloudGpuctl, *words: str) -> Any:
@@ -432,8 +432,8 @@ def test_up_warns_where_nothing_in_the_cloud_ends_the_bill(clouds: Clouds, tmp_p
 def test_reap_looks_into_every_compartment(clouds: Clouds, tmp_path: Path) -> None:
     gpuctl = clouds.as_new(KINDS["oci"], tmp_path)
     words = ("iam", "compartment", "list", "--all", "--compartment-id", compartment_of(gpuctl))
-    found = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
-    inner = next(one["id"] for one in found if one["name"] == "gpu")
+    result = client_json(find_client(gpuctl.kind), gpuctl, *words)["data"]
+    inner = next(item["id"] for item in result if item["name"] == "gpu")
     gpuctl.ok(*gpuctl.up_words, "--compartment", inner)
     shutil.rmtree(gpuctl.home)
     gpuctl.ok("reap", "--provider", "oci", "--yes")
@@ -509,8 +509,8 @@ def ec2(gpuctl: CloudGpuctl) -> Any:
 
 
 def gateways(gpuctl: CloudGpuctl) -> list[str]:
-    found = ec2(gpuctl).describe_nat_gateways()["NatGateways"]
-    return [gateway["NatGatewayId"] for gateway in found if gateway["State"] == "available"]
+    result = ec2(gpuctl).describe_nat_gateways()["NatGateways"]
+    return [gateway["NatGatewayId"] for gateway in result if gateway["State"] == "available"]
 
 
 def test_up_recreates_deleted_nat_gateway(aws: CloudGpuctl) -> None:
@@ -573,7 +573,7 @@ def test_private_and_public_clusters_share_one_network(gpuctl: CloudGpuctl) -> N
 def test_up_dry_run_of_private_cluster_lists_nat_gateway_cost(gpuctl: CloudGpuctl) -> None:
     plan = gpuctl.ok(*private_words(gpuctl), "--dry-run").json
     assert "CreateNatGateway" in [request["operation"] for request in plan["requests"]]
-    billed = sum(one["hourly_usd"] for one in plan["resources"])
+    billed = sum(item["hourly_usd"] for item in plan["resources"])
     assert plan["hourly_usd"] == pytest.approx(billed), "the lines add up to the whole"
     assert gpuctl.cloud.calls(mutating=True) == []
 
@@ -594,8 +594,8 @@ def killed(gpuctl: CloudGpuctl, operation: str, phase: str, *words: str) -> None
     process = gpuctl.start(*words)
     held = gpuctl.cloud.held(wait_s=30)
     process.kill()
-    _, said = process.communicate()
-    assert held, f"{operation} was not called: {said}"
+    _, output = process.communicate()
+    assert held, f"{operation} was not called: {output}"
     gpuctl.cloud.release()
 
 

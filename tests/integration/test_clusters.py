@@ -30,14 +30,18 @@ def test_clusters_lists_cost_and_end_time_of_rented_machines(gpuctl: CloudGpuctl
     gpuctl.ok(*gpuctl.up_words, "--cluster", "timed", "--ttl", "4h")
     gpuctl.ok("up", "--provider", "local", "--count", "1", "--cluster", "mine")
     clusters = gpuctl.ok("clusters", "--json").json["clusters"]
-    assert [one["cluster"] for one in clusters] == ["default", "timed", "mine"]
-    for one in clusters[:2]:
-        assert (one["provider"], one["state"], one["billed"]) == (gpuctl.kind.provider, "running", True)
-        assert (len(one["machines"]), one["shape"]) == (COUNT, gpuctl.kind.shape)
-        assert one["hourly_usd"] > 0
-        assert one["cost_usd"] > 0
-        assert one["age_s"] >= 0
-    assert [bool(one["expires_at"]) for one in clusters] == [False, True, False]
+    assert [cluster["cluster"] for cluster in clusters] == ["default", "timed", "mine"]
+    for cluster in clusters[:2]:
+        assert (cluster["provider"], cluster["state"], cluster["billed"]) == (
+            gpuctl.kind.provider,
+            "running",
+            True,
+        )
+        assert (len(cluster["machines"]), cluster["shape"]) == (COUNT, gpuctl.kind.shape)
+        assert cluster["hourly_usd"] > 0
+        assert cluster["cost_usd"] > 0
+        assert cluster["age_s"] >= 0
+    assert [bool(cluster["expires_at"]) for cluster in clusters] == [False, True, False]
     assert (clusters[2]["hourly_usd"], clusters[2]["billed"]) == (0.0, False)
     shown = gpuctl.ok("clusters").out
     assert "default: nothing ends it: it is billed until gpuctl down --cluster default" in shown
@@ -50,8 +54,8 @@ def test_clusters_lists_cost_and_end_time_of_rented_machines(gpuctl: CloudGpuctl
     )
     silent = gpuctl("clusters", "--json")
     assert silent.status == 4, silent.err
-    by_name = {one["cluster"]: one for one in silent.json["clusters"]}
-    assert {name: one["state"] for name, one in by_name.items()} == {
+    by_name = {cluster["cluster"]: cluster for cluster in silent.json["clusters"]}
+    assert {name: cluster["state"] for name, cluster in by_name.items()} == {
         "default": "unknown",
         "timed": "unknown",
         "mine": "running",

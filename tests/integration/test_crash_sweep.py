@@ -173,8 +173,8 @@ def sweep(
                         list_lag_s
                     )  # lists are all that tells then, and nobody is quicker than they are
                 afterwards(gpuctl)
-                most = gpuctl.cloud.state()["most_by_cluster"]
-                assert all(count <= COUNT for count in most.values()), most
+                maximum = gpuctl.cloud.state()["most_by_cluster"]
+                assert all(count <= COUNT for count in maximum.values()), maximum
             except AssertionError as error:
                 return f"{point}: {error}"
             return None

@@ -63,14 +63,14 @@ def session(folder: Path, gpuctl_home: Path, env: dict[str, str]) -> Session:
     project.mkdir()
     gpuctl_home.mkdir(exist_ok=True)
     (home / ".gpuctl").symlink_to(gpuctl_home)
-    own = {
+    local = {
         "HOME": str(home),
         "GPUCTL_HOME": str(home / ".gpuctl"),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "LC_ALL": "C.UTF-8",
         "ANSIBLE_SSH_ARGS": "-C",  # no connection is left open behind a command
     }
-    return Session(home=home, project=project, env=env | own)
+    return Session(home=home, project=project, env=env | local)
 
 
 def account(line: str) -> str:
@@ -111,8 +111,8 @@ def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]:
             yield session(tmp_path, empty.home, empty.env)
         elif kind == "oci":
             cloud = running.enter_context(cloud_gpuctl(KINDS["oci"], tmp_path / "cloud"))
-            found = session(tmp_path, cloud.home, cloud.env)
-            yield Session(home=found.home, project=found.project, env=found.env, rewrite=account)
+            result = session(tmp_path, cloud.home, cloud.env)
+            yield Session(home=result.home, project=result.project, env=result.env, rewrite=account)
             assert cloud.cloud.owned() == []
         else:
             shared: Path = request.getfixturevalue("shared_home")
@@ -139,9 +139,9 @@ def test_page_of_server_on_a_node_is_reached_over_plain_ssh(cluster: Gpuctl) -> 
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             free.append(listener.getsockname()[1])
-    there, here = free
-    serve = f"exec {sys.executable} -m http.server --bind 127.0.0.1 {there}"
-    forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{here}:127.0.0.1:{there}", "default-0", serve]
+    existing, local = free
+    serve = f"exec {sys.executable} -m http.server --bind 127.0.0.1 {existing}"
+    forward = ["-o", "ExitOnForwardFailure=yes", "-L", f"{local}:127.0.0.1:{existing}", "default-0", serve]
     tunnel = subprocess.Popen(
         ["ssh", "-tt", "-F", "config", *forward],
         cwd=cluster.cwd,
@@ -152,7 +152,7 @@ def test_page_of_server_on_a_node_is_reached_over_plain_ssh(cluster: Gpuctl) -> 
 
     def listing() -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=10) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{local}/", timeout=10) as page:
                 return str(page.read())
         except OSError:
             return ""
@@ -162,4 +162,4 @@ def test_page_of_server_on_a_node_is_reached_over_plain_ssh(cluster: Gpuctl) -> 
     finally:
         tunnel.terminate()
         tunnel.wait(timeout=30)
-    wait_for(lambda: not processes_with(f"127.0.0.1 {there}"), what="the end of the server on the node")
+    wait_for(lambda: not processes_with(f"127.0.0.1 {existing}"), what="the end of the server on the node")

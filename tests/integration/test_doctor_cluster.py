@@ -21,10 +21,10 @@ def test_doctor_measures_healthy_cluster_without_recording_a_run(cluster: Gpuctl
     document = cluster.ok("doctor", "--cluster", "--json").json
     assert document["ok"]
     assert document["cluster"] == "default"
-    found = {row["what"]: row for row in document["findings"]}
-    assert found["ssh"]["detail"].startswith("2 of 2 nodes answered")
-    assert found["network"]["detail"].startswith("5 of 5 connections between 2 nodes")
-    assert found["all-reduce"]["ok"] is True
+    result = {row["what"]: row for row in document["findings"]}
+    assert result["ssh"]["detail"].startswith("2 of 2 nodes answered")
+    assert result["network"]["detail"].startswith("5 of 5 connections between 2 nodes")
+    assert result["all-reduce"]["ok"] is True
     assert [line["bytes"] for line in document["allreduce"]] == [64_000, 4_000_000, 64_000_000]
     assert all(line["bus_gb_s"] > 0 for line in document["allreduce"])
     assert cluster.ok("runs", "--json").json == runs, "a check is no run"
@@ -46,8 +46,8 @@ def test_doctor_names_processes_left_by_killed_runner(two_hosts: Gpuctl) -> None
     run = two_hosts.ok("train", "--detach", "--json", "sleeps.py").json["run"]
 
     def rank_0() -> psutil.Process | None:
-        found = [psutil.Process(pid) for pid in processes_with("sleeps.py", str(two_hosts.home))]
-        return next((p for p in found if "-u" in p.cmdline() and p.environ().get("RANK") == "0"), None)
+        result = [psutil.Process(pid) for pid in processes_with("sleeps.py", str(two_hosts.home))]
+        return next((p for p in result if "-u" in p.cmdline() and p.environ().get("RANK") == "0"), None)
 
     rank = wait_for(rank_0, what="rank 0 at work")
     # Without its runner nobody ends a rank.
@@ -117,7 +117,7 @@ def test_doctor_interrupted_leaves_no_process(two_hosts: Gpuctl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["doctor", "--cluster", "none"], 2, "There is no cluster none"),
         (["doctor", "--cluster", "--shape", "S"], 2, "gpuctl --cluster default doctor --shape"),
@@ -127,7 +127,7 @@ def test_doctor_interrupted_leaves_no_process(two_hosts: Gpuctl) -> None:
     ],
 )
 def test_doctor_accepts_cluster_option_without_name(
-    gpuctl: Gpuctl, words: list[str], status: int, said: str
+    gpuctl: Gpuctl, words: list[str], status: int, message: str
 ) -> None:
     done = gpuctl(*words)
-    assert (done.status, said in done.err) == (status, True), done.err
+    assert (done.status, message in done.err) == (status, True), done.err

@@ -238,8 +238,8 @@ def test_up_installs_driver_despite_kills_and_reboot(gpuctl: Gpuctl, tmp_path: P
 
         def followers() -> set[str]:
             """The processes that follow the installation."""
-            found = host.root("pgrep -f ' [d]river$'", check=False).stdout.split()
-            return set(found) - {str(begun["pid"])}
+            result = host.root("pgrep -f ' [d]river$'", check=False).stdout.split()
+            return set(result) - {str(begun["pid"])}
 
         first = gpuctl.start(*words)
         wait_for(followers, what="the first one that follows")

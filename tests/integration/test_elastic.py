@@ -133,13 +133,13 @@ def test_elastic_ray_driver_uses_machines_added_later(two_hosts: Gpuctl, tmp_pat
 
         def look() -> int | None:
             assert process.poll() is None, process.communicate()
-            told = [
+            report = [
                 line
                 for path in (two_hosts.home / "runs").glob("*/metrics/rank-0.jsonl")
                 for line in lines(path)
             ]
-            found = (at for at, line in enumerate(told, 1) if at > since and line["ranks"] == wanted)
-            return next(found, None)
+            result = (at for at, line in enumerate(report, 1) if at > since and line["ranks"] == wanted)
+            return next(result, None)
 
         return look
 

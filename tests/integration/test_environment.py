@@ -22,13 +22,13 @@ SYSTEM_PYTHON = Path("/usr/bin/python3")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that the built-in job needs for the hosts' Python, and uv, as pip gets it."""
     folder = tmp_path_factory.mktemp("wheels")
-    asked = subprocess.run(
+    request = subprocess.run(
         [SYSTEM_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    here = "{}.{}".format(*sys.version_info[:2])
-    if asked.stdout.strip() != here:
-        pytest.skip(f"needs wheels for the hosts' Python: {SYSTEM_PYTHON} is not of version {here}")
+    local = "{}.{}".format(*sys.version_info[:2])
+    if request.stdout.strip() != local:
+        pytest.skip(f"needs wheels for the hosts' Python: {SYSTEM_PYTHON} is not of version {local}")
     constraints = Path(__file__).parents[2] / "constraints.txt"
     command = [sys.executable, "-m", "pip", "-q", "download", "--only-binary", ":all:", "-d", str(folder)]
     done = subprocess.run(
@@ -79,8 +79,10 @@ def test_train_builds_environment_for_requirements_and_pip(gpuctl: Gpuctl, wheel
 
     gpuctl.script("needs.py", "import filelock, torch\n")
     gpuctl.ok("train", "--wheels", str(wheels), "--pip", "filelock", "needs.py", timeout_s=300)
-    found = gpuctl.ok("clean", "--dry-run", "--json").json["items"]
-    environments = [(one["removes"], one["name"] in log) for one in found if one["kind"] == "environment"]
+    result = gpuctl.ok("clean", "--dry-run", "--json").json["items"]
+    environments = [
+        (item["removes"], item["name"] in log) for item in result if item["kind"] == "environment"
+    ]
     assert sorted(environments) == [(False, False)] * 2 + [(True, True)] * 2, (
         "the one that was used last stays"
     )

@@ -57,20 +57,20 @@ def project(cluster: Gpuctl) -> Gpuctl:
 def test_fab_runs_tasks_with_arguments_on_all_nodes_or_one(project: Gpuctl) -> None:
     done = project.ok("fab", "who", "--greeting", "good day", "--times", "2")
     assert done.out.splitlines()[0] == f"prepared in {project.cwd.name}", "once, on this computer"
-    said = [
+    output = [
         f"default-{rank}: {text}"
         for rank in (0, 1)
         for text in ("good day from default-{}", "out", "no endand here")
     ]
-    for line in (line.format(line[8]) for line in said):
+    for line in (line.format(line[8]) for line in output):
         assert line in done.out.splitlines()
     assert done.out.count("good day") == 4
     assert "default-0: err" in done.err
     assert "who: done on 2 of 2 nodes" in done.err
     alone = project.ok("fab", "--rank", "1", "--json", "who")
-    prepared, told = alone.json["tasks"]
+    prepared, report = alone.json["tasks"]
     assert (prepared["task"], prepared["nodes"][0]["node"]) == ("prepare", None)
-    assert told["nodes"] == [
+    assert report["nodes"] == [
         {
             "node": "default-1", "rank": 1, "status": "done", "error": None, "value": "a note",
             "stdout": "hello from default-1\nout\nno endand here\n", "stderr": "err\n",
@@ -92,13 +92,13 @@ def test_fab_tells_each_nodes_outcome_and_refuses_what_is_not_there(project: Gpu
     assert project.ok("fab").out.splitlines() == [
         "bad      Fail on one.", "nap", "prepare", "who      Say who is there.",
     ]  # fmt: skip
-    for words, said in (
+    for words, output in (
         (("fab", "wo"), "did you mean 'who'?"),
         (("fab", "who", "--gretting", "x"), "did you mean '--greeting'?"),
         (("fab", "--rank", "7", "who"), "no machine of rank or name '7'"),
     ):
         refused = project(*words)
-        assert (refused.status, said in refused.err) == (2, True), refused.err
+        assert (refused.status, output in refused.err) == (2, True), refused.err
 
 
 def test_fab_ends_at_an_interrupt(project: Gpuctl) -> None:
@@ -121,5 +121,7 @@ def test_64_connections_open_at_once_from_threads(cluster: Gpuctl) -> None:
             assert len({result.stdout for result in done.values()}) == 64
     box = PinnedConnection(machine, folder)
     with box, ThreadPoolExecutor(8) as threads:
-        said = threads.map(lambda word: box.run(f"echo {word}", hide=True, in_stream=False).stdout, range(8))
-        assert list(said) == [f"{word}\n" for word in range(8)]
+        output = threads.map(
+            lambda word: box.run(f"echo {word}", hide=True, in_stream=False).stdout, range(8)
+        )
+        assert list(output) == [f"{word}\n" for word in range(8)]

@@ -263,19 +263,19 @@ def test_train_refuses_second_simultaneous_run(two_hosts: Gpuctl) -> None:
     both = [two_hosts.start("train", "--detach", "--json", "steps.py") for _ in range(2)]
     ends = [(process.communicate(timeout=60), process.returncode) for process in both]
     assert sorted(code for _, code in ends) == [0, 1], ends
-    [(_, said)] = [texts for texts, code in ends if code == 1]
-    assert "it needs 2 nodes, and none is idle.\n  default-0 and default-1: the run 2" in said
+    [(_, output)] = [texts for texts, code in ends if code == 1]
+    assert "it needs 2 nodes, and none is idle.\n  default-0 and default-1: the run 2" in output
     two_hosts.ok("stop")
 
 
 def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -> None:
     two_hosts.script("steps.py", STEPS)
-    one = ("train", "--nnodes", "1", "--detach", "--json", "steps.py")
-    ends = [process.communicate(timeout=60) for process in [two_hosts.start(*one) for _ in range(2)]]
+    item = ("train", "--nnodes", "1", "--detach", "--json", "steps.py")
+    ends = [process.communicate(timeout=60) for process in [two_hosts.start(*item) for _ in range(2)]]
     first, second = sorted((json.loads(out)["run"] for out, _ in ends))
-    said = next(err for out, err in ends if json.loads(out)["run"] == second)
-    assert f"the run {first} is active on default-0. This run takes default-1" in said
-    refused = two_hosts(*one)
+    output = next(err for out, err in ends if json.loads(out)["run"] == second)
+    assert f"the run {first} is active on default-0. This run takes default-1" in output
+    refused = two_hosts(*item)
     assert refused.status == 1
     assert "it needs 1 node, and none is idle." in refused.err
     assert (
@@ -300,13 +300,13 @@ def test_simultaneous_runs_on_one_node_each_take_idle_nodes(two_hosts: Gpuctl) -
     idle = two_hosts.ok("train", "--nnodes", "1", "--json", "short.py")
     assert ([rank["node"] for rank in idle.json["ranks"]], "active" in idle.err) == (["default-0"], False)
 
-    third, fourth = (two_hosts.ok(*one).json["run"] for _ in range(2))
+    third, fourth = (two_hosts.ok(*item).json["run"] for _ in range(2))
     two_hosts.ok("stop", third)
     shared = next(Path(two_hosts.home).glob(f"**/runs/{fourth}/default-1/runner.json"))
     copy = Path(str(shared).replace("default-1/", "default-0/", 1))
     copy.parent.mkdir(parents=True)
     copy.write_text(json.dumps({**json.loads(shared.read_text()), "boot_id": "of another machine"}))
-    refused = two_hosts(*one)
+    refused = two_hosts(*item)
     assert (refused.status, f"default-0 and default-1: the run {fourth} is" in refused.err) == (1, True)
     two_hosts.ok("stop", fourth)
 

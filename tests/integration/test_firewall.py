@@ -296,9 +296,9 @@ class World:
             [place.try_ports(address) for address in addresses or ("10.77.0.1", "fd77::1")]
             for place in (*self.peers, self.stranger)
         ]
-        found = [[json.loads(each.communicate(timeout=60)[0]) for each in place] for place in tries]
-        assert all(each == place[0] for place in found for each in place), "IPv4 and IPv6 differ"
-        return [place[0] for place in found]
+        result = [[json.loads(each.communicate(timeout=60)[0]) for each in place] for place in tries]
+        assert all(each == place[0] for place in result for each in place), "IPv4 and IPv6 differ"
+        return [place[0] for place in result]
 
 
 PEERS = ["10.77.0.2", "10.77.0.3", "fd77::2", "fd77::3"]

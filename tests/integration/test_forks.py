@@ -31,10 +31,10 @@ def test_forked_command_answers_like_installed_one(gpuctl: CloudGpuctl, words: t
 
 
 def test_forked_commands_have_own_folder_and_environment(gpuctl: CloudGpuctl) -> None:
-    here = gpuctl.cwd / "here"
-    here.mkdir()
-    (here / "spec.yaml").write_text("no such key: 1\n")
-    assert "no such key" in gpuctl("up", "-f", "spec.yaml", cwd=here).err
+    local = gpuctl.cwd / "here"
+    local.mkdir()
+    (local / "spec.yaml").write_text("no such key: 1\n")
+    assert "no such key" in gpuctl("up", "-f", "spec.yaml", cwd=local).err
     assert "no such key" not in gpuctl("up", "-f", "spec.yaml").err
     assert "/elsewhere" in gpuctl("status", "--json", env={"GPUCTL_HOME": "/dev/null/elsewhere"}).err
     assert "/elsewhere" not in gpuctl("status", "--json").err

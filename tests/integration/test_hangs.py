@@ -68,7 +68,7 @@ def test_sleeping_rank_is_named_with_its_line_among_four(cluster: Gpuctl) -> Non
     cluster.ok("stop", run)
     (culprit,) = hang["culprits"]
     assert (culprit["rank"], culprit["file"], culprit["function"]) == (1, "hangs.py", "load_batch")
-    assert {(one["rank"], one["collective"], one["sequence"]) for one in hang["waiting"]} == {
+    assert {(item["rank"], item["collective"], item["sequence"]) for item in hang["waiting"]} == {
         (0, "all_reduce", 4),
         (2, "all_reduce", 4),
         (3, "all_reduce", 4),

@@ -101,7 +101,7 @@ def hang_of(result: Any, err: str) -> Any:
 
 @pytest.mark.parametrize("nproc", [1, 2])
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (
             "sleeps",
@@ -117,11 +117,11 @@ def hang_of(result: Any, err: str) -> Any:
     ],
 )
 def test_hang_is_noticed_and_its_cause_told(
-    hosts: tuple[Gpuctl, Net], kind: str, said: str, nproc: int
+    hosts: tuple[Gpuctl, Net], kind: str, message: str, nproc: int
 ) -> None:
     done = hosts[0]("train", "--json", *words(kind, nproc))
     hang = hang_of(done.json, done.err)
-    who = "rank 0 waits" if nproc == 1 else "the other 3 wait"
+    name = "rank 0 waits" if nproc == 1 else "the other 3 wait"
     # The few come first.
     groups = (
         "rank 0 on gpu-0 is in all_reduce (hangs.py:50), rank 1 on gpu-1 is in broadcast (hangs.py:45)"
@@ -129,7 +129,7 @@ def test_hang_is_noticed_and_its_cause_told(
         else "rank 1 on gpu-0 is in broadcast (hangs.py:45), "
         "ranks 0 on gpu-0, 2 on gpu-1 and 3 on gpu-1 are in all_reduce (hangs.py:50)"
     )
-    assert said.format(who, groups=groups) in hang["sentence"]
+    assert message.format(name, groups=groups) in hang["sentence"]
     assert 1 in [culprit["rank"] for culprit in hang["culprits"]]
 
 
@@ -137,12 +137,12 @@ def test_hang_is_noticed_and_its_cause_told(
 def test_dropped_link_is_told_where_no_rank_is_missing(hosts: tuple[Gpuctl, Net], nproc: int) -> None:
     command, net = hosts
     process, _ = begin(replace(command, forks=None), net.hosts, *words("link", nproc))
-    one, other = net.hosts
-    one.drop(other)
+    item, other = net.hosts
+    item.drop(other)
     try:
         done = end_of(process)
     finally:
-        one.undrop(other)
+        item.undrop(other)
     hang = hang_of(done.json, done.err)
     assert "what they send does not arrive (a link that was dropped, a firewall)" in hang["sentence"]
     assert hang["culprits"] == []

@@ -60,9 +60,9 @@ def test_every_command_of_a_project_is_about_the_job_of_its_file(gpuctl: Gpuctl,
     assert gpuctl.ok("results", "--json").json["runs"][0]["run"] == run.json["run"]
     assert gpuctl.ok("status", "--json").json["cluster"] == "ours"
 
-    one = gpuctl.ok("train", "--nnodes", "1", "--env", "VERSION=2", "--json", "src/fit.py")
-    assert "got [] 2 some data" in one.err
-    assert one.json["world_size"] == 1
+    item = gpuctl.ok("train", "--nnodes", "1", "--env", "VERSION=2", "--json", "src/fit.py")
+    assert "got [] 2 some data" in item.err
+    assert item.json["world_size"] == 1
 
     gpuctl.ok("down", "--yes")
     assert gpuctl.ok("clusters", "--json").json["clusters"] == []
@@ -72,9 +72,9 @@ def test_what_init_writes_is_taken_by_a_dry_run(cluster: Gpuctl) -> None:
     subprocess.run(["git", "init", "-q", str(cluster.cwd)], check=True)
     for name, text in (("src/fit.py", SCRIPT), ("data/part-0", "some data"), (".gitignore", "data\n")):
         cluster.script(name, text)
-    found = cluster.ok("init", "--json").json
-    assert (found["script"], found["cluster"]) == ("src/fit.py", "default")
-    assert found["include"] == [{"path": "data", "bytes": 9}]
+    result = cluster.ok("init", "--json").json
+    assert (result["script"], result["cluster"]) == ("src/fit.py", "default")
+    assert result["include"] == [{"path": "data", "bytes": 9}]
     planned = cluster.ok("train", "--dry-run", "--json")
     assert planned.json["script"] == "src/fit.py"
     assert planned.json["files"] == 4, "the script, its data, .gitignore, gpuctl.yaml"

@@ -105,7 +105,7 @@ def gpuctl(kubeconfig: Path, tmp_path: Path) -> Iterator[Gpuctl]:
 
 
 def namespaces(cluster: Cluster) -> set[str]:
-    return {one["metadata"]["name"] for one in cluster.client.items("/api/v1/namespaces")}
+    return {item["metadata"]["name"] for item in cluster.client.items("/api/v1/namespaces")}
 
 
 def kubectl(kubeconfig: Path, *words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
@@ -205,8 +205,8 @@ def test_transport_works_through_the_server(
     port.close()
     with pytest.raises(ConnectionLost, match="port 7778"):
         transport.connect_port(7778)
-    seen = kubectl(kubeconfig, "exec", "-n", place, "idle", "--", "hostname")
-    assert seen.stdout == "idle\n", seen.stderr
+    calls = kubectl(kubeconfig, "exec", "-n", place, "idle", "--", "hostname")
+    assert calls.stdout == "idle\n", calls.stderr
     assert transport.is_open()
     transport.close()
 
@@ -287,9 +287,9 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     made = gpuctl.ok("up", *where, "--count", "2", "--json", "--yes", timeout_s=300).json
     pods = {machine["id"] for machine in made["machines"]}
     (ours,) = namespaces(cluster) - before
-    assert {f"{ours}/{one['metadata']['name']}" for one in cluster.pods(ours)} >= pods
-    said = gpuctl.ok("exec", "--json", "--", "hostname").json
-    assert {f"{ours}/{node['stdout'].strip()}" for node in said["nodes"]} == pods
+    assert {f"{ours}/{item['metadata']['name']}" for item in cluster.pods(ours)} >= pods
+    output = gpuctl.ok("exec", "--json", "--", "hostname").json
+    assert {f"{ours}/{node['stdout'].strip()}" for node in output["nodes"]} == pods
 
     gpuctl.script("allreduce.py", ALLREDUCE)
     done = gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json
@@ -312,12 +312,12 @@ def test_way_from_nothing_to_nothing(cluster: Cluster, gpuctl: Gpuctl) -> None:
     assert f"2 pods: {sorted(pod.partition('/')[2] for pod in pods)}" in driven.err
     gpuctl.script("waits.py", WAITING_DRIVER)
     process = gpuctl.start("train", "--mode", "ray", "--python", sys.executable, "waits.py")
-    lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
+    lost = next(item for item in cluster.pods(ours) if item["metadata"]["labels"].get(RANK) == "1")
     wait_for(lambda: "the driver waits" in gpuctl("logs").out, what="the driver")
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")
-    told = f"default-1 was lost: the pod {ours}/{lost['metadata']['name']} is gone"
+    report = f"default-1 was lost: the pod {ours}/{lost['metadata']['name']} is gone"
     done = end_of(process, timeout_s=200)
-    assert (done.status, told in done.err) == (0, True), done.err
+    assert (done.status, report in done.err) == (0, True), done.err
     gpuctl.ok("down", "--json", "--yes", timeout_s=120)
     assert ours not in namespaces(cluster)
 
@@ -330,7 +330,7 @@ def test_run_whose_head_is_lost_is_told_and_restarts_on_all_pods(cluster: Cluste
     (ours,) = namespaces(cluster) - before
     process = gpuctl.start("train", "--max-restarts", "1", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run", deadline_s=300)
-    (head,) = [one for one in cluster.pods(ours) if one["metadata"]["labels"]["ray.io/node-type"] == "head"]
+    (head,) = [pod for pod in cluster.pods(ours) if pod["metadata"]["labels"]["ray.io/node-type"] == "head"]
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{head['metadata']['name']}")
     second = wait_for(run_on(gpuctl, 2, first, process), what="a run on both pods again", deadline_s=300)
     interrupt(process)
@@ -354,7 +354,7 @@ def test_elastic_job_on_ray_goes_on_without_a_lost_pod_and_takes_in_the_next(
     (ours,) = namespaces(cluster) - before
     process = gpuctl.start("train", "--mode", "ray", "--nnodes", "1:2", "--json", "--", *ENDLESS)
     first = wait_for(run_on(gpuctl, 2, "", process), what="a run on 2 pods", deadline_s=300)
-    lost = next(one for one in cluster.pods(ours) if one["metadata"]["labels"].get(RANK) == "1")
+    lost = next(pod for pod in cluster.pods(ours) if pod["metadata"]["labels"].get(RANK) == "1")
     cluster.client.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{lost['metadata']['name']}")
     second = wait_for(run_on(gpuctl, 2, first, process), what="a run on 2 pods again", deadline_s=300)
     interrupt(process)

@@ -89,21 +89,21 @@ def test_whole_way_in_pods(gpuctl: Gpuctl, api: KubeApi) -> None:
     shown = gpuctl.ok(*UP, "--dry-run").out
     assert "raycluster" in shown
     up = gpuctl.ok(*UP, "--json")
-    assert [(one["name"], one["host"], one["port"], one["state"]) for one in up.json["machines"]] == [
+    assert [(item["name"], item["host"], item["port"], item["state"]) for item in up.json["machines"]] == [
         ("default-0", None, None, "running"),
         ("default-1", None, None, "running"),
     ]
     assert "nothing changed" in gpuctl.ok(*UP).err
-    assert [one["state"] for one in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
+    assert [item["state"] for item in gpuctl.ok("status", "--json").json["machines"]] == ["running"] * 2
     assert {gpuctl.ok("ssh", rank, "hostname").out for rank in "01"} == {"gpu-0\n", "gpu-1\n"}
     done = gpuctl.ok("train", "--mode", "torchrun", "--json", "--", *JOB, timeout_s=400).json
     assert (done["status"], done["world_size"]) == ("succeeded", 2)
     assert len(gpuctl.ok("results", "--json").json["runs"]) == 1
-    found = {row["what"]: row for row in gpuctl.ok("doctor", "--cluster", "--json").json["findings"]}
-    assert found["pod"]["detail"].startswith("2 of 2 nodes answered")
-    assert found["all-reduce"]["ok"] is True
+    result = {row["what"]: row for row in gpuctl.ok("doctor", "--cluster", "--json").json["findings"]}
+    assert result["pod"]["detail"].startswith("2 of 2 nodes answered")
+    assert result["all-reduce"]["ok"] is True
     gpuctl.ok("down")
-    assert not [one for one in api.objects("namespaces") if one["metadata"]["name"].startswith("gpuctl-")]
+    assert not [item for item in api.objects("namespaces") if item["metadata"]["name"].startswith("gpuctl-")]
     assert gpuctl.ok("clusters", "--json").json["clusters"] == []
 
 
@@ -117,7 +117,7 @@ def test_pod_that_is_lost_ends_the_run_by_name_and_is_replaced(
     begun = [f"cat {path} | grep -q begins" for path in logs]
     wait_for(
         lambda: all(
-            host.root(one, check=False).returncode == 0 for host, one in zip(net.hosts, begun, strict=True)
+            host.root(item, check=False).returncode == 0 for host, item in zip(net.hosts, begun, strict=True)
         ),
         what="both ranks",
     )

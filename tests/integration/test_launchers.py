@@ -22,10 +22,10 @@ def gpuctl(tmp_path: Path) -> Iterator[Gpuctl]:
     project = tmp_path / "project"
     project.mkdir()
     with forks_of("tests.fakes.plain_launcher", *IMPORTS, env=clean_env()) as forks:
-        found = Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
-        found.ok("up", "--provider", "local", "--count", "2")
-        yield found
-        found.ok("down", "--yes")
+        result = Gpuctl(home=tmp_path / "home", cwd=project, forks=forks)
+        result.ok("up", "--provider", "local", "--count", "2")
+        yield result
+        result.ok("down", "--yes")
 
 
 def test_another_launcher_runs_jobs_and_names_the_rank_that_failed(gpuctl: Gpuctl) -> None:

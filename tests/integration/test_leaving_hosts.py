@@ -41,9 +41,9 @@ def test_up_closes_firewall_of_host_that_leaves(gpuctl: Gpuctl, net: Net) -> Non
     gpuctl.ok("train", "steps.py", "0")
     assert ours(b)
     assert any(b.address in line for line in ours(a))
-    said = with_the_third_instead(gpuctl, net)
-    assert f"{b.name}: firewall: the cluster's rules go" in said
-    assert f"{a.name}: firewall: {b.name} no longer let in" in said
+    output = with_the_third_instead(gpuctl, net)
+    assert f"{b.name}: firewall: the cluster's rules go" in output
+    assert f"{a.name}: firewall: {b.name} no longer let in" in output
     assert ours(b) == []
     assert not any(b.address in line for line in ours(a))
     gpuctl.ok("train", "steps.py", "0")
@@ -56,9 +56,9 @@ def test_down_closes_firewall_of_host_that_left_while_off(gpuctl: Gpuctl, net: N
     a, b, _ = net.hosts
     gpuctl.ok("train", "steps.py", "0")
     b.power_off()
-    said = with_the_third_instead(gpuctl, net)
-    assert f"note: {b.name}: it may still let the cluster's machines in ({b.address})" in said
-    assert "`gpuctl down` tries it again" in said
+    output = with_the_third_instead(gpuctl, net)
+    assert f"note: {b.name}: it may still let the cluster's machines in ({b.address})" in output
+    assert "`gpuctl down` tries it again" in output
     assert not any(b.address in line for line in ours(a))
     b.power_on()
     b.wait_for_boot()
@@ -71,8 +71,8 @@ def test_up_keeps_firewalls_of_hosts_with_a_running_job(gpuctl: Gpuctl, net: Net
     a, b, _ = net.hosts
     process, run = begin(gpuctl, net.hosts[:2], "steps.py", "300")
     before = [ours(host) for host in (a, b)]
-    said = with_the_third_instead(gpuctl, net)
-    assert said.count(f"the run {run} is still active there") == 2
+    output = with_the_third_instead(gpuctl, net)
+    assert output.count(f"the run {run} is still active there") == 2
     assert [ours(host) for host in (a, b)] == before
     gpuctl("stop", run)
     process.communicate(timeout=120)

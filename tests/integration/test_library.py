@@ -60,11 +60,11 @@ asyncio.run(main())
 """,
     )
     assert process.stdout
-    seen = ""
-    while "begun" not in seen:
+    calls = ""
+    while "begun" not in calls:
         line = process.stdout.readline()
         assert line, process.communicate()
-        seen += line
+        calls += line
     interrupt(process)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")

@@ -82,8 +82,8 @@ def test_push_into_project_puts_files_where_scripts_find_them(cluster: Gpuctl) -
     (folder / "linked").symlink_to(cluster.cwd / "elsewhere")
     (folder / "my.py").write_text("print(open('../data/x.txt').read() + open('linked/y.txt').read())")
     cluster.ok("push", "--into-project", "../data", cwd=folder)
-    told = " ".join(cluster("train", "my.py", cwd=folder).err.split())
-    assert "Bring what it leads to: gpuctl push --into-project linked" in told
+    report = " ".join(cluster("train", "my.py", cwd=folder).err.split())
+    assert "Bring what it leads to: gpuctl push --into-project linked" in report
     cluster.ok("push", "--into-project", "linked", cwd=folder)
     assert "pushed and linked" in cluster.ok("train", "my.py", cwd=folder).err, "a sync leaves it alone"
     assert "pushed and linked" in cluster.ok("train", "--fresh", "my.py", cwd=folder).err, "no run wrote it"
@@ -127,10 +127,10 @@ os.mkfifo(artifacts / "pipe")
     cluster.script("hostile.py", text)
     done = cluster("train", "--nnodes", "1", "--json", "hostile.py", timeout_s=60)
     folder = cluster.run_folder(cluster.ok("results", "--json").json["runs"][0]["run"])
-    found = sorted(
+    result = sorted(
         path.relative_to(folder / "artifacts").as_posix() for path in (folder / "artifacts").rglob("*")
     )
-    assert "good.txt" in found
+    assert "good.txt" in result
     assert all(not path.is_symlink() for path in folder.rglob("*"))
     assert "link" in done.err
     assert "pipe" in done.err

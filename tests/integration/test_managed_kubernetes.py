@@ -98,7 +98,7 @@ def pods_in_hosts(service: str, gpuctl: CloudGpuctl, folder: Path) -> Iterator[N
 
 
 def with_gpus(gpuctl: CloudGpuctl) -> int:
-    return sum(one["shape"] == gpuctl.kind.shape for one in gpuctl.cloud.live_instances())
+    return sum(live_instance["shape"] == gpuctl.kind.shape for live_instance in gpuctl.cloud.live_instances())
 
 
 def script_of(gpuctl: CloudGpuctl, name: str) -> str:
@@ -113,9 +113,9 @@ def counted(gpuctl: CloudGpuctl) -> Counter[str]:
 
 def converge(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words)
-    found = counted(gpuctl)
+    result = counted(gpuctl)
     plane, nodes = KINDS[gpuctl.kind.provider]
-    assert (found[plane], found[nodes], found["instance"]) == (1, 2, COUNT + 1), found
+    assert (result[plane], result[nodes], result["instance"]) == (1, 2, COUNT + 1), result
     assert len(gpuctl.ok("status", "--json").json["machines"]) == COUNT
     vanish(gpuctl)
 
@@ -170,10 +170,10 @@ AFTERWARDS: dict[str, Callable[[CloudGpuctl], None]] = {
 def test_cluster_comes_and_goes_by_the_usual_commands(service: str, clouds: Clouds, tmp_path: Path) -> None:
     with managed(service, clouds, tmp_path) as gpuctl:
         made = gpuctl.ok(*gpuctl.up_words).json
-        assert [one["rank"] for one in made["machines"]] == [0, 1]
-        assert [one["host"] for one in made["machines"]] == [None, None]
+        assert [item["rank"] for item in made["machines"]] == [0, 1]
+        assert [item["host"] for item in made["machines"]] == [None, None]
         shown = gpuctl.ok("reap", "--dry-run", "--json").json
-        assert [one["provider"] for one in shown["clusters"]] == [service]
+        assert [item["provider"] for item in shown["clusters"]] == [service]
         converge(gpuctl)
 
 
@@ -229,9 +229,9 @@ def test_run_starts_its_machines_and_ends_them_after_it(service: str, clouds: Cl
         assert gpuctl.ok("status", "--json").json["machines"] == []
 
         gpuctl.script("large.py", "open('large.bin', 'wb').truncate(80_000_000)")
-        kept = gpuctl.ok("train", "--nnodes", "1", "--device", "cpu", "large.py", timeout_s=400)
-        assert "1 machine stays, for $" in kept.err
-        assert "1 file that run" in kept.err
+        saved = gpuctl.ok("train", "--nnodes", "1", "--device", "cpu", "large.py", timeout_s=400)
+        assert "1 machine stays, for $" in saved.err
+        assert "1 file that run" in saved.err
         assert with_gpus(gpuctl) == 1
         assert "1 ended" in gpuctl.ok("up", "--yes").err
         assert with_gpus(gpuctl) == 0

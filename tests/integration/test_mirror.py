@@ -48,8 +48,8 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     def again() -> Path | None:
         """The folder of the next run, once it has taken a step."""
         metrics = list((two_hosts.home / "runs").glob("*/metrics/rank-0.jsonl"))
-        others = [path for path in metrics if path.parents[1] != folder and '"step"' in path.read_text()]
-        return others[0].parents[1] if others else None
+        rest = [path for path in metrics if path.parents[1] != folder and '"step"' in path.read_text()]
+        return rest[0].parents[1] if rest else None
 
     second = wait_for(again, what="the restart", deadline_s=90)
     interrupt(process)
@@ -59,9 +59,9 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     assert (result["run"], result["resumed_from"], result["nnodes"]) == (second.name, folder.name, 1)
     line = f"resumes from {newest.name} of run {folder.name} on 1 node"
     older = ", with what was brought here; default-0, which does not answer, may have newer ones"
-    [said] = [said for said in err.splitlines() if said.startswith("restart 1 of 1: ")]
-    assert line in said
-    assert said.endswith(older)
+    [output] = [output for output in err.splitlines() if output.startswith("restart 1 of 1: ")]
+    assert line in output
+    assert output.endswith(older)
     steps = [
         json.loads(text).get("step")
         for text in (second / "metrics" / "rank-0.jsonl").read_text().splitlines()
@@ -80,6 +80,6 @@ def test_train_resumes_from_mirrored_checkpoint_after_node_loss(
     inventory = two_hosts.home / "clusters" / "default" / "inventory.yaml"
     ranks = iter((1, 0))
     inventory.write_text(re.sub(r"rank: \d+", lambda _: f"rank: {next(ranks)}", inventory.read_text()))
-    taken = two_hosts.ok("train", "--resume-from", folder.name, "--nnodes", "1", "--dry-run")
-    assert f"{line}, 1 rank instead of 2" in taken.out + taken.err
-    assert older in taken.out + taken.err
+    values = two_hosts.ok("train", "--resume-from", folder.name, "--nnodes", "1", "--dry-run")
+    assert f"{line}, 1 rank instead of 2" in values.out + values.err
+    assert older in values.out + values.err

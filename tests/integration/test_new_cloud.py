@@ -89,7 +89,7 @@ def test_a_folder_and_a_line_are_a_cloud(gpuctl: Callable[..., Any]) -> None:
     assert gpuctl("clusters")["clusters"][0]["hourly_usd"] == up["hourly_usd"]
     assert gpuctl("doctor", "--shape", "toy.2")
 
-    (found,) = gpuctl("reap", "--provider", "toy", "--dry-run")["clusters"]
-    assert (found["cluster"], len(found["machines"])) == ("default", 2)
+    (result,) = gpuctl("reap", "--provider", "toy", "--dry-run")["clusters"]
+    assert (result["cluster"], len(result["machines"])) == ("default", 2)
     assert gpuctl("down", "--yes")["leftovers"] == []
     assert gpuctl("reap", "--provider", "toy", "--yes")["clusters"] == []

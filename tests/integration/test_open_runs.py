@@ -33,7 +33,7 @@ def at_work(gpuctl: Gpuctl, run: str) -> None:
             home_of(gpuctl, f"default-{rank}").glob(f".gpuctl-node/runs/{run}/*/metrics/rank-{rank}.jsonl")
             for rank in (0, 1)
         ]
-        return all(list(found) for found in metrics)
+        return all(list(metric) for metric in metrics)
 
     wait_for(begun, what="both ranks at work", deadline_s=40)
 
@@ -67,18 +67,18 @@ def hanging(gpuctl: Gpuctl, name: str) -> Iterator[None]:
     home = home_of(gpuctl, name)
     (home / "hang").touch()
     runners = {json.loads(path.read_text())["pid"] for path in home.glob(".gpuctl-node/runs/*/*/runner.json")}
-    asked = [
+    requests = [
         process
         for process in map(psutil.Process, processes_with(str(home)))
         if process.cmdline()[-1].endswith("follow") and process.pid not in runners
     ]
-    for process in asked:
+    for process in requests:
         process.suspend()
     try:
         yield
     finally:
         (home / "hang").unlink()
-        for process in asked:
+        for process in requests:
             process.kill()
 
 
@@ -101,8 +101,8 @@ def test_train_names_unresponsive_node_within_a_minute(hosts_that_can_hang: Gpuc
     launched(gpuctl)
     with hanging(gpuctl, "default-1"):
         began = time.monotonic()
-        others = f"{home_of(gpuctl, 'default-0')}/.gpuctl-node"
-        wait_for(lambda: not processes_with(others), what="the end of the other node's ranks", deadline_s=90)
+        rest = f"{home_of(gpuctl, 'default-0')}/.gpuctl-node"
+        wait_for(lambda: not processes_with(rest), what="the end of the other node's ranks", deadline_s=90)
         assert time.monotonic() - began < 60
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
@@ -120,14 +120,14 @@ def test_train_exits_130_after_third_interrupt(hosts_that_can_hang: Gpuctl) -> N
     launched(gpuctl)
     assert process.stderr is not None
     with hanging(gpuctl, "default-1"):
-        said = ""
+        output = ""
         for until in ("default-0: stopped", "killing the ranks", "may go on there: default-1"):
             interrupt(process)
             for line in process.stderr:
-                said += line
+                output += line
                 if until in line:
                     break
-            assert until in said
+            assert until in output
         assert process.wait(15) == 130
         process.communicate()
     gpuctl.ok("stop")

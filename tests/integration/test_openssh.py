@@ -52,8 +52,8 @@ class Server:
         make_key(path)
         # sshd starts itself anew, with the same pid, and listens again.
         self.process.send_signal(signal.SIGHUP)
-        said = self.key.with_name("log")
-        wait_for(lambda: said.read_text().count("Server listening") == 2, what="sshd again", deadline_s=10)
+        output = self.key.with_name("log")
+        wait_for(lambda: output.read_text().count("Server listening") == 2, what="sshd again", deadline_s=10)
 
     def inventory(self, folder: Path, *, python: bool = True) -> Path:
         """A hand-written inventory with this server as its one host."""
@@ -183,9 +183,9 @@ def test_pin_accepts_and_refuses_host_keys_like_openssh(server: Server, tmp_path
         "other": make_key(tmp_path / "other"),
         "hash": paramiko.HostKeys.hash_host(host),
     }
-    said = {name: text.format(**words) + "\n" for name, text in KNOWN.items()}
-    ours = {name: _we_log_in(server, tmp_path, text) for name, text in said.items()}
-    assert ours == {name: _ssh_logs_in(server, tmp_path, text) for name, text in said.items()}
+    output = {name: text.format(**words) + "\n" for name, text in KNOWN.items()}
+    ours = {name: _we_log_in(server, tmp_path, text) for name, text in output.items()}
+    assert ours == {name: _ssh_logs_in(server, tmp_path, text) for name, text in output.items()}
 
 
 def _we_log_in(server: Server, folder: Path, known: str) -> bool:
@@ -354,9 +354,9 @@ def test_up_with_host_and_user_only_uses_own_ssh_keys(
 
 def test_train_works_on_nodes_that_share_a_home(gpuctl: Gpuctl, server: Server, node_home: object) -> None:
     """As on clusters with NFS homes: the run's folders are apart, the code is the same."""
-    one = server.inventory(gpuctl.cwd).read_text()
-    block = one[one.index("    box:") :]
-    hosts = gpuctl.script("two.yaml", one + block.replace("box:", "box2:").replace("127.0.0.1", "localhost"))
+    item = server.inventory(gpuctl.cwd).read_text()
+    block = item[item.index("    box:") :]
+    hosts = gpuctl.script("two.yaml", item + block.replace("box:", "box2:").replace("127.0.0.1", "localhost"))
     gpuctl.ok("up", "--hosts", str(hosts), "--accept-new-host-keys", "--known-hosts", "/dev/null")
     gpuctl.script("my.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
     done = gpuctl("train", "--json", "my.py")

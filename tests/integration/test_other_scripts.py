@@ -20,8 +20,8 @@ def python() -> str:
 def test_accelerates_own_test_script_passes_on_two_ranks(cluster: Gpuctl, python: str) -> None:
     """On one node: its ranks write into one file. Without the variable each is alone where there is no GPU."""
     where = ("--nnodes", "1", "--nproc-per-node", "2", "--env", "ACCELERATE_USE_CPU=true")
-    own = ("-m", "accelerate.test_utils.scripts.test_script")
-    done = cluster.ok("train", "--python", python, *where, *own, timeout_s=400)
+    local = ("-m", "accelerate.test_utils.scripts.test_script")
+    done = cluster.ok("train", "--python", python, *where, *local, timeout_s=400)
     assert "Num processes: 2" in done.err
     assert "Training yielded the same results on one CPU or distributed setup with batch split." in done.err
 

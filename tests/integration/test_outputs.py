@@ -44,8 +44,8 @@ def job(cluster: Gpuctl) -> Path:
 def test_what_a_script_wrote_comes_back_or_is_named_with_what_brings_it(cluster: Gpuctl, job: Path) -> None:
     result = cluster.ok("train", "--json", "train.py", cwd=job).json
     folder = cluster.run_folder(result["run"]) / "outputs"
-    told = {(file["node"], file["path"]): (file["kind"], file["brought"]) for file in result["outputs"]}
-    assert told == {
+    report = {(file["node"], file["path"]): (file["kind"], file["brought"]) for file in result["outputs"]}
+    assert report == {
         ("default-0", "job/big model.pt"): (None, False),
         ("default-0", "job/caf\\udce9"): (None, True),
         ("default-0", "job/runs/exp1/events.out.tfevents.0"): ("TensorBoard", True),
@@ -64,8 +64,8 @@ def test_what_a_script_wrote_comes_back_or_is_named_with_what_brings_it(cluster:
     assert sizes["outputs/default-1/job/runs/exp1/events.out.tfevents.1"] == 1000
 
     outside = {(place["node"], place["path"], place["files"]) for place in result["outside"]}
-    beside = ".gpuctl-node/code/beside.txt"
-    assert outside == {(f"default-{n}", path, 1) for n in range(2) for path in ("sets/", beside)}
+    extra = ".gpuctl-node/code/beside.txt"
+    assert outside == {(f"default-{n}", path, 1) for n in range(2) for path in ("sets/", extra)}
 
     shown = cluster.ok("results", result["run"]).out
     bring = next(line for line in shown.splitlines() if "sets/ 2 files, 14 B on 2 nodes: " in line)

@@ -100,8 +100,8 @@ def test_installed_package_trains_on_local_hosts(installer: str, wheel: Path, tm
         assert Path(file).is_relative_to(environment)
     try:
         done(command, "up", "--provider", "local", "--count", "2", **where)
-        told = done(command, "train", "--", "--model", "mlp", "--epochs", "1", **where)
-        assert "2 nodes, 2 ranks" in told
+        report = done(command, "train", "--", "--model", "mlp", "--epochs", "1", **where)
+        assert "2 nodes, 2 ranks" in report
     finally:
         done(command, "down", "--yes", **where)
     assert not processes_with(str(tmp_path)), "processes were left behind"

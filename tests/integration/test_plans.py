@@ -88,8 +88,8 @@ def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     shown = "".join(f"    {line}".rstrip() + "\n" for line in text.splitlines())
     page = (DOCS / "plans.md").read_text()
     begin = f"    $ {' '.join((f'gpuctl up -f inventories/samples/{sample}.yaml', *accepts, '--dry-run'))}\n"
-    before, there, rest = page.partition(begin)
-    assert there, f"plans.md shows {sample}"
+    before, existing, rest = page.partition(begin)
+    assert existing, f"plans.md shows {sample}"
     end = rest.index("\n\n", rest.index("list prices")) + 1
     compared(DOCS / "plans.md", f"{before}{begin}{shown}{rest[end:]}")
     document = gpuctl.ok(*words, "--json").json
@@ -98,12 +98,12 @@ def test_docs_pages_show_plans_of_the_samples(gpuctl: CloudGpuctl) -> None:
     lives_s = document["until_s"]
     assert (f"${hourly_usd * 3:,.2f} for 3 h" in text) == (lives_s >= 3 * 3600)
     assert document["total_usd"] == pytest.approx(hourly_usd * lives_s / 3600, abs=1e-3)
-    assert sum(one["hourly_usd"] for one in document["resources"]) == pytest.approx(hourly_usd, abs=1e-5)
+    assert sum(item["hourly_usd"] for item in document["resources"]) == pytest.approx(hourly_usd, abs=1e-5)
     assert gpuctl.cloud.calls(mutating=True) == []
 
 
 def actions(document: Any) -> dict[str, str]:
-    return {one["kind"]: one["action"] for one in document["resources"]}
+    return {item["kind"]: item["action"] for item in document["resources"]}
 
 
 def test_up_plan_uses_existing_resources(gpuctl: CloudGpuctl) -> None:
@@ -119,10 +119,10 @@ def test_up_plan_uses_existing_resources(gpuctl: CloudGpuctl) -> None:
         "create",
         "create",
     )
-    assert not {"CreateVcn", "CreateVpc", "CreateSubnet"} & {one["operation"] for one in second["requests"]}
+    assert not {"CreateVcn", "CreateVpc", "CreateSubnet"} & {item["operation"] for item in second["requests"]}
     more = gpuctl.ok(*gpuctl.up_words, "--count", "3", "--dry-run").json
     launch = {"oci": "LaunchInstance", "aws": "RunInstances"}[gpuctl.kind.provider]
-    assert [one["operation"] for one in more["requests"]] == [launch]
+    assert [item["operation"] for item in more["requests"]] == [launch]
     assert more["hourly_usd"] == pytest.approx(second["hourly_usd"] * 3 / 2)
     same = gpuctl.ok(*gpuctl.up_words, "--dry-run")
     assert (same.json["create"], same.json["requests"]) == ([], [])
@@ -149,9 +149,9 @@ def test_up_dry_run_shows_requests_only_with_verbose(gpuctl: CloudGpuctl) -> Non
     plain = gpuctl.ok(*words).out
     assert "nothing ends these machines" in plain
     assert "CreateSubnet" not in plain
-    told = gpuctl.ok(*words, "--verbose").out
-    assert told.index("price ") < told.index("CreateSubnet {")
-    assert "PRIVATE KEY" not in told
+    report = gpuctl.ok(*words, "--verbose").out
+    assert report.index("price ") < report.index("CreateSubnet {")
+    assert "PRIVATE KEY" not in report
 
 
 @pytest.mark.parametrize("gpuctl", ["aws"], indirect=True)
@@ -174,8 +174,8 @@ def test_up_shows_plan_before_asking(gpuctl: CloudGpuctl) -> None:
         terminal.wait_for("[y/N] ")
         terminal.type("n\n")
         assert terminal.wait() == 1
-    seen = " ".join(re.sub("\x1b\\[[0-9;]*m", "", terminal.seen).split())
-    plan, _, rest = seen.partition(
+    calls = " ".join(re.sub("\x1b\\[[0-9;]*m", "", terminal.seen).split())
+    plan, _, rest = calls.partition(
         "Create 2 machines ($8.02 an hour, $192.56 a day, and nothing ends them) and accept the terms of NVIDIA "
         "GPU-Optimized VMI 26.04.1? [y/N] "
     )

@@ -33,14 +33,14 @@ def findings(gpuctl: Gpuctl, net: Any) -> list[dict[str, Any]]:
 
 def test_doctor_names_oci_firewall_and_working_fix(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=2, firewall="oci") as net:
-        (found,) = findings(gpuctl, net)
+        (result,) = findings(gpuctl, net)
         a, b = net.hosts
-        assert found["what"] == f"{a.name} and {b.name}"
-        assert found["ok"] is False
-        assert "they can't reach each other on the rendezvous port 2" in found["detail"]
-        assert found["detail"].endswith("a firewall rejects it (EHOSTUNREACH at once)")
+        assert result["what"] == f"{a.name} and {b.name}"
+        assert result["ok"] is False
+        assert "they can't reach each other on the rendezvous port 2" in result["detail"]
+        assert result["detail"].endswith("a firewall rejects it (EHOSTUNREACH at once)")
         # What it says by hand is what mends it.
-        command = found["fix"].partition("by hand: ")[2]
+        command = result["fix"].partition("by hand: ")[2]
         assert command == f"sudo iptables -I INPUT -p tcp -s {a.address},{b.address} -j ACCEPT"
         for host in net.hosts:
             host.root(command.removeprefix("sudo "))
@@ -50,9 +50,9 @@ def test_doctor_names_oci_firewall_and_working_fix(gpuctl: Gpuctl, tmp_path: Pat
 def test_doctor_reports_dropped_packets_as_timeout(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=3, firewall="none") as net:
         net.hosts[1].drop(net.hosts[0])
-        (found,) = findings(gpuctl, net)
-        assert found["what"] == f"{net.hosts[0].name} and {net.hosts[1].name}"
-        assert found["detail"].endswith("no answer within 4 s, so something drops the packets")
+        (result,) = findings(gpuctl, net)
+        assert result["what"] == f"{net.hosts[0].name} and {net.hosts[1].name}"
+        assert result["detail"].endswith("no answer within 4 s, so something drops the packets")
 
 
 def test_doctor_blames_the_node_that_drops_packets(gpuctl: Gpuctl, tmp_path: Path) -> None:
@@ -60,19 +60,19 @@ def test_doctor_blames_the_node_that_drops_packets(gpuctl: Gpuctl, tmp_path: Pat
         a, b, c = net.hosts
         b.root(f"iptables -I INPUT -p tcp --syn -s {a.address} -j DROP")
         b.root(f"iptables -I INPUT -p tcp --syn -s {c.address} -j DROP")
-        (found,) = findings(gpuctl, net)
-        assert found["what"] == b.name
-        assert found["detail"].startswith(f"{a.name} and {c.name} can't reach it (at {b.address}) on ports ")
-        assert "sudo iptables -S INPUT" in found["fix"]
+        (result,) = findings(gpuctl, net)
+        assert result["what"] == b.name
+        assert result["detail"].startswith(f"{a.name} and {c.name} can't reach it (at {b.address}) on ports ")
+        assert "sudo iptables -S INPUT" in result["fix"]
 
 
 def test_doctor_detects_mtu_black_hole(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with vms(tmp_path, count=2, firewall="none") as net:
         a, b = net.hosts
         b.root(f"iptables -I INPUT -p tcp -s {a.address} -m length --length 1401:65535 -j DROP")
-        (found,) = findings(gpuctl, net)
-        assert "64 kB do not get through" in found["detail"]
-        assert "MTU" in found["fix"]
+        (result,) = findings(gpuctl, net)
+        assert "64 kB do not get through" in result["detail"]
+        assert "MTU" in result["fix"]
 
 
 def test_doctor_tries_the_address_that_gloo_and_nccl_take_of_an_interface(
@@ -93,9 +93,9 @@ def test_doctor_tries_the_address_that_gloo_and_nccl_take_of_an_interface(
             "up", "--hosts", str(net.folder / "second.yaml"), "--known-hosts", str(net.folder / "known_hosts")
         )
         rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
-        (found,) = (row for row in rows if "can't reach" in row["detail"])
+        (result,) = (row for row in rows if "can't reach" in row["detail"])
         a, b = net.hosts
-        assert f"not private_ip: {a.address} ({a.name}) and {b.address} ({b.name})" in found["fix"]
+        assert f"not private_ip: {a.address} ({a.name}) and {b.address} ({b.name})" in result["fix"]
 
 
 def test_doctor_refuses_one_machine_under_two_addresses(gpuctl: Gpuctl, tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_doctor_names_the_firewall_that_drops_what_goes_out(
         hosts, known_hosts = net.inventory()
         gpuctl.ok("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
         rows = gpuctl("doctor", "--cluster", "--json").json["findings"]
-        (found,) = (row for row in rows if "firewall" in row["detail"])
-        assert (found["what"], found["ok"]) == (a.name, False)
-        assert found["detail"] == f"its own firewall drops what goes out to {b.name}"
-        assert "OUTPUT" in found["fix"]
+        (result,) = (row for row in rows if "firewall" in row["detail"])
+        assert (result["what"], result["ok"]) == (a.name, False)
+        assert result["detail"] == f"its own firewall drops what goes out to {b.name}"
+        assert "OUTPUT" in result["fix"]
 
 
 @contextmanager
@@ -167,4 +167,6 @@ def test_probe_of_dead_node_does_not_delay_the_others(tmp_path: Path, silent: bo
         assert (answers[dead.name].failure or "").startswith(f"{dead.name}: ")
         for name, peer in ((a.name, b.name), (b.name, a.name)):
             assert answers[name].failure is None
-            assert {(one.peer, one.outcome) for one in answers[name].attempts} == {(peer, "connected")}
+            assert {(attempt.peer, attempt.outcome) for attempt in answers[name].attempts} == {
+                (peer, "connected")
+            }

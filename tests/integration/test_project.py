@@ -53,9 +53,9 @@ def test_project_with_src_layout_runs_as_a_module_and_is_installed_once(project:
     first = project.ok("train", "--json", "-m", "mine")
     assert first.err.count("project mine: installed in") == 2
     log = (project.run_folder(first.json["run"]) / "logs" / "rank-1.log").read_text()
-    main, said = [line for line in log.splitlines() if line.startswith(("main", "said"))]
+    main, output = [line for line in log.splitlines() if line.startswith(("main", "said"))]
     _, version, file, prefix, torchrun = main.split()
-    assert (version, said) == ("0.3", "said")
+    assert (version, output) == ("0.3", "said")
     assert "/.gpuctl-node/code/" in file
     assert "/.gpuctl-node/envs/" in prefix
     assert torchrun.startswith(prefix), "programs of what lies below start the interpreter above it"

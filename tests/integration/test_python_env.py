@@ -128,9 +128,9 @@ def build(node: Node, wish: Requirements, said: Said, **more: Any) -> Environmen
 
 
 def named(*packages: str, wheels: Path, root: Path) -> Requirements:
-    found = requirements_of(root, pip=packages, wheels=wheels)
-    assert found is not None
-    return found
+    result = requirements_of(root, pip=packages, wheels=wheels)
+    assert result is not None
+    return result
 
 
 def tree_times(root: Path) -> dict[Path, int]:
@@ -142,16 +142,16 @@ def tree_times(root: Path) -> dict[Path, int]:
 
 @pytest.mark.whole
 def test_environment_is_built_once_and_reused(nodes: list[Node], wheels: Path, tmp_path: Path) -> None:
-    node, said = nodes[0], Said()
+    node, output = nodes[0], Said()
     wish = named("tiny", "torch", wheels=wheels, root=tmp_path)
-    made = build(node, wish, said)
+    made = build(node, wish, output)
     assert made.built
     assert made.packages == ("small==2.0", "tiny==1.0", "torch==2.99.0+none")
     assert made.torch == "2.99.0+none"
     assert made.size_bytes > 0
     assert made.python.startswith(str(home_of(node) / ".gpuctl-node" / "envs"))
-    assert any(text.startswith(f"{node.name}: 4 wheels sent") for text in said)
-    assert any("Installed 3 packages" in text for text in said)
+    assert any(text.startswith(f"{node.name}: 4 wheels sent") for text in output)
+    assert any("Installed 3 packages" in text for text in output)
     shown = node.run(f"{made.python} -c 'import tiny, small; print(small.VERSION)'")
     assert shown.stdout.decode().strip() == "2.0"
     version = node.run(f"{made.python} -c 'import platform; print(platform.python_version())'")
@@ -159,16 +159,16 @@ def test_environment_is_built_once_and_reused(nodes: list[Node], wheels: Path, t
     listed = ready_environments(node)[made.key]
     assert listed == (made.python, made.torch, made.python_version, made.packages)
 
-    said.clear()
+    output.clear()
     written = tree_times(home_of(node) / ".gpuctl-node")
-    again = build(node, wish, said)
+    again = build(node, wish, output)
     assert again == replace(made, built=False)
-    assert said == []
+    assert output == []
     assert tree_times(home_of(node) / ".gpuctl-node") == written, "nothing was done"
 
     facts = {"key": made.key, "ready": {**vars(made), "bytes": made.size_bytes}}
     node.close()
-    assert build(node, wish, said, facts_of_env=facts) == again, "with facts there is nothing to ask"
+    assert build(node, wish, output, facts_of_env=facts) == again, "with facts there is nothing to ask"
 
 
 def test_changed_requirements_or_wheel_build_new_environment(
@@ -181,9 +181,9 @@ def test_changed_requirements_or_wheel_build_new_environment(
     second = requirements_of(tmp_path, wheels=wheels)
     assert first is not None
     assert second is not None
-    one, two = build(node, first, Said()), build(node, second, Said())
-    assert one.python != two.python
-    assert (one.packages, two.packages) == (("small==2.0",), ("small==2.0", "tiny==1.0"))
+    item, two = build(node, first, Said()), build(node, second, Said())
+    assert item.python != two.python
+    assert (item.packages, two.packages) == (("small==2.0",), ("small==2.0", "tiny==1.0"))
     make_wheel(wheels, "small", "2.0", code="VERSION = 'another, of the same name'\n")
     third = requirements_of(tmp_path, wheels=wheels)
     assert third is not None
@@ -290,19 +290,19 @@ def slow(tmp_path: Path, wheels: Path) -> tuple[Requirements, Path, Path]:
 
 def processes_in(folder: Path) -> list[psutil.Process]:
     """Live processes that work in a folder or run a program in it."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             if str(folder) in " ".join([process.cwd(), *process.cmdline()]) and process.status() != "zombie":
-                found.append(process)
+                result.append(process)
         except psutil.Error:
             continue
-    return found
+    return result
 
 
-@pytest.mark.parametrize("how", ["the connection ends", "the node's part is killed"])
+@pytest.mark.parametrize("manner", ["the connection ends", "the node's part is killed"])
 def test_interrupted_build_leaves_no_process_and_next_recovers(
-    nodes: list[Node], wheels: Path, tmp_path: Path, how: str
+    nodes: list[Node], wheels: Path, tmp_path: Path, manner: str
 ) -> None:
     node, other = nodes
     wish, started, _go = slow(tmp_path, wheels)
@@ -322,7 +322,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
     wait_for(lambda: started.exists() or errors, what="the build's start")
     assert errors == []
     assert [p for p in processes_in(home) if p.name() == "uv"]
-    if how == "the connection ends":
+    if manner == "the connection ends":
         node.close()
     else:
         [uv] = [p for p in processes_in(home) if p.name() == "uv"]
@@ -331,7 +331,7 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
         parent.send_signal(signal.SIGKILL)
     thread.join(30)
     assert len(errors) == 1
-    if how == "the node's part is killed":
+    if manner == "the node's part is killed":
         wait_for(
             lambda: not [p for p in processes_in(home) if p.name() == "uv"], what="uv's end", deadline_s=15
         )
@@ -347,10 +347,10 @@ def test_interrupted_build_leaves_no_process_and_next_recovers(
     shutil.rmtree(tmp_path / "slow-1.0")
     again = connect(node.machine, Store(tmp_path / "home").cluster("default"))
     try:
-        said = Said()
+        output = Said()
         with pytest.raises(EnvironmentFailed):
-            build(again, wish, said)
-        assert any("removing an environment that was not finished" in text for text in said)
+            build(again, wish, output)
+        assert any("removing an environment that was not finished" in text for text in output)
         made = build(again, named("tiny", wheels=wheels, root=tmp_path), Said())
         assert made.built
     finally:
@@ -397,8 +397,8 @@ def test_concurrent_builds_build_environment_once(nodes: list[Node], wheels: Pat
         thread.join(60)
     for node in both:
         node.close()
-    assert sorted(one.built for one in made) == [False, True]
-    assert len({one.python for one in made}) == 1
+    assert sorted(item.built for item in made) == [False, True]
+    assert len({item.python for item in made}) == 1
 
 
 def test_concurrent_build_reports_waiting_for_the_first(
@@ -406,12 +406,12 @@ def test_concurrent_build_reports_waiting_for_the_first(
 ) -> None:
     node = nodes[0]
     wish, started, go = slow(tmp_path, wheels)
-    said = [Said(), Said()]
+    output = [Said(), Said()]
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
-            build(node, wish, said[number])
+            build(node, wish, output[number])
         except EnvironmentFailed as error:
             errors.append(error)
 
@@ -420,7 +420,7 @@ def test_concurrent_build_reports_waiting_for_the_first(
     wait_for(started.exists, what="the build's start")
     threads[1].start()
     wait_for(
-        lambda: any("waiting for the same build by" in text for text in said[1]), what="the second's word"
+        lambda: any("waiting for the same build by" in text for text in output[1]), what="the second's word"
     )
     go.touch()
     for thread in threads:

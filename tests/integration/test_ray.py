@@ -173,15 +173,15 @@ def test_ray_token_is_private_and_required(hosts: Gpuctl) -> None:
     train(hosts, "--", "--epochs", "1", "--model", "mlp")
     token_file = hosts.home / "clusters" / "default" / "keys" / "ray_token"
     token = token_file.read_text()
-    kept = [token_file, *(node_home(hosts, rank) / "ray" / f"default-{rank}" / "token" for rank in (0, 1))]
-    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600] * 3
-    assert {path.read_text() for path in kept} == {token}
+    saved = [token_file, *(node_home(hosts, rank) / "ray" / f"default-{rank}" / "token" for rank in (0, 1))]
+    assert [path.stat().st_mode & 0o777 for path in saved] == [0o600] * 3
+    assert {path.read_text() for path in saved} == {token}
     for pid in psutil.pids():
         assert token.encode() not in content(Path(f"/proc/{pid}/cmdline"))
-    told = [path for path in hosts.home.rglob("*") if path not in kept]
-    told += [path for rank in (0, 1) for path in Path(daemons(hosts, rank)["temp_dir"]).rglob("*")]
-    assert len(told) > 50
-    assert [path for path in told if token.encode() in content(path)] == []
+    report = [path for path in hosts.home.rglob("*") if path not in saved]
+    report += [path for rank in (0, 1) for path in Path(daemons(hosts, rank)["temp_dir"]).rglob("*")]
+    assert len(report) > 50
+    assert [path for path in report if token.encode() in content(path)] == []
 
     port = daemons(hosts, 0)["ports"]["dashboard"]
     for headers, status in (
@@ -253,7 +253,9 @@ def test_checkpoints_that_ray_train_keeps_are_outputs(hosts: Gpuctl) -> None:
     for words, top in (((), "HOME/ray_results/exp"), (("there",), "GPUCTL_RUN_DIR/mine/exp")):
         done = train(hosts, "checkpoint.py", *words)
         assert done.status == 0, done.err
-        models = {one["path"]: one["brought"] for one in done.json["outputs"] if "model.pt" in one["path"]}
+        models = {
+            item["path"]: item["brought"] for item in done.json["outputs"] if "model.pt" in item["path"]
+        }
         [(path, brought)] = models.items()
         assert path.startswith(f"{top}/checkpoint_")
         assert brought
@@ -287,19 +289,19 @@ def test_tune_searches_function_of_a_script(hosts: Gpuctl) -> None:
         timeout_s=TRAIN_S,
     )
     assert done.status == 0, done.err
-    found = done.json
-    drawn = [trial["params"]["x"] for trial in found["trials"]]
+    result = done.json
+    drawn = [trial["params"]["x"] for trial in result["trials"]]
     assert sorted(drawn) == [1, 1, 2.5, 2.5, 4, 4]
-    assert found["best"]["params"] == {"x": 2.5}
-    assert found["best"]["value"] == pytest.approx(0.75)
-    for trial in found["trials"]:
+    assert result["best"]["params"] == {"x": 2.5}
+    assert result["best"]["value"] == pytest.approx(0.75)
+    for trial in result["trials"]:
         assert trial["value"] == pytest.approx(1 - (trial["params"]["x"] - 3) ** 2)
         assert trial["status"] == ("failed" if trial["params"]["x"] > 3 else "done")
         assert trial["error"] == ("ValueError: too large" if trial["params"]["x"] > 3 else None)
-    (kept,) = hosts.ok("results", "--json", found["run"]).json["runs"]
-    assert kept["search"]["trials"] == found["trials"]
-    few = ["--param", "x=choice(1)", "--trials", "1", "--metric", "score"]
-    shown = hosts("tune", *few, "search.py:objective", timeout_s=TRAIN_S)
+    (saved,) = hosts.ok("results", "--json", result["run"]).json["runs"]
+    assert saved["search"]["trials"] == result["trials"]
+    small = ["--param", "x=choice(1)", "--trials", "1", "--metric", "score"]
+    shown = hosts("tune", *small, "search.py:objective", timeout_s=TRAIN_S)
     assert shown.status == 1, "every trial of it fails, for want of KEY"
     assert "KeyError: 'KEY'" in shown.out
 
@@ -469,10 +471,10 @@ def test_ray_stop_leaves_ray_of_others_running(gpuctl: Gpuctl, tmp_path: Path) -
         gpuctl.ok("ray", "stop")
         gpuctl.ok("ray", "stop")
         assert head.poll() is None, "a Ray that is not ours was ended"
-        assert not [one for one in known if Path(one["temp_dir"]).exists()]
+        assert not [item for item in known if Path(item["temp_dir"]).exists()]
         assert not ours & set(psutil.pids())
-        listening = {one.laddr.port for one in psutil.net_connections("tcp") if one.status == "LISTEN"}
-        assert not listening & {port for one in known for port in one["ports"].values()}
+        listening = {item.laddr.port for item in psutil.net_connections("tcp") if item.status == "LISTEN"}
+        assert not listening & {port for item in known for port in item["ports"].values()}
     finally:
         for pid in processes_with(str(theirs)):
             os.kill(pid, signal.SIGKILL)
@@ -482,7 +484,7 @@ def test_ray_stop_leaves_ray_of_others_running(gpuctl: Gpuctl, tmp_path: Path) -
 
 def belongs(process: psutil.Process, known: list[dict[str, Any]]) -> bool:
     """Whether it is one of these daemons or descends from them."""
-    keepers = {json.loads((Path(one["run_dir"]) / "runner.json").read_text())["pid"] for one in known}
+    keepers = {json.loads((Path(item["run_dir"]) / "runner.json").read_text())["pid"] for item in known}
     try:
         return bool(keepers & {process.pid, *(parent.pid for parent in process.parents())})
     except psutil.NoSuchProcess:

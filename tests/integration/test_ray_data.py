@@ -68,8 +68,8 @@ def test_ray_data_pipeline_has_the_losses_of_images_in_memory(hosts: Gpuctl) -> 
     whole = train(hosts, mode="torchrun", pipeline="memory")
     assert whole.status == 0, whole.err
     for rank in range(2):
-        found = losses(hosts, streamed.json["run"], rank)
-        assert len(found) == 6
-        assert found == pytest.approx(losses(hosts, whole.json["run"], rank), rel=1e-5)
+        result = losses(hosts, streamed.json["run"], rank)
+        assert len(result) == 6
+        assert result == pytest.approx(losses(hosts, whole.json["run"], rank), rel=1e-5)
     assert streamed.json["train"]["loss"] == pytest.approx(whole.json["train"]["loss"], rel=1e-5)
     assert streamed.json["train"]["accuracy"] == whole.json["train"]["accuracy"]

@@ -68,12 +68,12 @@ def listening(host: Host) -> set[int]:
 def left_of_ray(host: Host) -> list[str]:
     """What a Ray has left on a host: processes of its user's, folders, its token."""
     folders = "-name '*ray*' -o -name 'pymp-*'"
-    looks = (
+    polls = (
         f"ps -u {host.user} -o args= | grep -v ^sshd: || true",
         f"find /tmp /var/tmp /dev/shm /run -mindepth 1 -maxdepth 1 {folders}",
         f"find /home/{host.user}/.gpuctl-node/ray -mindepth 1 || true",
     )
-    return [line for look in looks for line in host.root(look).stdout.splitlines()]
+    return [line for poll in polls for line in host.root(poll).stdout.splitlines()]
 
 
 def assert_as_before(host: Host, firewall: tuple[list[str], str]) -> None:
@@ -133,14 +133,14 @@ def assert_needs_the_token(head: Host, worker: Host, ports: dict[str, int]) -> N
     )
 
     join = f"timeout 60 {sys.executable} -c '{JOIN}' {head.address}:{ports['gcs']}"
-    for variables, said in (
+    for variables, output in (
         ("RAY_AUTH_MODE=token", "no authentication token was found"),
         ("RAY_AUTH_MODE=disabled", "Authentication token is missing or incorrect"),
     ):
         done = worker.root(f"{variables} {join}", timeout_s=90, check=False)
         assert done.returncode == 1
         assert "joined" not in done.stdout
-        assert said in done.stderr
+        assert output in done.stderr
     jobs = f"http://{head.address}:{ports['agent']}/api/job_agent/jobs/"
     submitted = [
         worker.root(f"{sys.executable} -c '{SUBMIT}' {jobs} {word}").stdout for word in ("", "wrong")

@@ -28,8 +28,8 @@ UNCONFIGURED = {"AWS_EC2_METADATA_DISABLED": "true"}
 
 @pytest.fixture(params=KINDS.values(), ids=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+    result: Kind = request.param
+    return result
 
 
 @pytest.fixture
@@ -160,9 +160,9 @@ def test_reap_waits_for_lock_of_shared_network(gpuctl: CloudGpuctl) -> None:
     with lock.hold(path, subject="the network", command="up"):
         process = gpuctl.start("reap", "--yes", env=alone(gpuctl))
         assert process.stderr
-        told = next((line for line in process.stderr if "Waiting" in line), "it did not wait")
-        assert "`up`" in told
-        assert "which works on the network" in told
+        report = next((line for line in process.stderr if "Waiting" in line), "it did not wait")
+        assert "`up`" in report
+        assert "which works on the network" in report
         assert gpuctl.cloud.live_instances() == [], "they cost the most"
         assert {"vcn", "vpc"} & {part.get("kind") for part in gpuctl.cloud.owned()}
     _, errors = process.communicate(timeout=60)
@@ -209,9 +209,9 @@ def test_reap_tolerates_foreign_and_edited_tags(clouds: Clouds, tmp_path: Path) 
     edited = [{"Key": "gpuctl-expires", "Value": "next friday"}]
     ec2.create_tags(Resources=[made[0]["id"]], Tags=edited)
     looked = gpuctl.ok("reap", "--expired", "--dry-run", "--json", env=alone(gpuctl)).json
-    (found,) = looked["clusters"]
-    assert (found["expires_at"], found["expired"], found["left_s"]) == (None, False, None)
-    assert not any(theirs in part for part in (*found["parts"], *looked["networks"]))
+    (result,) = looked["clusters"]
+    assert (result["expires_at"], result["expired"], result["left_s"]) == (None, False, None)
+    assert not any(theirs in part for part in (*result["parts"], *looked["networks"]))
     assert reaped(gpuctl, env=alone(gpuctl)).status == 0
     assert gpuctl.cloud.live_instances() == []
     left = {vpc["VpcId"] for vpc in ec2.describe_vpcs()["Vpcs"]}
@@ -221,9 +221,9 @@ def test_reap_tolerates_foreign_and_edited_tags(clouds: Clouds, tmp_path: Path) 
 
 def test_reap_lists_spot_machines_without_price(gpuctl: CloudGpuctl) -> None:
     gpuctl.ok(*gpuctl.up_words, "--spot")
-    (found,) = gpuctl.ok("reap", "--dry-run", "--json", env=alone(gpuctl)).json["clusters"]
-    assert len(found["machines"]) == COUNT
-    assert (found["hourly_usd"], found["cost_usd"]) == (None, None)
+    (result,) = gpuctl.ok("reap", "--dry-run", "--json", env=alone(gpuctl)).json["clusters"]
+    assert len(result["machines"]) == COUNT
+    assert (result["hourly_usd"], result["cost_usd"]) == (None, None)
 
 
 def test_up_prints_cron_command_that_finds_the_cluster(oci: CloudGpuctl) -> None:
@@ -232,8 +232,8 @@ def test_up_prints_cron_command_that_finds_the_cluster(oci: CloudGpuctl) -> None
     command = line.removeprefix("*/10 * * * * ")
     assert "--provider oci --region eu-frankfurt-1" in command
     assert command.endswith("--profile TOKEN")
-    found = oci.ok(*command.split()[1:], "--dry-run", "--json").json
-    assert len(found["clusters"]) == 1
+    result = oci.ok(*command.split()[1:], "--dry-run", "--json").json
+    assert len(result["clusters"]) == 1
     assert oci("reap", "--yes", "--provider", "oci").status == 0
 
 
@@ -283,8 +283,8 @@ def test_reap_expired_keeps_network_of_live_cluster(gpuctl: CloudGpuctl) -> None
 def test_reap_finds_and_removes_cluster_in_compartment(oci: CloudGpuctl) -> None:
     compartment = inner_compartment(oci.cloud)
     oci.ok(*oci.up_words, "--compartment", compartment)
-    (found,) = oci.ok("reap", "--provider", "oci", "--dry-run", "--json").json["clusters"]
-    assert found["compartment"] == compartment
+    (result,) = oci.ok("reap", "--provider", "oci", "--dry-run", "--json").json["clusters"]
+    assert result["compartment"] == compartment
     done = reaped(oci, "--provider", "oci")
     assert (done.status, len(done.json["removed"])) == (0, 1), done.err
     assert f"the shared network in oci eu-frankfurt-1 {compartment}" in done.err
@@ -300,7 +300,7 @@ def inner_compartment(cloud: FakeCloud) -> str:
     config = oci_sdk.config.from_file(cloud.env["OCI_CONFIG_FILE"])
     identity = oci_sdk.identity.IdentityClient(config, service_endpoint=cloud.url)
     return next(
-        str(one.id) for one in identity.list_compartments(config["tenancy"]).data if one.name == "gpu"
+        str(item.id) for item in identity.list_compartments(config["tenancy"]).data if item.name == "gpu"
     )
 
 

@@ -133,8 +133,8 @@ def test_resume_starts_run_from_checkpoint_of_earlier_run(two_hosts: Gpuctl, tmp
     assert steps_on(two_hosts, "default-0", first) == left, "the earlier run's are left as they were"
     record = run_record(two_hosts, result["run"])
     assert (record["resumed_from"], record["began_with"]["run"]) == (first, first)
-    found = {node: told["newest"] for node, told in record["began_with"]["nodes"].items()}
-    assert found == dict.fromkeys(("default-0", "default-1"), f"step-{left[-1]:04d}.json")
+    matches = {node: report["newest"] for node, report in record["began_with"]["nodes"].items()}
+    assert matches == dict.fromkeys(("default-0", "default-1"), f"step-{left[-1]:04d}.json")
     assert result["checkpoints"]["default-0"]["newest"] == f"step-{left[-1] + 2:04d}.json"
     assert f"from step-{left[-1]:04d}.json of run {first}" in done.err
     assert f"from run {first}" in two_hosts.ok("results").out
@@ -208,14 +208,14 @@ def test_resume_without_checkpoint_is_refused_with_reason(two_hosts: Gpuctl) -> 
     assert "has no runs yet" in refused.err
     two_hosts.script("plain.py", "print('ran')")
     run = two_hosts.ok("train", "--env", "SECRET=1", "--json", "plain.py").json["run"]
-    for words, who in (
+    for words, name in (
         (("--resume",), f"Run {run}, the latest, was of plain.py, and no run of that left a file"),
         (("--resume-from", run), f"Run {run} left no file"),
         (("--resume", "other.py"), "There is no script other.py, and no run of it left a file"),
     ):
         refused = two_hosts("train", *words)
         assert refused.status == 2
-        assert who in refused.err
+        assert name in refused.err
         assert "leave out --resume" in refused.err
     assert len(two_hosts.ok("runs", "--json").json["runs"]) == 1
     two_hosts.script("leaves.py", SCRIPT)
@@ -253,8 +253,8 @@ def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> Non
         ".metadata", "__0_0.distcp", "rest.pt", "step-000008.json",
     ]  # fmt: skip
     assert parts_on(two_hosts, "default-1", first["run"]) == ["__1_0.distcp"]
-    here = two_hosts.run_folder(first["run"]) / "checkpoints"
-    assert sorted(path.name for path in here.glob("step-000008/*")) == [
+    local = two_hosts.run_folder(first["run"]) / "checkpoints"
+    assert sorted(path.name for path in local.glob("step-000008/*")) == [
         ".metadata", "__0_0.distcp", "__1_0.distcp", "rest.pt",
     ]  # fmt: skip
     assert first["checkpoints"]["default-0"]["newest"] == "step-000008"
@@ -265,13 +265,13 @@ def test_resume_carries_every_nodes_part_to_every_node(two_hosts: Gpuctl) -> Non
     )
     assert again.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
     began = run_record(two_hosts, again.json["run"])["began_with"]["nodes"]
-    assert {node: found["lacks"] for node, found in began.items()} == {"default-0": [], "default-1": []}
-    one = two_hosts.ok(
+    assert {node: result["lacks"] for node, result in began.items()} == {"default-0": [], "default-1": []}
+    item = two_hosts.ok(
         *("train", "--resume-from", first["run"], "--nnodes", "1", "--json", "--"),
         *("--strategy", "ddp", "--epochs", "4"),
     )
-    assert one.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
-    for path in here.glob("step-000008/*"):
+    assert item.json["train"]["loss"] == pytest.approx(whole["train"]["loss"][2:], rel=1e-4)
+    for path in local.glob("step-000008/*"):
         path.unlink()
     target = two_hosts.home / "model.pt"
     exported = two_hosts.ok("export", first["run"], "-o", str(target), "--json").json
@@ -408,12 +408,12 @@ def test_max_restarts_restarts_after_killed_rank(two_hosts: Gpuctl) -> None:
     assert result["run"] == runs[1]["run"]
     assert result["resumed_from"] == runs[0]["run"]
     assert begun(two_hosts, result["run"]) >= 2
-    said = [line for line in done.err.splitlines() if line.startswith("restart ")]
-    assert len(said) == 1
-    assert said[0].startswith(
+    output = [line for line in done.err.splitlines() if line.startswith("restart ")]
+    assert len(output) == 1
+    assert output[0].startswith(
         f"restart 1 of 3: run {runs[0]['run']} failed (rank 1 on default-1: killed by SIGKILL"
     )
-    assert f"run {result['run']} (my.py) resumes from step-" in said[0]
+    assert f"run {result['run']} (my.py) resumes from step-" in output[0]
     assert not processes_with("my.py", str(two_hosts.home))
 
 
@@ -426,9 +426,9 @@ def test_max_restarts_limits_restarts_and_shows_last_error(two_hosts: Gpuctl) ->
     runs = [run["run"] for run in two_hosts.ok("runs", "--json").json["runs"]]
     assert len(runs) == 3
     assert [run_record(two_hosts, run)["resumed_from"] for run in runs] == [None, *runs[:2]]
-    said = [line for line in done.err.splitlines() if line.startswith("restart ")]
-    assert [line.split(":")[0] for line in said] == ["restart 1 of 2", "restart 2 of 2"]
-    assert all("starts from the beginning on 2 nodes" in line for line in said)
+    output = [line for line in done.err.splitlines() if line.startswith("restart ")]
+    assert [line.split(":")[0] for line in output] == ["restart 1 of 2", "restart 2 of 2"]
+    assert all("starts from the beginning on 2 nodes" in line for line in output)
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,13 @@ def test_checkpoint_on_one_node_is_told_and_shared_or_put_aside(two_hosts: Gpuct
 
     second = two_hosts.start("train", script, "3")
     assert second.stderr is not None
-    told = next(line for line in second.stderr if "from an earlier run" in line or "launch: " in line)
+    report = next(line for line in second.stderr if "from an earlier run" in line or "launch: " in line)
     second.send_signal(signal.SIGINT)
     second.communicate(timeout=60)
-    assert told.startswith("snapshot.pt is on default-0 alone, from an earlier run. "), (
+    assert report.startswith("snapshot.pt is on default-0 alone, from an earlier run. "), (
         "before the ranks start"
     )
-    assert "--share-outputs" in told and "--fresh" in told
+    assert "--share-outputs" in report and "--fresh" in report
 
     assert begins("--share-outputs", script, "3") == ["2", "2"]
     assert begins("--fresh", script, "1") == ["0", "0"]
@@ -69,12 +69,12 @@ if rank == 0:
 def test_checkpoint_in_parts_is_told_and_shared_whole_and_of_one_run(two_hosts: Gpuctl) -> None:
     script = two_hosts.script("parts.py", IN_PARTS).name
     two_hosts.ok("train", script, "one")
-    told = two_hosts.ok("train", script, "two").err
-    assert "the checkpoint ckpt of an earlier run is in parts on default-0, default-1. " in told
+    report = two_hosts.ok("train", script, "two").err
+    assert "the checkpoint ckpt of an earlier run is in parts on default-0, default-1. " in report
     shared = two_hosts.ok("train", "--json", "--share-outputs", script, "three")
     logs = two_hosts.run_folder(shared.json["run"]) / "logs"
-    found = [(logs / f"rank-{rank}.log").read_text().splitlines()[0] for rank in range(2)]
-    assert found == [f"finds {[(f'__{rank}_0.distcp', 'two') for rank in range(2)]}"] * 2
+    result = [(logs / f"rank-{rank}.log").read_text().splitlines()[0] for rank in range(2)]
+    assert result == [f"finds {[(f'__{rank}_0.distcp', 'two') for rank in range(2)]}"] * 2
     again = two_hosts.ok("train", "--json", "--share-outputs", script, "four")
     logs = two_hosts.run_folder(again.json["run"]) / "logs"
     assert "one" not in (logs / "rank-1.log").read_text() + (logs / "rank-0.log").read_text()

@@ -134,14 +134,14 @@ def test_failed_first_up_leaves_no_cluster_folder(gpuctl: Gpuctl) -> None:
     hosts = str(gpuctl.script("hosts.yaml", text))
     known = gpuctl.script("known_hosts", f"[127.0.0.1]:{port} {HOST_KEY}\n")
     clusters = gpuctl.home / "clusters"
-    for more, said in (
+    for more, output in (
         (("--known-hosts", "/dev/null"), "no host key"),
         (("--known-hosts", "/dev/null", "--accept-new-host-keys"), "showed no host key"),
         (("--known-hosts", str(known)), "no TCP connection"),
     ):
         failed = gpuctl("up", "--hosts", hosts, *more)
         assert failed.status == 1
-        assert said in failed.err
+        assert output in failed.err
         assert list(clusters.iterdir()) == []
     assert gpuctl.ok("status", "--all", "--json").json["clusters"] == []
 
@@ -149,7 +149,7 @@ def test_failed_first_up_leaves_no_cluster_folder(gpuctl: Gpuctl) -> None:
 def test_dry_run_of_up_creates_nothing(gpuctl: Gpuctl) -> None:
     plan = gpuctl.ok("up", "--provider", "local", "--count", "2", "--dry-run", "--json").json
     assert [machine["name"] for machine in plan["create"]] == ["default-0", "default-1"]
-    starts = [one["body"]["name"] for one in plan["requests"] if one["operation"] == "StartSshServer"]
+    starts = [item["body"]["name"] for item in plan["requests"] if item["operation"] == "StartSshServer"]
     assert starts == ["default-0", "default-1"]
     assert (plan["hourly_usd"], plan["total_usd"], plan["until_s"]) == (0, 0, None)
     assert not (gpuctl.home / "clusters").exists()

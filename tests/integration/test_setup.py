@@ -64,7 +64,7 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
     assert early.json["setup"] == []
     assert "the setup has not run yet" in early.err
     made = gpuctl.ok(*words, "--json").json["setup"]
-    assert [(one["node"], one["status"]) for one in made] == [("default-0", "done"), ("default-1", "done")]
+    assert [(item["node"], item["status"]) for item in made] == [("default-0", "done"), ("default-1", "done")]
     for name in ("default-0", "default-1"):
         written = log(gpuctl, name).read_text().splitlines()
         assert written[0] == f"$ {LINE}"
@@ -84,7 +84,7 @@ def test_setup_runs_once_on_each_new_machine_and_again_when_it_changed(gpuctl: G
     elsewhere.mkdir()
     (elsewhere / "fabfile.py").write_text("raise SystemExit('this is another one')\n")
     more = gpuctl.ok("up", "--count", "3", "--json", cwd=elsewhere).json["setup"]
-    assert [one["node"] for one in more] == ["default-2"]
+    assert [item["node"] for item in more] == ["default-2"]
     both = ["line", "fab"]
     assert ran(gpuctl) == {"default-0": both, "default-1": both, "default-2": both}
 
@@ -122,7 +122,7 @@ def test_setup_of_machines_that_vanish_has_no_known_end_and_runs_on_those_that_r
     gpuctl.script("fabfile.py", FABFILE)
     lost = gpuctl(*ask(gpuctl, f"'{BREAKS}'", "fab: vanish", "echo never >> ran.txt"), "--json")
     assert lost.status == 4
-    assert [(one["node"], one["status"], one["line"]) for one in lost.json["setup"]] == [
+    assert [(item["node"], item["status"], item["line"]) for item in lost.json["setup"]] == [
         ("default-0", "unknown", "gpuctl fab vanish"),
         ("default-1", "unknown", BREAKS),
     ]

@@ -62,9 +62,9 @@ def test_key_with_passphrase_needs_agent_or_terminal(
     key = new_key(tmp_path / "my key", kind, "secret", form)
     server.authorize(key)
     machine = server.machine(key_file=key)
-    said = refusal(server, machine)
-    assert f"The key {key} has a passphrase, and there is no terminal to ask for it" in said
-    assert said.endswith(f"ssh-add {shlex.quote(str(key))}")
+    output = refusal(server, machine)
+    assert f"The key {key} has a passphrase, and there is no terminal to ask for it" in output
+    assert output.endswith(f"ssh-add {shlex.quote(str(key))}")
     with ssh_agent(tmp_path / "agent", key) as socket:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
         assert greeting(server, machine) == b"hello\n"
@@ -81,8 +81,8 @@ def test_public_and_putty_keys_are_named(server: Server, home: Path, tmp_path: P
     putty.write_text("PuTTY-User-Key-File-3: ssh-rsa\nEncryption: none\n")
     if shutil.which("puttygen"):
         subprocess.run(["puttygen", str(key), "-O", "private", "-o", str(putty)], check=True)
-    said = refusal(server, server.machine(key_file=putty))
-    command = said.partition("instead: ")[2]
+    output = refusal(server, server.machine(key_file=putty))
+    command = output.partition("instead: ")[2]
     new = tmp_path / "id key.openssh"
     assert command == f"puttygen '{putty}' -O private-openssh -o '{new}'"
     if shutil.which("puttygen"):
@@ -97,8 +97,8 @@ def test_agent_of_many_keys_offers_the_named_one_alone(
     server.authorize(keys[7])
     with ssh_agent(tmp_path / "agent", *keys) as socket:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-        said = refusal(server, server.machine())
-        assert "hung up after 6 refused keys, before the right one (MaxAuthTries" in said
+        output = refusal(server, server.machine())
+        assert "hung up after 6 refused keys, before the right one (MaxAuthTries" in output
         assert greeting(server, server.machine(key_file=keys[7])) == b"hello\n"
         assert greeting(server, server.machine(key_file=Path(f"{keys[7]}.pub"))) == b"hello\n"
         (home / "config").write_text(f"Host 127.*\n  IdentityFile {keys[7]}.pub\n  IdentitiesOnly yes\n")
@@ -154,10 +154,10 @@ def test_server_that_takes_more_than_a_key_is_named(
     with sshd(tmp_path / "sshd", *setting.splitlines()) as server:
         server.authorize(key)
         machine = server.machine(key_file=key)
-        said = refusal(server, machine)
-    assert expected.format(user=machine.user) in said
-    if "takes no keys" in said:
-        assert said.endswith(f"ssh-copy-id -p {server.port} {machine.user}@127.0.0.1")
+        output = refusal(server, machine)
+    assert expected.format(user=machine.user) in output
+    if "takes no keys" in output:
+        assert output.endswith(f"ssh-copy-id -p {server.port} {machine.user}@127.0.0.1")
 
 
 def test_key_file_of_the_configuration_that_does_not_exist_is_named(server: Server, home: Path) -> None:

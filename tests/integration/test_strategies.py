@@ -76,7 +76,7 @@ def test_rank_of_a_middle_stage_is_named_with_its_stage(hosts: Gpuctl) -> None:
     assert hang["sentence"].startswith(
         "The run hangs: rank 1 on default-0 (stage 2 of 4) is stopped (state T"
     )
-    assert [(one["rank"], one["place"]) for one in hang["culprits"]] == [(1, "stage 2 of 4")]
+    assert [(item["rank"], item["place"]) for item in hang["culprits"]] == [(1, "stage 2 of 4")]
     os.kill(pid, signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
@@ -175,8 +175,8 @@ def test_rank_that_the_kernel_kills_for_want_of_memory_is_named_with_what_helps(
     assert "as its container or session had reached its memory limit of 700 MB" in error["message"]
     assert "(killed by SIGKILL)" in error["message"]
     shown = " ".join(hosts.ok("results", done.json["run"]).out.split())
-    who = f"rank 1 on default-1{f' ({place})' if place else ''}"
-    assert f"{who} failed first: out of memory: the kernel killed" in shown
+    name = f"rank 1 on default-1{f' ({place})' if place else ''}"
+    assert f"{name} failed first: out of memory: the kernel killed" in shown
     assert helps in shown
 
 

@@ -69,13 +69,13 @@ class Link:
 def ways() -> list[tuple[int, int, str]]:
     """Every number of nodes, and of ranks on each, with every strategy that they can have."""
     job = parse(JOB)
-    found = []
+    result = []
     for nnodes, nproc in itertools.product(range(1, HOSTS + 1), (1, 2)):
         for strategy, tp, pp in itertools.product(STRATEGIES, (1, 2), (1, 2)):
             options = replace(job, strategy=strategy, tp=tp, pp=pp)
             if conflict(options) is None and refusal(options, [nproc] * nnodes) is None:
-                found.append((nnodes, nproc, f"--strategy {strategy} --tp {tp} --pp {pp}"))
-    return found
+                result.append((nnodes, nproc, f"--strategy {strategy} --tp {tp} --pp {pp}"))
+    return result
 
 
 def chain(seed: int) -> list[Link]:
@@ -91,8 +91,8 @@ def chain(seed: int) -> list[Link]:
 
 def seeds() -> list[int]:
     """Those that are asked for, else two that are others with each number of commits."""
-    if asked := os.environ.get("GPUCTL_TEST_CHAINS"):
-        return [int(word) for word in asked.split()]
+    if request := os.environ.get("GPUCTL_TEST_CHAINS"):
+        return [int(word) for word in request.split()]
     if os.environ.get("GPUCTL_TEST_SWEEPS") == "all":
         return list(range(12))
     return [2 * commits_so_far(), 2 * commits_so_far() + 1]
@@ -105,7 +105,7 @@ def losses(gpuctl: Gpuctl, run: str, world_size: int) -> dict[int, float]:
         for line in map(json.loads, path.read_text().splitlines()):
             if "step" in line:
                 steps.setdefault(line["step"], []).append(line["loss"])
-    return {step: statistics.fmean(told) for step, told in steps.items() if len(told) == world_size}
+    return {step: statistics.fmean(report) for step, report in steps.items() if len(report) == world_size}
 
 
 def stopped(gpuctl: Gpuctl, link: Link, words: Sequence[str], resume: Sequence[str], steps: int) -> str:
@@ -159,28 +159,28 @@ def test_chain_has_the_losses_of_a_run_without_a_stop(hosts: Gpuctl, seed: int) 
     links = chain(seed)
     draw = random.Random(seed)
     print(f"GPUCTL_TEST_CHAINS={seed}", *links, sep="\n")
-    seen: list[tuple[str, dict[int, float]]] = []
+    calls: list[tuple[str, dict[int, float]]] = []
     for link in links[:-1]:
-        resume = ("--resume-from", seen[-1][0]) if seen else ()
-        run = stopped(hosts, link, () if seen else JOB, resume, LEAST_STEPS + draw.randrange(6))
-        seen.append((run, losses(hosts, run, link.world_size)))
-    epochs = str(max(seen[-1][1]) // STEPS_OF_EPOCH + 1)
+        resume = ("--resume-from", calls[-1][0]) if calls else ()
+        run = stopped(hosts, link, () if calls else JOB, resume, LEAST_STEPS + draw.randrange(6))
+        calls.append((run, losses(hosts, run, link.world_size)))
+    epochs = str(max(calls[-1][1]) // STEPS_OF_EPOCH + 1)
     last = links[-1]
     result = hosts.ok(
-        *("train", "--json", *last.words, "--resume-from", seen[-1][0]),
+        *("train", "--json", *last.words, "--resume-from", calls[-1][0]),
         *("--", *last.strategy.split(), "--epochs", epochs),
         timeout_s=120,
     ).json
     assert (result["mode"], result["world_size"]) == (last.launcher, last.world_size)
-    assert result["resumed_from"] == seen[-1][0]
+    assert result["resumed_from"] == calls[-1][0]
     hosts.ok("export", result["run"], "-o", "model.pt")
-    seen.append((result["run"], losses(hosts, result["run"], last.world_size)))
+    calls.append((result["run"], losses(hosts, result["run"], last.world_size)))
     alone = ("train", "--json", "--nnodes", "1", "--nproc-per-node", "1", "--", *JOB, "--epochs", epochs)
     whole = losses(hosts, hosts.ok(*alone).json["run"], 1)
     assert list(whole) == list(range(1, int(epochs) * STEPS_OF_EPOCH + 1))
-    for link, (run, part) in zip(links, seen, strict=True):
+    for link, (run, part) in zip(links, calls, strict=True):
         expected = {step: whole[step] for step in part}
         assert part == pytest.approx(expected, rel=1e-6, abs=1e-9), (link, run)
-    assert set().union(*(part for _, part in seen)) == set(whole)
-    starts = [min(part) for _, part in seen]
+    assert set().union(*(part for _, part in calls)) == set(whole)
+    starts = [min(part) for _, part in calls]
     assert starts == sorted(set(starts)), "each run resumes where the one before it had come to"

@@ -88,11 +88,11 @@ def there(tmp_path: Path) -> Path:
 
 def check(project: Path, there: Path) -> None:
     """The folder holds the tree: kinds, bytes, modes, times to the ns; and no traces of how it came."""
-    here, copied = read_tree(project), read_tree(there)
+    local, copied = read_tree(project), read_tree(there)
     assert [(name, entry[:3]) for name, entry in copied.entries.items()] == [
-        (name, entry[:3]) for name, entry in here.entries.items()
+        (name, entry[:3]) for name, entry in local.entries.items()
     ]
-    for name in here.entries:
+    for name in local.entries:
         if not (project / name).is_symlink():
             assert filecmp.cmp(there / name, project / name, shallow=False), name
     assert not list(there.glob(".gpuctl*"))
@@ -147,10 +147,10 @@ def test_sync_falls_back_when_rsync_fails(node: Node, folder: Path, project: Pat
     config = there.parent / "wrong"
     node.transport.ssh_config = config
     config.write_text((folder / "ssh_config").read_text().replace("Port ", "Port 1 #"))
-    said: list[str] = []
-    done = syncing.sync(node, tree_of(project), str(there), say=said.append)
+    output: list[str] = []
+    done = syncing.sync(node, tree_of(project), str(there), say=output.append)
     assert (done.files, done.rsync_files) == (FILES, 0)
-    assert said[0].startswith("rsync ended early (")
+    assert output[0].startswith("rsync ended early (")
     check(project, there)
 
 
@@ -186,8 +186,8 @@ def test_sync_completes_after_killed_rsync(node: Node, folder: Path, project: Pa
     for child in psutil.Process(client.pid).children():
         if child.name() == "rsync":
             child.terminate()
-    _, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    _, output = client.communicate(timeout=60)
+    assert client.returncode == 0, output
     check(project, there)
 
 
@@ -229,8 +229,8 @@ def test_sync_of_large_file_uses_little_memory(folder: Path, project: Path, ther
     with (project / "big.bin").open("wb") as file:
         file.truncate(200_000_000)
     client = start(folder, project, there, "stream")
-    out, said = client.communicate(timeout=120)
-    assert client.returncode == 0, said
+    out, output = client.communicate(timeout=120)
+    assert client.returncode == 0, output
     peak_kb = next(int(line.split()[1]) for line in out.splitlines() if line.startswith("VmHWM:"))
     assert peak_kb < 120_000
     assert (there / "big.bin").stat().st_size == 200_000_000
@@ -270,12 +270,12 @@ def is_growing(there: Path) -> bool:
 
 def using(there: Path) -> list[psutil.Process]:
     """The processes with open files in the folder, and rsyncs that name it."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             names = [file.path for file in process.open_files()] + process.cmdline()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         if any(str(there) in name for name in names) and process.pid != os.getpid():
-            found.append(process)
-    return found
+            result.append(process)
+    return result

@@ -33,15 +33,19 @@ while time.monotonic() < limit:
 
 def samplers(gpuctl: Gpuctl, node: str) -> list[psutil.Process]:
     """The processes on a local host that tell how busy it is."""
-    own = f"{gpuctl.home}/clusters/default/local/{node}/"
-    found = [psutil.Process(pid) for pid in processes_with(own)]
-    return [process for process in found if process.cmdline()[-1] == "usage"]
+    local = f"{gpuctl.home}/clusters/default/local/{node}/"
+    result = [psutil.Process(pid) for pid in processes_with(local)]
+    return [process for process in result if process.cmdline()[-1] == "usage"]
 
 
 def server_of(gpuctl: Gpuctl, rank: int) -> psutil.Process:
     port = gpuctl.ok("status", "--json").json["machines"][rank]["port"]
-    listening = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-    [pid] = [one.pid for one in listening if one.laddr.port == port]
+    listening = [
+        net_connection
+        for net_connection in psutil.net_connections("tcp")
+        if net_connection.status == psutil.CONN_LISTEN
+    ]
+    [pid] = [net_connection.pid for net_connection in listening if net_connection.laddr.port == port]
     return psutil.Process(pid)
 
 
@@ -96,7 +100,7 @@ def test_top_restarts_killed_sampler(cluster: Gpuctl) -> None:
         sampler.kill()
         terminal.wait_for("default-1 is lost")
         wait_for(
-            lambda: [one for one in samplers(cluster, "default-1") if one.pid != sampler.pid],
+            lambda: [item for item in samplers(cluster, "default-1") if item.pid != sampler.pid],
             what="a new conversation",
             deadline_s=15,
         )
@@ -118,11 +122,11 @@ def test_top_marks_lost_host_and_keeps_the_other(two_hosts: Gpuctl) -> None:
         assert terminal.wait() == 0
     done = two_hosts("top", "--json")
     assert done.status == 1
-    zero, one = done.json["nodes"]
+    zero, item = done.json["nodes"]
     assert zero["state"] == "ok"
-    assert (one["state"], one["usage"]) == ("lost", None)
-    assert "default-1" in one["error"]
-    assert one["error"] in done.err
+    assert (item["state"], item["usage"]) == ("lost", None)
+    assert "default-1" in item["error"]
+    assert item["error"] in done.err
 
 
 def test_top_and_results_show_gpu_use(gpuctl: Gpuctl, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(lacking() is not None, reason
 
 @pytest.fixture(params=["namespace", "pod"])
 def transport(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    result: str = request.param
+    return result
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def gpuctl(net: Net, tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyP
 
 
 def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net, transport: str) -> None:
-    said = gpuctl.ok("exec", "--json", "--", "hostname").json
-    assert [node["stdout"] for node in said["nodes"]] == ["gpu-0\n", "gpu-1\n"]
+    output = gpuctl.ok("exec", "--json", "--", "hostname").json
+    assert [node["stdout"] for node in output["nodes"]] == ["gpu-0\n", "gpu-1\n"]
 
     gpuctl.script("allreduce.py", ALLREDUCE)
     done = gpuctl.ok("train", "--json", "allreduce.py", timeout_s=300).json
@@ -100,8 +100,8 @@ def test_whole_way_works_without_ssh(gpuctl: Gpuctl, net: Net, transport: str) -
     watching.communicate(60)
     assert gpuctl.ok("results", "--json", run).json["runs"][0]["status"] == "stopped"
     rows = gpuctl.ok("doctor", "--cluster", "--json", timeout_s=200).json["findings"]
-    found = {row["what"]: row["detail"] for row in rows}
-    assert found[transport].startswith("2 of 2 nodes answered")
-    assert found["network"].startswith("5 of 5 connections between 2 nodes")
+    result = {row["what"]: row["detail"] for row in rows}
+    assert result[transport].startswith("2 of 2 nodes answered")
+    assert result["network"].startswith("5 of 5 connections between 2 nodes")
     for host in net.hosts:
         assert "Accepted" not in host.root("cat /var/log/auth.log").stdout, "nobody has logged in"

@@ -127,11 +127,11 @@ def test_train_notes_and_corrects_clock_offset_of_node(gpuctl: Gpuctl, tmp_path:
     with cluster(gpuctl, tmp_path, count=2, each={1: {"clock_skew_s": SKEW_S}}) as net:
         with_relative_sleeps(net.hosts[1])
         done = gpuctl.ok("train", "--json", "hello.py")
-        found = re.search(
+        result = re.search(
             r"gpu-1: the clock is off by \+(\d+\.\d) s\. Fix: check the time service there", done.err
         )
-        assert found, done.err
-        assert abs(float(found[1]) - SKEW_S) < 3
+        assert result, done.err
+        assert abs(float(result[1]) - SKEW_S) < 3
         assert "gpu-0: the clock" not in done.err
         ended = datetime.fromisoformat(done.json["ended_at"])
         assert abs((datetime.now(UTC) - ended).total_seconds()) < SKEW_S / 2
@@ -148,14 +148,14 @@ def test_train_names_process_that_took_rendezvous_port(gpuctl: Gpuctl, tmp_path:
     with cluster(gpuctl, tmp_path, count=2, python=None) as net:
         python = wrapped_python(net)
         with_python_that_hogs(net.hosts[0])
-        said = refused(gpuctl, "--python", python, "hello.py")
-        found = re.search(
+        output = refused(gpuctl, "--python", python, "hello.py")
+        result = re.search(
             r"gpu-0: the port 2\d{4} was taken by \S*python\S* /usr/local/bin/hog\.py 20000 1 \(pid (\d+)\)\. "
             r"Fix: run the command again: it picks another port\.",
-            said,
+            output,
         )
-        assert found, said
-        end_hog(net.hosts[0], found[1])
+        assert result, output
+        end_hog(net.hosts[0], result[1])
         net.hosts[0].root(f"cat > /tmp/hog.py <<'END'\n{HOG}END\n{sys.executable} /tmp/hog.py 20001 2")
         run = gpuctl.ok("train", "--json", "--python", python, "allreduce.py").json["run"]
         assert on_node(net.hosts[0], run, "runner.json")
@@ -190,12 +190,12 @@ def test_train_warns_of_ranks_left_by_earlier_run(gpuctl: Gpuctl, tmp_path: Path
 def test_train_refuses_different_torch_versions(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2) as net:
         with_other_torch(net.hosts[1])
-        said = refused(gpuctl, "hello.py")
+        output = refused(gpuctl, "hello.py")
         assert re.search(
             r"The run can't start:\n  gpu-1: torch is 2\.1\.0\+other here, and \S+ on gpu-0\. "
             r"Fix: install the same version on all nodes",
-            said,
-        ), said
+            output,
+        ), output
 
 
 def with_relative_sleeps(host: Host) -> None:
@@ -218,10 +218,10 @@ def test_train_reports_full_disk_before_and_during_a_run(gpuctl: Gpuctl, tmp_pat
     gpuctl.script("fills.py", FILLS)
     with cluster(gpuctl, tmp_path, count=2, each={1: {"home_mb": 80}}) as net:
         fill_home(net.hosts[1])
-        said = refused(gpuctl, "hello.py")
+        output = refused(gpuctl, "hello.py")
         assert re.search(
-            r"gpu-1: the disk is full: \d\.\d MB free in /home/ubuntu\. Fix: free at least 50 MB", said
-        ), said
+            r"gpu-1: the disk is full: \d\.\d MB free in /home/ubuntu\. Fix: free at least 50 MB", output
+        ), output
         net.hosts[1].root("rm /home/ubuntu/full")
         failed = gpuctl("train", "--json", "fills.py")
         assert failed.status == 1
@@ -237,12 +237,12 @@ def fill_home(host: Host) -> None:
 
 def test_train_prints_firewall_command_for_user_without_sudo(gpuctl: Gpuctl, tmp_path: Path) -> None:
     with cluster(gpuctl, tmp_path, count=2, firewall="oci", each={1: {"sudo": False}}) as net:
-        said = refused(gpuctl, "allreduce.py")
-        assert "gpu-0: firewall: 1 peer let in (" in said
-        assert "gpu-1: what the firewall does can't be read" in said
-        assert "The run can't start:\n  gpu-1: gpu-0 can't reach it" in said
-        assert "a firewall rejects it" in said
-        do_as_administrator(net.hosts[1], said)
+        output = refused(gpuctl, "allreduce.py")
+        assert "gpu-0: firewall: 1 peer let in (" in output
+        assert "gpu-1: what the firewall does can't be read" in output
+        assert "The run can't start:\n  gpu-1: gpu-0 can't reach it" in output
+        assert "a firewall rejects it" in output
+        do_as_administrator(net.hosts[1], output)
         run = gpuctl.ok("train", "--json", "allreduce.py").json["run"]
         assert "sum 2" in log_of(gpuctl, run, 0)
 
@@ -281,13 +281,13 @@ def test_logs_reports_lost_node_and_run_completes(gpuctl: Gpuctl, tmp_path: Path
         assert "begins" in following.stdout.readline()
         net.hosts[1].drop(net.laptop)
         began = time.monotonic()
-        said = following.stderr.readline()
+        output = following.stderr.readline()
         assert time.monotonic() - began < 60
         assert re.match(
             r"gpu-1 could not be asked: the node was lost and could not be .*: "
             r"(nothing was heard for 15 s|a message did not end within 15 s)",
-            said,
-        ), said
+            output,
+        ), output
         assert net.hosts[1].root("pgrep --full steps.py").stdout, "the job goes on"
         assert end_of(following).status == 1
         assert gpuctl.ok("runs", "--json").json["runs"][-1]["status"] == "running"
@@ -304,12 +304,12 @@ def test_train_reports_packets_dropped_between_nodes(gpuctl: Gpuctl, tmp_path: P
         net.hosts[0].drop(net.hosts[1])
         assert gpuctl.ok("stop", "--json").json["status"] == "stopped"
         assert end_of(process, timeout_s=30).status == 1
-        said = refused(gpuctl, "hello.py")
+        output = refused(gpuctl, "hello.py")
         assert re.search(
             r"they can't reach each other on the rendezvous port \d+ and ports .*: no answer within 4 s, so "
             r"something drops the packets\. Fix: let in all TCP from the other nodes in the firewall between them",
-            said,
-        ), said
+            output,
+        ), output
 
 
 def test_train_reports_lost_large_packets_and_mtu_mismatch(gpuctl: Gpuctl, tmp_path: Path) -> None:
@@ -320,14 +320,15 @@ def test_train_reports_lost_large_packets_and_mtu_mismatch(gpuctl: Gpuctl, tmp_p
         for host in net.hosts:
             # As a network card does: what is sent is cut to size before the bridge sees it.
             host.root("ip link set ens3 gso_max_segs 1")
-        said = refused(gpuctl, "hello.py")
+        output = refused(gpuctl, "hello.py")
         assert (
-            "gpu-1: the connection broke" in said and "Logging in worked, and the first larger amount" in said
-        ), said
-        assert "large packets are lost on the way" in said
+            "gpu-1: the connection broke" in output
+            and "Logging in worked, and the first larger amount" in output
+        ), output
+        assert "large packets are lost on the way" in output
         other.root(f"ip route add {net.laptop} dev ens3 mtu lock 1500 advmss 1460")
-        said = refused(gpuctl, "hello.py")
-        assert "it connects, but 64 kB do not get through: the MTU on the way is smaller" in said
+        output = refused(gpuctl, "hello.py")
+        assert "it connects, but 64 kB do not get through: the MTU on the way is smaller" in output
         other.root("ip link set ens3 mtu 1500")
         done = gpuctl.ok("train", "allreduce.py")
         assert (
@@ -340,8 +341,8 @@ def test_train_names_node_that_rebooted_during_the_run(gpuctl: Gpuctl, tmp_path:
     with cluster(gpuctl, tmp_path, count=2) as net:
         process, _ = begin(gpuctl, net.hosts, "steps.py", "60")
         net.hosts[1].reboot()
-        said = failure_of_the_node(end_of(process, timeout_s=60))
-        assert said.startswith("the run was ended by SIGTERM: the machine was shut down")
+        output = failure_of_the_node(end_of(process, timeout_s=60))
+        assert output.startswith("the run was ended by SIGTERM: the machine was shut down")
         process, _ = begin(gpuctl, net.hosts, "steps.py", "60")
         net.hosts[1].power_off()
         net.hosts[1].power_on()
@@ -412,10 +413,10 @@ def test_train_reports_all_problems_at_once(gpuctl: Gpuctl, tmp_path: Path) -> N
         with_other_torch(second)
         with_python_that_hogs(first)
 
-        said = refused(gpuctl, *python, "hello.py")
-        notes, fatal = said.split("The run can't start:")
+        output = refused(gpuctl, *python, "hello.py")
+        notes, fatal = output.split("The run can't start:")
         hog = re.search(r"gpu-0: the port \d+ was taken by .*hog\.py.* \(pid (\d+)\)\.", fatal)
-        assert hog, said
+        assert hog, output
         assert "gpu-0: the disk is full: " in fatal
         assert "gpu-1: torch is 2.1.0+other here" in fatal
         assert "gpu-1: gpu-0 can't reach it" in fatal
@@ -425,12 +426,12 @@ def test_train_reports_all_problems_at_once(gpuctl: Gpuctl, tmp_path: Path) -> N
         assert "gpu-1: the MTU is 1400 here, and 1500 on gpu-0." in notes
         for host, pid in zip(net.hosts, pids, strict=True):
             left = rf"{host.name}: a process of the run {run}, which is over, is left: .*steps\.py.* \(pid {pid}\)"
-            assert re.search(left, notes), said
+            assert re.search(left, notes), output
 
         end_hog(first, hog[1])
         first.root("rm /home/ubuntu/full")
         with_own_torch(second)
-        do_as_administrator(second, said)
+        do_as_administrator(second, output)
         gpuctl("stop", run)
         done = gpuctl.ok("train", "--json", *python, "allreduce.py")
         assert "is left" not in done.err

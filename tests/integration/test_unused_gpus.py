@@ -29,8 +29,8 @@ SEEN = "import os\nprint('sees', repr(os.environ.get('CUDA_VISIBLE_DEVICES')), o
 
 def untouched(host: Host) -> bool:
     """Whether nothing of a run is there: no code, no environment, no folder of a run."""
-    kept = host.root(f"ls /home/{host.user}/.gpuctl-node").stdout.split()
-    return not {"code", "env", "runs", "ray"} & set(kept)
+    saved = host.root(f"ls /home/{host.user}/.gpuctl-node").stdout.split()
+    return not {"code", "env", "runs", "ray"} & set(saved)
 
 
 @pytest.mark.whole
@@ -71,9 +71,9 @@ def test_all_run_commands_refuse_unusable_gpus(gpuctl: Gpuctl, tmp_path: Path) -
         host.root(NVIDIA_SMI)
         refused = gpuctl("train", "--json", "--", "--epochs", "1")
         assert (refused.status, refused.json["world_size"], refused.json["train"]["epoch_s"]) == (1, 2, [])
-        said = refused.json["first_error"]["message"]
-        assert "PyTorch can use none of the 2 NVIDIA GPUs in this machine: torch " in said
-        assert said.endswith("or train on the CPU: --device cpu")
+        output = refused.json["first_error"]["message"]
+        assert "PyTorch can use none of the 2 NVIDIA GPUs in this machine: torch " in output
+        assert output.endswith("or train on the CPU: --device cpu")
 
         on_cpu = gpuctl.ok("train", "--device", "cpu", "--json", "--", "--epochs", "1").json
         assert (on_cpu["world_size"], on_cpu["train"]["device"]) == (1, "cpu")

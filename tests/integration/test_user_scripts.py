@@ -118,17 +118,17 @@ def test_a_script_gets_its_arguments_and_its_environment(cluster: Gpuctl) -> Non
     assert result["script"] == "my.py"
     assert result["world_size"] == 4
     folder = cluster.run_folder(result["run"])
-    told = [json.loads((folder / "artifacts" / f"rank{rank}.json").read_text()) for rank in range(4)]
-    for rank, one in enumerate(told):
-        assert one["RANK"] == str(rank)
-        assert one["LOCAL_RANK"] == str(rank % 2)
-        assert one["WORLD_SIZE"] == "4"
-        assert one["MASTER_ADDR"] == "127.0.0.1"
-        assert one["GPUCTL_RUN_ID"] == result["run"]
-        assert one["LR"] == "0.5"
-        assert one["argv"] == ["--json", "--lr", "0.1", "--", "a b", "*", "$HOME", ""]
+    report = [json.loads((folder / "artifacts" / f"rank{rank}.json").read_text()) for rank in range(4)]
+    for rank, item in enumerate(report):
+        assert item["RANK"] == str(rank)
+        assert item["LOCAL_RANK"] == str(rank % 2)
+        assert item["WORLD_SIZE"] == "4"
+        assert item["MASTER_ADDR"] == "127.0.0.1"
+        assert item["GPUCTL_RUN_ID"] == result["run"]
+        assert item["LR"] == "0.5"
+        assert item["argv"] == ["--json", "--lr", "0.1", "--", "a b", "*", "$HOME", ""]
         assert (folder / "logs" / f"rank-{rank}.log").read_text() == f"hello from rank {rank}\n"
-    assert len({one["metrics"] for one in told}) == 4
+    assert len({item["metrics"] for item in report}) == 4
     assert result["train"]["accuracy"] is None, "what is not known is null"
     assert "hello from rank 0" in done.err
 
@@ -191,8 +191,8 @@ def test_train_is_safe_from_colliding_module_names(cluster: Gpuctl) -> None:
         cluster.script(name, bomb)
     cluster.script("colorsys.py", "MINE = 'my own colorsys'")
     cluster.script("train.py", "import colorsys, sys\nprint(colorsys.MINE, sys.argv[1:])")
-    here = {"PYTHONPATH": str(cluster.cwd)}
-    cluster.ok("train", "--nnodes", "1", "-m", "train", "1", env=here)
+    local = {"PYTHONPATH": str(cluster.cwd)}
+    cluster.ok("train", "--nnodes", "1", "-m", "train", "1", env=local)
     # From here on no Python that looks into this folder first would even start.
     cluster.script("types.py", bomb)
     cluster.script("random.py", bomb)
@@ -248,13 +248,13 @@ def test_dry_run_shows_what_a_run_executes(cluster: Gpuctl) -> None:
     cluster.script("my.py", "import json, os\nprint(json.dumps(dict(os.environ)))\n")
     run = cluster.ok("train", "--json", "--env", f"TOKEN={secret}", "my.py").json["run"]
     for rank, planned in enumerate(plan["nodes"]):
-        found = json.loads(cluster.ok("logs", run, "--rank", str(rank)).out)
+        result = json.loads(cluster.ok("logs", run, "--rank", str(rank)).out)
         assert planned["env"].pop("TOKEN") is None
         prefix, _, rest = planned["env"].pop("PATH").partition(":")
-        assert (found["PATH"].split(":")[0], rest) == (prefix, "$PATH")
+        assert (result["PATH"].split(":")[0], rest) == (prefix, "$PATH")
         assert planned["env"]["GPUCTL_METRICS"].endswith("/metrics/rank-RANK.jsonl")
         for name, value in planned["env"].items():
-            assert found[name] == value.replace("RUN", run).replace("-RANK.", f"-{rank}."), name
+            assert result[name] == value.replace("RUN", run).replace("-RANK.", f"-{rank}."), name
 
 
 def test_train_ends_with_hint_for_listed_but_missing_package(cluster: Gpuctl) -> None:
@@ -265,10 +265,10 @@ def test_train_ends_with_hint_for_listed_but_missing_package(cluster: Gpuctl) ->
     cluster.script("requirements.txt", "no-such-module-here\n")
     listed = cluster("train", "--nnodes", "1", "needs.py")
     (cluster.cwd / "requirements.txt").unlink()
-    said = " ".join(listed.out.split())
-    assert "ModuleNotFoundError" in said
-    assert "-m pip install no_such_module_here" in said
-    assert "--requirements" not in said, "on local hosts that downloads all of torch"
+    output = " ".join(listed.out.split())
+    assert "ModuleNotFoundError" in output
+    assert "-m pip install no_such_module_here" in output
+    assert "--requirements" not in output, "on local hosts that downloads all of torch"
 
 
 def test_logs_follows_detached_run_to_its_end(cluster: Gpuctl) -> None:
@@ -307,8 +307,8 @@ def test_docs_example_writes_metrics_and_resumes(cluster: Gpuctl) -> None:
     assert len(first["train"]["loss"]) == 2
     again = cluster.ok("train", "--resume", "--json", "--", "--epochs", "4")
     assert again.json["resumed_from"] == first["run"]
-    told = cluster.ok("logs", again.json["run"], "--rank", "0").out
-    assert [line.split(":")[0] for line in told.splitlines()] == ["epoch 3", "epoch 4"]
+    report = cluster.ok("logs", again.json["run"], "--rank", "0").out
+    assert [line.split(":")[0] for line in report.splitlines()] == ["epoch 3", "epoch 4"]
     assert again.json["train"]["loss"][-1] < first["train"]["loss"][-1]
     assert (cluster.run_folder(again.json["run"]) / "artifacts" / "line.pt").exists()
 
@@ -328,8 +328,8 @@ if os.environ["RANK"] == "0":
 
 def test_script_finds_the_rest_of_its_repository(cluster: Gpuctl) -> None:
     def git(*words: str, folder: Path) -> None:
-        own = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "protocol.file.allow=always"]
-        subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+        local = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "protocol.file.allow=always"]
+        subprocess.run(["git", *local, *words], cwd=folder, check=True, capture_output=True)
 
     files = {
         "repository/library/numbers.py": "LARGE = 2**40",
@@ -354,9 +354,9 @@ def test_script_finds_the_rest_of_its_repository(cluster: Gpuctl) -> None:
     failed = cluster("train", "my.py", cwd=typed_in)
     assert failed.status == 1
     assert "1099511627776 vendored some data" in failed.out + failed.err
-    told = " ".join(failed.out.split())
-    assert " downloads/weights.bin is on this computer and was not sent, because git ignores it" in told
-    option = told.rpartition("with this option: ")[2].split()[:2]
+    report = " ".join(failed.out.split())
+    assert " downloads/weights.bin is on this computer and was not sent, because git ignores it" in report
+    option = report.rpartition("with this option: ")[2].split()[:2]
     assert cluster.ok("train", *option, "my.py", cwd=typed_in).out.count("succeeded") == 1
     again = cluster.ok("train", "--resume", "--dry-run", cwd=cluster.cwd)
     assert "send 7 files, " in again.err, "what was sent before is sent again"

@@ -208,9 +208,9 @@ def test_home_or_sudo_that_a_host_lacks_is_named(
         hosts, known_hosts = net.inventory(python=sys.executable)
         made = gpuctl("up", "--hosts", str(hosts), "--known-hosts", str(known_hosts))
         done = made if words == ("up",) else gpuctl(*words)
-        said = " ".join((done.out + done.err).split())
-        assert sentence.format(home=home) in said, said
-        assert "is no Python there" not in said
+        output = " ".join((done.out + done.err).split())
+        assert sentence.format(home=home) in output, output
+        assert "is no Python there" not in output
         assert done.status != 0
 
 

@@ -79,9 +79,9 @@ class Client:
 
     def items(self, path: str, **query: str) -> list[Document]:
         """All objects of a list, each with its kind, which a list tells once."""
-        found = self.call("GET", path, **query)
-        kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
-        return [kind | one for one in found["items"]]
+        result = self.call("GET", path, **query)
+        kind = {"apiVersion": result["apiVersion"], "kind": result["kind"].removesuffix("List")}
+        return [kind | item for item in result["items"]]
 
 
 def place(document: Document) -> str:

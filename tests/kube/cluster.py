@@ -101,10 +101,10 @@ class Operator:
     def _loop(self) -> None:
         while not self._over.wait(POLL_S):
             try:
-                for one in self._client.items(CLUSTERS):
-                    self._turn(one)
-                for one in self._client.items(JOBS):
-                    ray_jobs.turn(self._client, one)
+                for item in self._client.items(CLUSTERS):
+                    self._turn(item)
+                for item in self._client.items(JOBS):
+                    ray_jobs.turn(self._client, item)
             except Refused as error:
                 # What a turn saw may have gone meanwhile, or its namespace be on its way out.
                 if error.status not in (403, 404, 409):
@@ -122,10 +122,10 @@ class Operator:
             return
         if (secret := kuberay_objects.auth_secret(cluster, secrets.token_hex(16))) is not None:
             self._client.create_where_none(secret)
-        for one in made.create:
-            self._client.create(one)
-        for one in made.delete:
-            self._client.call("DELETE", f"{root}/pods/{one['metadata']['name']}")
+        for item in made.create:
+            self._client.create(item)
+        for item in made.delete:
+            self._client.call("DELETE", f"{root}/pods/{item['metadata']['name']}")
         if made.status is not None and made.status != cluster.get("status"):
             self._client.set_status(cluster, made.status)
 

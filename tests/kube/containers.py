@@ -77,20 +77,22 @@ class Containers:
         """A container's environment variables."""
         env = {"HOME": f"/home/{USER}", "USER": USER, "PATH": self.path, "LANG": "C.UTF-8"}
         env["HOSTNAME"] = self.pod["metadata"]["name"]
-        for one in container.get("env") or []:
-            env[one["name"]] = one["value"] if one.get("value") else self._from(one.get("valueFrom") or {})
+        for item in container.get("env") or []:
+            env[item["name"]] = (
+                item["value"] if item.get("value") else self._from(item.get("valueFrom") or {})
+            )
         return env
 
     def container(self, name: str) -> Document:
         """The container of that name; the first where none is named."""
         containers: list[Document] = self.pod["spec"]["containers"]
-        return next(one for one in containers if name in ("", one["name"]))
+        return next(container for container in containers if name in ("", container["name"]))
 
     def write_hosts(self, names: Mapping[str, str]) -> None:
         """Let names of services resolve, as a cluster's DNS does: name to address."""
-        own = f"127.0.0.1 localhost\n{self.host.address} {self.host.name}\n"
+        local = f"127.0.0.1 localhost\n{self.host.address} {self.host.name}\n"
         lines = "".join(f"{address} {name}\n" for name, address in sorted(names.items()))
-        self.host.root(f"cat > /etc/hosts <<'END'\n{own}{lines}END\n")
+        self.host.root(f"cat > /etc/hosts <<'END'\n{local}{lines}END\n")
 
     def end_processes(self) -> None:
         """End whatever runs in it, but not the host."""
@@ -114,7 +116,7 @@ class Containers:
         outer = psutil.Process(self._first.pid)
 
         def first_pid() -> int | None:
-            return next((one.pid for one in outer.children(recursive=True) if one.name() == "sleep"), None)
+            return next((item.pid for item in outer.children(recursive=True) if item.name() == "sleep"), None)
 
         self._first_pid = wait_for(first_pid, what="the containers' first process")
 
@@ -139,8 +141,8 @@ def secrets_of(pod: Document) -> set[str]:
     """The names of the Secrets that a pod's environment needs."""
     containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
     references = [
-        (one.get("valueFrom") or {}).get("secretKeyRef")
+        (item.get("valueFrom") or {}).get("secretKeyRef")
         for each in containers
-        for one in each.get("env") or []
+        for item in each.get("env") or []
     ]
-    return {one["name"] for one in references if one}
+    return {item["name"] for item in references if item}

@@ -96,12 +96,12 @@ class Kubelet:
 
     def containers(self, namespace: str, name: str) -> Containers | None:
         """The containers of a pod that run; None: there are none."""
-        found = [
-            one.containers
-            for one in list(self._pods.values())
-            if (one.namespace, one.name) == (namespace, name)
+        result = [
+            pod.containers
+            for pod in list(self._pods.values())
+            if (pod.namespace, pod.name) == (namespace, name)
         ]
-        return found[0] if found else None
+        return result[0] if result else None
 
     def _loop(self) -> None:
         while not self._over.wait(POLL_S):
@@ -111,20 +111,20 @@ class Kubelet:
                 self.errors.append(str(error))
 
     def _turn(self) -> None:
-        there = {
-            one["metadata"]["uid"]: one
-            for one in self._client.items("/api/v1/pods")
-            if one["spec"].get("nodeName")
+        existing = {
+            item["metadata"]["uid"]: item
+            for item in self._client.items("/api/v1/pods")
+            if item["spec"].get("nodeName")
         }
-        for uid, document in there.items():
+        for uid, document in existing.items():
             if "deletionTimestamp" in document["metadata"]:
                 self._remove(uid, document)
             elif uid not in self._pods and document["status"]["phase"] == "Pending":
                 self._pods[uid] = _Pod(document, self._client, self._home / "pods" / uid, self)
                 self._pods[uid].begin()
-        for uid in self._pods.keys() - there.keys():
+        for uid in self._pods.keys() - existing.keys():
             self._pods.pop(uid).end()
-        self._resolve(list(there.values()))
+        self._resolve(list(existing.values()))
 
     def _remove(self, uid: str, document: Document) -> None:
         """End a pod, and tell the server that it has gone."""
@@ -153,8 +153,8 @@ class Kubelet:
                 ):
                     names[f"{metadata['name']}.{metadata['namespace']}.svc.cluster.local"] = address
         self._names = names
-        for one in list(self._pods.values()):
-            one.resolve(names)
+        for item in list(self._pods.values()):
+            item.resolve(names)
 
     def address(self) -> str:
         """The next address that no pod has had."""
@@ -176,20 +176,20 @@ class Kubelet:
 
     def secrets(self, document: Document) -> dict[str, dict[str, str]] | None:
         """The Secrets that a pod needs; None: one is not there."""
-        found = {}
+        result = {}
         for name in secrets_of(document):
             path = f"/api/v1/namespaces/{document['metadata']['namespace']}/secrets/{name}"
             try:
                 data = self._client.call("GET", path).get("data") or {}
             except Refused:
                 return None
-            found[name] = {key: base64.b64decode(value).decode() for key, value in data.items()}
-        return found
+            result[name] = {key: base64.b64decode(value).decode() for key, value in data.items()}
+        return result
 
     def fate(self, document: Document) -> Fate | None:
         """What becomes of a pod's image; None: it runs."""
         image = document["spec"]["containers"][0]["image"]
-        return next((what for glob, what in self.images.items() if fnmatchcase(image, glob)), None)
+        return next((subject for glob, subject in self.images.items() if fnmatchcase(image, glob)), None)
 
 
 class _Pod:
@@ -259,18 +259,18 @@ class _Pod:
         return fate is None
 
     def _has_secrets(self) -> bool:
-        there = self._kubelet.secrets(self._document) is not None
-        if not there:
+        existing = self._kubelet.secrets(self._document) is not None
+        if not existing:
             missing = ", ".join(sorted(secrets_of(self._document)))
             why = f'secret "{missing}" not found'
             self._tell(pod_status.waiting(self._document, "CreateContainerConfigError", why))
-        return there
+        return existing
 
     def _initialize(self) -> bool:
         """Run the init containers one after the other, each until it ends well."""
         for number, container in enumerate(self._document["spec"].get("initContainers") or []):
             self._tell(pod_status.initializing(self._document, self._address, number))
-            if not self._await(lambda one=container: self._once(one)):  # type: ignore[misc]
+            if not self._await(lambda item=container: self._once(item)):  # type: ignore[misc]
                 return False
         return not self._over.is_set()
 
@@ -281,21 +281,21 @@ class _Pod:
     def _keep_running(self) -> None:
         """Run the containers, and start what ends again, unless the pod's policy says that it stays ended."""
         assert self.containers is not None
-        restarts, told = 0, False
+        restarts, report = 0, False
         containers = self._document["spec"]["containers"]
-        processes = [self.containers.start(one) for one in containers]
+        processes = [self.containers.start(container) for container in containers]
         self._tell(pod_status.running(self._document, self._address, ready=False))
         while not self._over.wait(POLL_S):
             codes = [process.poll() for process in processes]
             if all(code is None for code in codes):
-                ready = all(self._is_ready(one) for one in containers)
-                if ready is not told:
+                ready = all(self._is_ready(container) for container in containers)
+                if ready is not report:
                     self._tell(
                         pod_status.running(self._document, self._address, ready=ready, restarts=restarts)
                     )
-                told = ready
+                report = ready
                 continue
-            code = next(one for one in codes if one is not None)
+            code = next(container for container in codes if container is not None)
             status, reason = (
                 (code, "Error") if code >= 0 else (128 - code, "OOMKilled" if code == -9 else "Error")
             )
@@ -304,14 +304,14 @@ class _Pod:
                 return
             # A container ends with all its processes, also those that `exec` has started.
             self.containers.end_processes()
-            restarts, told = restarts + 1, False
+            restarts, report = restarts + 1, False
             self._tell(pod_status.crashing(self._document, self._address, status, reason, restarts))
             self._over.wait(min(restarts, LONGEST_BACK_OFF_S))
             if self._over.is_set():
                 return
             processes = [
-                self.containers.start(one) if process.poll() is not None else process
-                for one, process in zip(containers, processes, strict=True)
+                self.containers.start(container) if process.poll() is not None else process
+                for container, process in zip(containers, processes, strict=True)
             ]
             self._tell(pod_status.running(self._document, self._address, ready=False, restarts=restarts))
 

@@ -27,14 +27,14 @@ def kubelet_server(kubelet: Kubelet, home: Path) -> Iterator[int]:
             query = parse_qs(address.query)
             match address.path.strip("/").split("/"):
                 case ["exec", namespace, pod, container]:
-                    found = kubelet.containers(namespace, pod)
-                    if found is None or not found.run:
+                    result = kubelet.containers(namespace, pod)
+                    if result is None or not result.run:
                         return self._say(404, f"container {container} not found in pod {pod}")
-                    argv = found.argv(found.container(container), query["command"])
+                    argv = result.argv(result.container(container), query["command"])
                     return serve_exec(self, argv, os.environ, running, NEWER_PROTOCOLS)
                 case ["containerLogs", namespace, pod, container]:
-                    found = kubelet.containers(namespace, pod)
-                    log = found.log / f"{container}.log" if found else None
+                    result = kubelet.containers(namespace, pod)
+                    log = result.log / f"{container}.log" if result else None
                     if log is None or not log.exists():
                         return self._say(404, f"container {container} not found in pod {pod}")
                     return self._say(200, log.read_text(errors="replace"))

@@ -65,21 +65,21 @@ def _submit_when_ready(client: Client, job: Document) -> None:
         assert "rayClusterSpec" in job["spec"], "the selected RayCluster is not there"
         client.create(_own_cluster(job))
     elif (cluster.get("status") or {}).get("state") == "ready":
-        asked = {"entrypoint": job["spec"]["entrypoint"], "submission_id": job["status"]["jobId"]}
+        request = {"entrypoint": job["spec"]["entrypoint"], "submission_id": job["status"]["jobId"]}
         environment = yaml.safe_load(job["spec"].get("runtimeEnvYAML") or "{}")
         # A head that is not up yet is asked again in the next turn.
         with suppress(urllib3.exceptions.HTTPError):
-            _ask(client, cluster, "POST", "/api/jobs/", asked | {"runtime_env": environment})
+            _ask(client, cluster, "POST", "/api/jobs/", request | {"runtime_env": environment})
             client.set_status(job, {"jobDeploymentStatus": "Running", "jobStatus": "PENDING"})
 
 
 def _follow(client: Client, job: Document) -> None:
     cluster = _cluster(client, job)
     assert cluster is not None, "the RayCluster of a running job has gone"
-    told = _ask(client, cluster, "GET", f"/api/jobs/{job['status']['jobId']}")
-    known = {"jobStatus": told["status"], "message": told.get("message") or ""}
-    if told["status"] in OVER:
-        known["jobDeploymentStatus"] = OVER[told["status"]]
+    report = _ask(client, cluster, "GET", f"/api/jobs/{job['status']['jobId']}")
+    known = {"jobStatus": report["status"], "message": report.get("message") or ""}
+    if report["status"] in OVER:
+        known["jobDeploymentStatus"] = OVER[report["status"]]
     client.set_status(job, known)
 
 
@@ -115,8 +115,8 @@ def _cluster(client: Client, job: Document) -> Document | None:
 
 def ask_head(client: Client, namespace: str, cluster: str, path: str) -> Document:
     """What the dashboard of a RayCluster's head answers."""
-    found = client.call("GET", f"/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}")
-    return _ask(client, found, "GET", path)
+    result = client.call("GET", f"/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}")
+    return _ask(client, result, "GET", path)
 
 
 def _ask(client: Client, cluster: Document, method: str, path: str, body: Any = None) -> Document:
@@ -133,5 +133,5 @@ def _ask(client: Client, cluster: Document, method: str, path: str, body: Any = 
         retries=False,
     )
     assert answer.status == 200, f"{method} {path}: {answer.status} {answer.data.decode(errors='replace')}"
-    told: Document = json.loads(answer.data)
-    return told
+    report: Document = json.loads(answer.data)
+    return report

@@ -135,9 +135,9 @@ def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on now."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def program(home: Path, name: str, *options: str) -> "Iterator[subprocess.Popen[
 
 
 def _wait_until_ready(server: Server, started: "Sequence[subprocess.Popen[bytes]]") -> None:
-    said = "it has no certificate yet"
+    output = "it has no certificate yet"
     limit = time.monotonic() + START_S
     while time.monotonic() < limit:
         for process in started:
@@ -175,9 +175,9 @@ def _wait_until_ready(server: Server, started: "Sequence[subprocess.Popen[bytes]
                 server.client().call("GET", "/readyz")
                 return
             except (urllib3.exceptions.HTTPError, OSError, Refused) as error:
-                said = str(error)
+                output = str(error)
         time.sleep(0.1)
-    raise RuntimeError(f"the API server is not ready after {START_S:.0f} s: {said}\n{_tail(server.home)}")
+    raise RuntimeError(f"the API server is not ready after {START_S:.0f} s: {output}\n{_tail(server.home)}")
 
 
 def _tail(home: Path) -> str:

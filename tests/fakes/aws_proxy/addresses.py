@@ -115,15 +115,15 @@ def has_gateway(world: World, region: str, vpc_id: str) -> bool:
 
 def disassociate(world: World, region: str, params: Params) -> dict[str, Any]:
     """DisassociateAddress."""
-    wanted = params.get("AssociationId")
+    expected = params.get("AssociationId")
     for address in _all(world, region):
-        if address.body.get("AssociationId") == wanted and wanted:
+        if address.body.get("AssociationId") == expected and expected:
             if params.get("DryRun"):
                 raise dry_run()
             _refuse_services(world, address)
             _dissolve(world, address)
             return {}
-    raise ApiError("InvalidAssociationID.NotFound", f"The association ID '{wanted}' does not exist")
+    raise ApiError("InvalidAssociationID.NotFound", f"The association ID '{expected}' does not exist")
 
 
 def _refuse_services(world: World, address: Thing) -> None:
@@ -167,24 +167,24 @@ FILTERS = {
 
 def describe(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribeAddresses."""
-    found = _all(world, region)
+    result = _all(world, region)
     for name in params.get("AllocationIds", []):
-        if all(address.id != name for address in found):
+        if all(address.id != name for address in result):
             raise not_found("elastic-ip", name)
-    wanted, public = params.get("AllocationIds"), params.get("PublicIps")
+    expected, public = params.get("AllocationIds"), params.get("PublicIps")
     shown = [
         address.shown()
-        for address in found
-        if (not wanted or address.id in wanted) and (not public or address.body["PublicIp"] in public)
+        for address in result
+        if (not expected or address.id in expected) and (not public or address.body["PublicIp"] in public)
     ]
     return {"Addresses": matching(shown, params.get("Filters", []), FILTERS)}
 
 
 def _all(world: World, region: str) -> list[Thing]:
     """Those of interfaces that are gone are free again."""
-    found: list[Thing] = list(world.of("elastic-ip", region))
-    for address in found:
+    result: list[Thing] = list(world.of("elastic-ip", region))
+    for address in result:
         interface = address.body.get("NetworkInterfaceId")
         if interface and interface not in world.things:
             _dissolve(world, address)
-    return found
+    return result

@@ -77,9 +77,9 @@ def read(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Req
     if not is_json and path == "/":
         form |= dict(parse_qsl(body.decode(), keep_blank_values=True))
     signed = headers.get("authorization", "") or f"Credential={form.get('X-Amz-Credential', '')}"
-    found = _CREDENTIAL.search(signed)
+    result = _CREDENTIAL.search(signed)
     algorithm = headers.get("authorization", form.get("X-Amz-Algorithm", ""))
-    key, region, service = found.groups() if found else (None, "us-east-1", "ec2")
+    key, region, service = result.groups() if result else (None, "us-east-1", "ec2")
     target = headers.get("x-amz-target", "")
     operation = target.rpartition(".")[2] or form.get("Action", "")
     if service == "eks":
@@ -145,9 +145,9 @@ def _other(world: World, request: Request) -> Reply:
         if any(fnmatchcase(request.operation, denied) for denied in world.extra.denied):
             raise ApiError("AccessDeniedException", f"User is not authorized to perform {request.operation}.")
         params = json.loads(request.body or b"{}")
-        own = services.answer(world, request.service, request.operation, request.region, params)
-        if own is not None:
-            return 200, "application/x-amz-json-1.1", json.dumps(own).encode()
+        local = services.answer(world, request.service, request.operation, request.region, params)
+        if local is not None:
+            return 200, "application/x-amz-json-1.1", json.dumps(local).encode()
     elif request.service == "iam":
         _check_permission(world, request)
         iam.know_policies()
@@ -155,9 +155,9 @@ def _other(world: World, request: Request) -> Reply:
         request.service, request.region, dict(request.headers), request.body
     )
     if status >= 400 and data.startswith(b"{"):
-        found = json.loads(data)
-        message = found.get("message") or found.get("Message") or ""
-        raise ApiError(found.get("__type", "").rpartition("#")[2], message, status)
+        result = json.loads(data)
+        message = result.get("message") or result.get("Message") or ""
+        raise ApiError(result.get("__type", "").rpartition("#")[2], message, status)
     return status, headers.get("content-type", "text/xml"), data
 
 
@@ -187,8 +187,8 @@ def _with_token(world: World, request: Request, model: Any, params: Params) -> b
         used_for, answer = world.tokens[key]
         if used_for != mark:
             raise mismatch()
-        found: bytes = answer
-        return found
+        result: bytes = answer
+        return result
     answer = _once(world, request, model, params)
     world.tokens[key] = (mark, answer)
     return answer
@@ -197,8 +197,8 @@ def _with_token(world: World, request: Request, model: Any, params: Params) -> b
 def _once(world: World, request: Request, model: Any, params: Params) -> bytes:
     if params.get("DryRun") and request.operation.startswith(READING):
         raise dry_run()
-    if own := OWN.get(request.operation):
-        return wire.result_xml(model, own(world, request.region, params))
+    if local := OWN.get(request.operation):
+        return wire.result_xml(model, local(world, request.region, params))
     if guard := network.GUARDS.get(request.operation):
         guard(world, request.region, params)
     if params.get("DryRun"):
@@ -216,23 +216,23 @@ def _with_other_routes(world: World, model: Any, data: bytes) -> bytes:
     """Route tables with what moto does not know of them."""
     if not any(thing.kind in (nat.KIND, endpoints.KIND) for thing in world.things.values()):
         return data
-    found = world.moto.result(model.name, data)
-    nat.mark_blackholes(world, found)
-    endpoints.add_routes(world, found)
-    return wire.result_xml(model, found)
+    result = world.moto.result(model.name, data)
+    nat.mark_blackholes(world, result)
+    endpoints.add_routes(world, result)
+    return wire.result_xml(model, result)
 
 
 def _describe_images(world: World, region: str, params: Params) -> dict[str, Any]:
     settings = world.control.settings
-    found = [image for image in images.of_region(region) if not settings.lacks_image(image["Name"])]
+    result = [image for image in images.of_region(region) if not settings.lacks_image(image["Name"])]
     for name in params.get("ImageIds", []):
-        if all(image["ImageId"] != name for image in found):
+        if all(image["ImageId"] != name for image in result):
             raise not_found("image", name)
-    wanted, owners = params.get("ImageIds"), params.get("Owners")
+    expected, owners = params.get("ImageIds"), params.get("Owners")
     chosen = [
         image
-        for image in found
-        if (not wanted or image["ImageId"] in wanted)
+        for image in result
+        if (not expected or image["ImageId"] in expected)
         and (not owners or {image["OwnerId"], image["ImageOwnerAlias"]} & set(owners))
     ]
     items, token = page(matching(chosen, params.get("Filters", []), images.FILTERS), params)

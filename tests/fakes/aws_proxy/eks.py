@@ -29,15 +29,15 @@ def answer(world: World, region: str, operation: str, params: Params) -> Params:
     key = (operation, region, token)
     mark = fingerprint({name: value for name, value in params.items() if name != "clientRequestToken"})
     if key in world.tokens:
-        used_for, found = world.tokens[key]
+        used_for, result = world.tokens[key]
         if used_for != mark:
             raise ApiError(
                 "InvalidParameterException", "The client request token was used for another request."
             )
-        return dict(found)
-    found = act(world, region, params)
-    world.tokens[key] = (mark, found)
-    return found
+        return dict(result)
+    result = act(world, region, params)
+    world.tokens[key] = (mark, result)
+    return result
 
 
 def gone(what: str, name: str) -> ApiError:
@@ -62,35 +62,35 @@ def check_role(arn: str, trusted: str) -> None:
 
 def cluster_of(world: World, region: str, name: str) -> Thing:
     """A cluster. Raises ApiError where there is none."""
-    found = next((one for one in world.of(CLUSTER, region) if one.body["name"] == name), None)
-    if found is None:
+    result = next((item for item in world.of(CLUSTER, region) if item.body["name"] == name), None)
+    if result is None:
         raise gone("cluster", name)
-    thing: Thing = found
+    thing: Thing = result
     return thing
 
 
 def _create_cluster(world: World, region: str, params: Params) -> Params:
     name = params["name"]
-    if any(one.body["name"] == name for one in world.of(CLUSTER, region)):
+    if any(item.body["name"] == name for item in world.of(CLUSTER, region)):
         raise in_use(f"Cluster already exists with name: {name}")
     check_role(params["roleArn"], "eks.amazonaws.com")
     network = params["resourcesVpcConfig"]
-    subnets = [lookup.subnet(world, region, one) for one in network.get("subnetIds", [])]
-    if len({one.availability_zone for one in subnets}) < 2:
+    subnets = [lookup.subnet(world, region, item) for item in network.get("subnetIds", [])]
+    if len({item.availability_zone for item in subnets}) < 2:
         raise ApiError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
     vpc = subnets[0].vpc_id
     if not world.moto.backend(region).vpcs[vpc].enable_dns_hostnames:
         raise ApiError("InvalidParameterException", f"The VPC {vpc} resolves no names of hosts.")
     for group in network.get("securityGroupIds", []):
         lookup.group(world, region, group)
-    own = world.moto.ask(
+    local = world.moto.ask(
         region,
         "CreateSecurityGroup",
         GroupName=f"eks-cluster-sg-{name}-{new_id('x')[-8:]}",
         Description="EKS created security group",
         VpcId=vpc,
     )["GroupId"]
-    lookup.group(world, region, own).add_tags(
+    lookup.group(world, region, local).add_tags(
         {f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
     )
     thing = Thing(
@@ -104,7 +104,7 @@ def _create_cluster(world: World, region: str, params: Params) -> Params:
             "createdAt": utc_now().timestamp(),
             "version": params.get("version", "1.34"),
             "roleArn": params["roleArn"],
-            "resourcesVpcConfig": network | {"clusterSecurityGroupId": own, "vpcId": vpc},
+            "resourcesVpcConfig": network | {"clusterSecurityGroupId": local, "vpcId": vpc},
             "accessConfig": params.get("accessConfig", {}),
             "upgradePolicy": params.get("upgradePolicy", {}),
             "status": "CREATING",
@@ -112,7 +112,7 @@ def _create_cluster(world: World, region: str, params: Params) -> Params:
         },
     )
     world.add(thing)
-    groups = [own, *network.get("securityGroupIds", [])]
+    groups = [local, *network.get("securityGroupIds", [])]
     thing.body["_interfaces"] = [
         _interface(world, region, name, subnet, groups) for subnet in dict.fromkeys(network["subnetIds"])
     ]
@@ -162,7 +162,7 @@ def _shown(thing: Thing) -> Params:
 
 def _delete_cluster(world: World, region: str, params: Params) -> Params:
     thing = cluster_of(world, region, params["name"])
-    if any(one.body["clusterName"] == params["name"] for one in world.of(eks_nodes.GROUP, region)):
+    if any(item.body["clusterName"] == params["name"] for item in world.of(eks_nodes.GROUP, region)):
         raise in_use("Cluster has nodegroups attached")
     if thing.body["status"] in ("CREATING", "DELETING"):
         raise in_use(f"Cluster {params['name']} has its {thing.body['status']} in progress")
@@ -175,13 +175,13 @@ def _cluster_gone(world: World, thing: Thing) -> None:
     name, region = thing.body["name"], thing.region
     for interface in thing.body["_interfaces"]:
         world.things.pop(interface, None)
-    for one in [*world.of(ADDON, region), *world.of(ENTRY, region)]:
-        if one.body["clusterName"] == name:
-            del world.things[one.id]
+    for item in [*world.of(ADDON, region), *world.of(ENTRY, region)]:
+        if item.body["clusterName"] == name:
+            del world.things[item.id]
     del world.things[thing.id]
     group = thing.body["resourcesVpcConfig"]["clusterSecurityGroupId"]
     # EKS leaves it where something else is still in it.
-    held = any(group in str(one.body["Groups"]) for one in world.of("network-interface", region))
+    held = any(group in str(item.body["Groups"]) for item in world.of("network-interface", region))
     if not held:
         world.moto.ask(region, "DeleteSecurityGroup", GroupId=group)
 
@@ -195,9 +195,9 @@ def _update_cluster(world: World, region: str, params: Params) -> Params:
     thing = cluster_of(world, region, params["name"])
     if thing.body["status"] != "ACTIVE":
         raise in_use(f"Cluster {params['name']} has its {thing.body['status']} in progress")
-    asked = params["resourcesVpcConfig"]
-    assert asked.keys() == {"publicAccessCidrs"}, f"not played: {asked}"
-    if asked["publicAccessCidrs"] == thing.body["resourcesVpcConfig"].get("publicAccessCidrs"):
+    request = params["resourcesVpcConfig"]
+    assert request.keys() == {"publicAccessCidrs"}, f"not played: {request}"
+    if request["publicAccessCidrs"] == thing.body["resourcesVpcConfig"].get("publicAccessCidrs"):
         raise ApiError("InvalidParameterException", "Cluster is already at the desired configuration")
     thing.body["status"] = "UPDATING"
 
@@ -205,7 +205,7 @@ def _update_cluster(world: World, region: str, params: Params) -> Params:
         if thing.body["status"] == "UPDATING":
             thing.body |= {
                 "status": "ACTIVE",
-                "resourcesVpcConfig": thing.body["resourcesVpcConfig"] | asked,
+                "resourcesVpcConfig": thing.body["resourcesVpcConfig"] | request,
             }
 
     world.after(world.extra.eks_cluster_s / 4, done)
@@ -213,16 +213,16 @@ def _update_cluster(world: World, region: str, params: Params) -> Params:
 
 
 def _list_clusters(world: World, region: str, params: Params) -> Params:
-    return {"clusters": [one.body["name"] for one in world.of(CLUSTER, region) if world.visible(one)]}
+    return {"clusters": [item.body["name"] for item in world.of(CLUSTER, region) if world.visible(item)]}
 
 
 def _named(world: World, region: str, kind: str, cluster: str, name: str) -> Thing:
     cluster_of(world, region, cluster)
     key = f"{cluster}/{name}"
-    found = next((one for one in world.of(kind, region) if one.body["_key"] == key), None)
-    if found is None:
+    result = next((item for item in world.of(kind, region) if item.body["_key"] == key), None)
+    if result is None:
         raise gone(kind, name)
-    thing: Thing = found
+    thing: Thing = result
     return thing
 
 
@@ -230,7 +230,7 @@ def _create_addon(world: World, region: str, params: Params) -> Params:
     cluster, name = params["clusterName"], params["addonName"]
     if cluster_of(world, region, cluster).body["status"] != "ACTIVE":
         raise ApiError("InvalidRequestException", "Cluster is not active")
-    if any(one.body["_key"] == f"{cluster}/{name}" for one in world.of(ADDON, region)):
+    if any(item.body["_key"] == f"{cluster}/{name}" for item in world.of(ADDON, region)):
         raise in_use("Addon already exists.")
     thing = Thing(
         kind=ADDON,
@@ -279,7 +279,7 @@ def _add_entry(world: World, region: str, cluster: str, principal: str, tags: di
 def _create_entry(world: World, region: str, params: Params) -> Params:
     cluster, principal = params["clusterName"], params["principalArn"]
     cluster_of(world, region, cluster)
-    if any(one.body["_key"] == f"{cluster}/{principal}" for one in world.of(ENTRY, region)):
+    if any(item.body["_key"] == f"{cluster}/{principal}" for item in world.of(ENTRY, region)):
         raise in_use("The specified access entry resource is already in use on this cluster.")
     thing = _add_entry(world, region, cluster, principal, params.get("tags", {}))
     return {"accessEntry": _shown(thing)}
@@ -287,15 +287,15 @@ def _create_entry(world: World, region: str, params: Params) -> Params:
 
 def _list_entries(world: World, region: str, params: Params) -> Params:
     cluster_of(world, region, params["clusterName"])
-    found = [one for one in world.of(ENTRY, region) if one.body["clusterName"] == params["clusterName"]]
-    return {"accessEntries": [one.body["principalArn"] for one in found]}
+    result = [item for item in world.of(ENTRY, region) if item.body["clusterName"] == params["clusterName"]]
+    return {"accessEntries": [item.body["principalArn"] for item in result]}
 
 
 def _associate(world: World, region: str, params: Params) -> Params:
     thing = _named(world, region, ENTRY, params["clusterName"], params["principalArn"])
-    told = {"policyArn": params["policyArn"], "accessScope": params["accessScope"]}
-    thing.body["_policies"].append(told)
-    return {"clusterName": params["clusterName"], "associatedAccessPolicy": told}
+    report = {"policyArn": params["policyArn"], "accessScope": params["accessScope"]}
+    thing.body["_policies"].append(report)
+    return {"clusterName": params["clusterName"], "associatedAccessPolicy": report}
 
 
 def _policies(world: World, region: str, params: Params) -> Params:

@@ -35,9 +35,9 @@ AMI = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04)"
 def group_of(world: World, region: str, cluster: str, name: str) -> Thing:
     """A node group. Raises ApiError where there is none."""
     clusters.cluster_of(world, region, cluster)
-    for one in world.of(GROUP, region):
-        if (one.body["clusterName"], one.body["nodegroupName"]) == (cluster, name):
-            thing: Thing = one
+    for item in world.of(GROUP, region):
+        if (item.body["clusterName"], item.body["nodegroupName"]) == (cluster, name):
+            thing: Thing = item
             return thing
     raise clusters.gone("node group", name)
 
@@ -51,8 +51,8 @@ def create(world: World, region: str, params: Params) -> Params:
         )
     name = params["nodegroupName"]
     if any(
-        (one.body["clusterName"], one.body["nodegroupName"]) == (params["clusterName"], name)
-        for one in world.of(GROUP, region)
+        (item.body["clusterName"], item.body["nodegroupName"]) == (params["clusterName"], name)
+        for item in world.of(GROUP, region)
     ):
         raise clusters.in_use(f"NodeGroup already exists with name {name}")
     clusters.check_role(params["nodeRole"], "ec2.amazonaws.com")
@@ -99,17 +99,17 @@ def _shown(world: World, thing: Thing) -> Params:
 
 def machines_of(world: World, thing: Thing) -> Iterator[Instance]:
     """The machines of a node group that have not ended."""
-    for one in world.of("instance", thing.region):
-        if not one.gone and one.tags.get("aws:autoscaling:groupName") == scaling_group_of(thing):
-            yield one
+    for item in world.of("instance", thing.region):
+        if not item.gone and item.tags.get("aws:autoscaling:groupName") == scaling_group_of(thing):
+            yield item
 
 
 def stay_of(world: World, thing: Thing) -> list[Instance]:
     """The machines of a node group that are not told to end."""
     return [
-        one
-        for one in machines_of(world, thing)
-        if one.state in ("pending", "running") and one.id not in thing.body["_leaving"]
+        item
+        for item in machines_of(world, thing)
+        if item.state in ("pending", "running") and item.id not in thing.body["_leaving"]
     ]
 
 
@@ -126,8 +126,8 @@ def drain(world: World, thing: Thing, machine: Instance) -> None:
 
 def nodes_of(world: World, region: str, cluster: str) -> list[Instance]:
     """The nodes of a cluster that run."""
-    groups = [one for one in world.of(GROUP, region) if one.body["clusterName"] == cluster]
-    return [one for group in groups for one in machines_of(world, group) if one.state == "running"]
+    groups = [item for item in world.of(GROUP, region) if item.body["clusterName"] == cluster]
+    return [item for group in groups for item in machines_of(world, group) if item.state == "running"]
 
 
 def scaling_group_of(thing: Thing) -> str:
@@ -140,16 +140,16 @@ def _scale(world: World, thing: Thing) -> None:
     if thing.body["status"] == "DELETING":
         return
     live = stay_of(world, thing)
-    wanted = thing.body["_wanted"]
-    for one in live[: max(0, len(live) - wanted)]:
-        drain(world, thing, one)  # the oldest, as AWS does
-    if len(live) < wanted:
+    expected = thing.body["_wanted"]
+    for item in live[: max(0, len(live) - expected)]:
+        drain(world, thing, item)  # the oldest, as AWS does
+    if len(live) < expected:
         try:
-            _launch(world, thing, wanted - len(live))
+            _launch(world, thing, expected - len(live))
         except ApiError as refusal:
             market = "Spot" if thing.body.get("capacityType") == "SPOT" else "On-Demand"
-            told = f"Could not launch {market} Instances. {refusal.code} - {refusal.message}"
-            thing.body["_activities"].insert(0, (new_id("a"), told))
+            report = f"Could not launch {market} Instances. {refusal.code} - {refusal.message}"
+            thing.body["_activities"].insert(0, (new_id("a"), report))
             thing.body["_refused"] = True
             world.after(RETRY_S, lambda: _try_again(world, thing))
 
@@ -186,7 +186,7 @@ def _launch(world: World, thing: Thing, count: int) -> None:
         "MetadataOptions": data.get("MetadataOptions", {}),
     }
     if data.get("NetworkInterfaces"):
-        request["NetworkInterfaces"] = [one | {"SubnetId": subnet} for one in data["NetworkInterfaces"]]
+        request["NetworkInterfaces"] = [item | {"SubnetId": subnet} for item in data["NetworkInterfaces"]]
     else:
         request |= {"SubnetId": subnet, "SecurityGroupIds": [group]}
     if data.get("Placement"):
@@ -200,16 +200,18 @@ def _launch(world: World, thing: Thing, count: int) -> None:
 
 
 def _with_own_tags(thing: Thing, specifications: list[Params]) -> list[Params]:
-    own = {
+    local = {
         "eks:cluster-name": thing.body["clusterName"],
         NAME_TAG: thing.body["nodegroupName"],
         "aws:autoscaling:groupName": scaling_group_of(thing),
         f"kubernetes.io/cluster/{thing.body['clusterName']}": "owned",
     }
-    more = [{"Key": key, "Value": value} for key, value in own.items()]
+    more = [{"Key": key, "Value": value} for key, value in local.items()]
     return [
-        one | {"Tags": [*one["Tags"], *more]} if one["ResourceType"] == "instance" else one
-        for one in specifications
+        specification | {"Tags": [*specification["Tags"], *more]}
+        if specification["ResourceType"] == "instance"
+        else specification
+        for specification in specifications
     ]
 
 
@@ -226,7 +228,7 @@ def _look(world: World, thing: Thing) -> None:
             issue = {"code": "AsgInstanceLaunchFailures", "message": issues[0], "resourceIds": []}
             thing.body |= {"status": "DEGRADED", "health": {"issues": [issue]}}
     elif thing.body["status"] == "CREATING":
-        running = sum(one.state == "running" for one in machines_of(world, thing))
+        running = sum(item.state == "running" for item in machines_of(world, thing))
         if failure := world.extra.eks_group_failure:
             code, _, message = failure.partition(": ")
             issue = {"code": code, "message": message, "resourceIds": []}
@@ -253,10 +255,10 @@ def list_groups(world: World, region: str, params: Params) -> Params:
     """ListNodegroups."""
     cluster = params["clusterName"]
     clusters.cluster_of(world, region, cluster)
-    for one in world.of(GROUP, region):
-        _look(world, one)
-    found = [one for one in world.of(GROUP, region) if one.body["clusterName"] == cluster]
-    return {"nodegroups": [one.body["nodegroupName"] for one in found]}
+    for item in world.of(GROUP, region):
+        _look(world, item)
+    result = [item for item in world.of(GROUP, region) if item.body["clusterName"] == cluster]
+    return {"nodegroups": [item.body["nodegroupName"] for item in result]}
 
 
 def update(world: World, region: str, params: Params) -> Params:
@@ -279,6 +281,6 @@ def delete(world: World, region: str, params: Params) -> Params:
         raise clusters.in_use("Nodegroup is being deleted")
     thing.body["status"] = "DELETING"
     thing.body["_gone_at"] = world.control.now() + world.extra.eks_gone_s
-    for one in machines_of(world, thing):
-        instances.terminate(world, one)
+    for item in machines_of(world, thing):
+        instances.terminate(world, item)
     return {"nodegroup": _shown(world, thing)}

@@ -33,51 +33,52 @@ class Route:
 
 @functools.cache
 def _routes() -> tuple[Route, ...]:
-    found = []
+    result = []
     for name in service().operation_names:
         http = service().operation_model(name).http
         path = http["requestUri"].partition("?")[0]
         words = re.sub(r"\{(\w+)\}", lambda word: f"(?P<{word[1]}>[^/]+)", path)
-        found.append(Route(method=http["method"], pattern=re.compile(words), operation=name))
-    return tuple(found)
+        result.append(Route(method=http["method"], pattern=re.compile(words), operation=name))
+    return tuple(result)
 
 
 def operation_of(method: str, path: str) -> str:
     """The operation of a request; empty where EKS has none there."""
     return next(
-        (one.operation for one in _routes() if one.method == method and one.pattern.fullmatch(path)), ""
+        (route.operation for route in _routes() if route.method == method and route.pattern.fullmatch(path)),
+        "",
     )
 
 
 def parse(operation: str, method: str, path: str, query: str, body: bytes) -> Params:
     """The parameters as boto3 takes them. Raises ApiError for what the operation does not take."""
-    route = next(one for one in _routes() if one.operation == operation and one.method == method)
-    found = route.pattern.fullmatch(path)
-    assert found
+    route = next(item for item in _routes() if item.operation == operation and item.method == method)
+    result = route.pattern.fullmatch(path)
+    assert result
     model = service().operation_model(operation)
     shape = model.input_shape
     assert isinstance(shape, StructureShape)
-    given: Params = {}
+    inputs: Params = {}
     places = {member.serialization.get("name", name): name for name, member in shape.members.items()}
-    for word, text in found.groupdict().items():
-        given[places[word]] = unquote(text)
+    for word, text in result.groupdict().items():
+        inputs[places[word]] = unquote(text)
     for word, text in parse_qsl(query, keep_blank_values=True):
         name = places.get(word)
         if name is None:
             raise _invalid(f"there is no parameter {word}")
         member = shape.members[name]
         if isinstance(member, ListShape):
-            given.setdefault(name, []).append(text)
+            inputs.setdefault(name, []).append(text)
         else:
-            given[name] = int(text) if member.type_name == "integer" else text
+            inputs[name] = int(text) if member.type_name == "integer" else text
     for name, value in json.loads(body or b"{}").items():
         if name not in shape.members or shape.members[name].serialization.get("location"):
             raise _invalid(f"there is no parameter {name}")
-        given[name] = value
-    _refuse_unknown(shape, given, operation)
-    if report := ParamValidator().validate(given, shape).generate_report():
+        inputs[name] = value
+    _refuse_unknown(shape, inputs, operation)
+    if report := ParamValidator().validate(inputs, shape).generate_report():
         raise _invalid(report)
-    return given
+    return inputs
 
 
 def _refuse_unknown(shape: Shape, value: Any, where: str) -> None:

@@ -86,8 +86,8 @@ def delete(world: World, region: str, params: Params) -> dict[str, Any]:
             del world.things[name]
         else:
             error = not_found(KIND, name)
-            told = {"Code": error.code, "Message": error.message}
-            refused.append({"ResourceId": name, "Error": told})
+            report = {"Code": error.code, "Message": error.message}
+            refused.append({"ResourceId": name, "Error": report})
     return {"Unsuccessful": refused}
 
 

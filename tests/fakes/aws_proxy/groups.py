@@ -67,15 +67,15 @@ PLACEMENT_FILTERS = {
 
 def describe_placement_groups(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribePlacementGroups."""
-    found = [group for group in world.of("placement-group", region) if world.visible(group)]
+    result = [group for group in world.of("placement-group", region) if world.visible(group)]
     for name in params.get("GroupNames", []):
-        if all(group.body["GroupName"] != name for group in found):
+        if all(group.body["GroupName"] != name for group in result):
             raise not_found("placement-group", name)
     for name in params.get("GroupIds", []):
-        if all(group.id != name for group in found):
+        if all(group.id != name for group in result):
             raise not_found("placement-group", name)
     named = {*params.get("GroupNames", []), *params.get("GroupIds", [])}
-    shown = [group.shown() for group in found if not named or {group.id, group.body["GroupName"]} & named]
+    shown = [group.shown() for group in result if not named or {group.id, group.body["GroupName"]} & named]
     return {"PlacementGroups": matching(shown, params.get("Filters", []), PLACEMENT_FILTERS)}
 
 
@@ -103,15 +103,15 @@ def describe_spot(world: World, region: str, params: Params) -> dict[str, Any]:
 def cancel_spot(world: World, region: str, params: Params) -> dict[str, Any]:
     """CancelSpotInstanceRequests: their instances run on."""
     kind = "spot-instances-request"
-    found = [world.get(kind, region, name) for name in params["SpotInstanceRequestIds"]]
+    result = [world.get(kind, region, name) for name in params["SpotInstanceRequestIds"]]
     if params.get("DryRun"):
         raise dry_run()
-    for request in found:
+    for request in result:
         if request.body["State"] in ("open", "active"):
             code = "request-canceled-and-instance-running"
             request.body |= {"State": "cancelled", "Status": {"Code": code, "Message": code}}
     return {
         "CancelledSpotInstanceRequests": [
-            {"SpotInstanceRequestId": request.id, "State": request.body["State"]} for request in found
+            {"SpotInstanceRequestId": request.id, "State": request.body["State"]} for request in result
         ]
     }

@@ -50,10 +50,10 @@ FILTERS = {
 
 def find(world: World, region: str, ids: list[str], *, visible_only: bool = False) -> list[Instance]:
     """Instances by id. Raises ApiError where one is unknown, or is not shown as yet."""
-    found = [world.things.get(name) for name in ids]
+    result = [world.things.get(name) for name in ids]
     unknown = [
         name
-        for name, thing in zip(ids, found, strict=True)
+        for name, thing in zip(ids, result, strict=True)
         if not isinstance(thing, Instance)
         or thing.region != region
         or thing.forgotten
@@ -64,19 +64,19 @@ def find(world: World, region: str, ids: list[str], *, visible_only: bool = Fals
             raise ApiError("InvalidInstanceID.Malformed", f'Invalid id: "{name}"')
     if unknown:
         raise not_found("instance", unknown)
-    return [thing for thing in found if isinstance(thing, Instance)]
+    return [thing for thing in result if isinstance(thing, Instance)]
 
 
 def _chosen(world: World, region: str, params: Params) -> list[Instance]:
     """Those named, or all that lists show; then the filters."""
     if ids := params.get("InstanceIds"):
-        found = find(world, region, ids, visible_only=True)
+        result = find(world, region, ids, visible_only=True)
     else:
-        found = [entry for entry in world.of("instance", region) if world.visible(entry)]
+        result = [entry for entry in world.of("instance", region) if world.visible(entry)]
     if not params.get("Filters"):
-        return found
-    by_id = {entry.id: entry for entry in found}
-    shown = (entry.shown() | {"ReservationId": entry.reservation_id} for entry in found)
+        return result
+    by_id = {entry.id: entry for entry in result}
+    shown = (entry.shown() | {"ReservationId": entry.reservation_id} for entry in result)
     return [by_id[entry["InstanceId"]] for entry in matching(shown, params["Filters"], FILTERS)]
 
 
@@ -99,10 +99,10 @@ STATUS_FILTERS = {
 
 def describe_status(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribeInstanceStatus: the checks pass some time after the instance runs."""
-    found = _chosen(world, region, {"InstanceIds": params.get("InstanceIds", [])})
+    result = _chosen(world, region, {"InstanceIds": params.get("InstanceIds", [])})
     shown = [
         _status(world, entry)
-        for entry in found
+        for entry in result
         if params.get("IncludeAllInstances") or entry.state == "running"
     ]
     passed = matching(shown, params.get("Filters", []), STATUS_FILTERS)
@@ -131,8 +131,8 @@ def _status(world: World, instance: Instance) -> dict[str, Any]:
 
 def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
     """TerminateInstances: all or none of them."""
-    found = find(world, region, params["InstanceIds"])
-    for instance in found:
+    result = find(world, region, params["InstanceIds"])
+    for instance in result:
         if instance.attributes["DisableApiTermination"] and not instance.gone:
             raise ApiError(
                 "OperationNotPermitted",
@@ -141,16 +141,16 @@ def terminate(world: World, region: str, params: Params) -> dict[str, Any]:
             )
     if params.get("DryRun"):
         raise dry_run()
-    before = {instance.id: instance.state for instance in found}
-    for instance in found:
+    before = {instance.id: instance.state for instance in result}
+    for instance in result:
         instances.terminate(world, instance)
-    return {"TerminatingInstances": _changes(found, before)}
+    return {"TerminatingInstances": _changes(result, before)}
 
 
 def stop(world: World, region: str, params: Params) -> dict[str, Any]:
     """StopInstances."""
-    found = find(world, region, params["InstanceIds"])
-    for instance in found:
+    result = find(world, region, params["InstanceIds"])
+    for instance in result:
         if instance.plan.spot:
             raise ApiError(
                 "UnsupportedOperation",
@@ -160,25 +160,25 @@ def stop(world: World, region: str, params: Params) -> dict[str, Any]:
         _require(instance, "running", "stopping", "stopped")
     if params.get("DryRun"):
         raise dry_run()
-    before = {instance.id: instance.state for instance in found}
-    for instance in found:
+    before = {instance.id: instance.state for instance in result}
+    for instance in result:
         if instance.state == "running":
             instances.stop(world, instance)
-    return {"StoppingInstances": _changes(found, before)}
+    return {"StoppingInstances": _changes(result, before)}
 
 
 def start(world: World, region: str, params: Params) -> dict[str, Any]:
     """StartInstances."""
-    found = find(world, region, params["InstanceIds"])
-    for instance in found:
+    result = find(world, region, params["InstanceIds"])
+    for instance in result:
         _require(instance, "stopped", "pending", "running")
     if params.get("DryRun"):
         raise dry_run()
-    before = {instance.id: instance.state for instance in found}
-    for instance in found:
+    before = {instance.id: instance.state for instance in result}
+    for instance in result:
         if instance.state == "stopped":
             instances.start_again(world, instance)
-    return {"StartingInstances": _changes(found, before)}
+    return {"StartingInstances": _changes(result, before)}
 
 
 def reboot(world: World, region: str, params: Params) -> dict[str, Any]:
@@ -257,8 +257,8 @@ def modify_metadata(world: World, region: str, params: Params) -> dict[str, Any]
         raise dry_run()
     if instance.gone:
         raise combination(f"The instance '{instance.id}' is terminated.")
-    given = {key: value for key, value in params.items() if key not in ("InstanceId", "DryRun")}
-    instance.metadata |= given
+    inputs = {key: value for key, value in params.items() if key not in ("InstanceId", "DryRun")}
+    instance.metadata |= inputs
     return {"InstanceId": instance.id, "InstanceMetadataOptions": instance.metadata}
 
 

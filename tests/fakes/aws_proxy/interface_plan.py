@@ -30,15 +30,15 @@ def plan(
     world: World, region: str, params: Params, facts: Mapping[str, Any], subnet: Any
 ) -> tuple[InterfacePlan, ...]:
     """The interfaces that a launch asks for; without any, one. Raises ApiError for what can't be."""
-    given = params.get("NetworkInterfaces", [])
-    if given:
+    inputs = params.get("NetworkInterfaces", [])
+    if inputs:
         for key in ("SecurityGroupIds", "SecurityGroups"):
             if key in params:
                 raise combination(
                     "Network interfaces and an instance-level security groups may not be specified on the "
                     "same request"
                 )
-    asked = given or [
+    request = inputs or [
         {
             "DeviceIndex": 0,
             "SubnetId": subnet.id,
@@ -46,10 +46,10 @@ def plan(
             "PrivateIpAddress": params.get("PrivateIpAddress"),
         }
     ]
-    _check_public(asked)
-    _check_cards(asked, facts)
-    single = len(asked) == 1
-    return tuple(plan_one(world, region, entry, subnet, single=single) for entry in asked)
+    _check_public(request)
+    _check_cards(request, facts)
+    single = len(request) == 1
+    return tuple(plan_one(world, region, entry, subnet, single=single) for entry in request)
 
 
 def _instance_groups(world: World, region: str, params: Params, subnet: Any) -> list[str]:
@@ -95,25 +95,26 @@ def plan_one(world: World, region: str, entry: Params, subnet: Any, *, single: b
     """One interface. `single`: the launch has no other."""
     if "NetworkInterfaceId" in entry:
         raise ApiError("UnsupportedOperation", "This fake launches with new network interfaces only.")
-    own = lookup.subnet(world, region, entry["SubnetId"]) if "SubnetId" in entry else subnet
-    if own.availability_zone != subnet.availability_zone:
+    local = lookup.subnet(world, region, entry["SubnetId"]) if "SubnetId" in entry else subnet
+    if local.availability_zone != subnet.availability_zone:
         raise combination("All network interfaces must be in one Availability Zone.")
-    names = entry.get("Groups") or [lookup.group_named(world, region, "default", own.vpc_id).id]
+    names = entry.get("Groups") or [lookup.group_named(world, region, "default", local.vpc_id).id]
     for name in names:
-        if lookup.group(world, region, name).vpc_id != own.vpc_id:
+        if lookup.group(world, region, name).vpc_id != local.vpc_id:
             raise ApiError(
-                "InvalidParameter", f"Security group {name} and subnet {own.id} belong to different networks."
+                "InvalidParameter",
+                f"Security group {name} and subnet {local.id} belong to different networks.",
             )
     public = entry.get("AssociatePublicIpAddress")
     if public is None:
         # The subnet's default does not hold for an instance with several interfaces.
-        public = single and own.map_public_ip_on_launch in (True, "true")
+        public = single and local.map_public_ip_on_launch in (True, "true")
     return InterfacePlan(
         device=entry["DeviceIndex"],
         card=entry.get("NetworkCardIndex", 0),
         type=entry.get("InterfaceType", "interface"),
-        subnet_id=own.id,
-        vpc_id=own.vpc_id,
+        subnet_id=local.id,
+        vpc_id=local.vpc_id,
         group_ids=tuple(names),
         public=public,
         dies_with_instance=entry.get("DeleteOnTermination", True),

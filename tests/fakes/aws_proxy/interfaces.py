@@ -61,11 +61,11 @@ def make(
 ) -> Interface:
     """An interface, attached to nothing. `address`: one that is not the subnet's; else one of the subnet's."""
     if planned.type == "efa-only":
-        own = []
+        local = []
     elif address:
-        own = [address]
+        local = [address]
     else:
-        own = [_take_address(world, region, planned)]
+        local = [_take_address(world, region, planned)]
     subnet = lookup.subnet(world, region, planned.subnet_id)
     zone = str(subnet.availability_zone)
     groups = [
@@ -77,7 +77,7 @@ def make(
         region=region,
         tags=dict(tags),
         wants_public=planned.public,
-        addresses=own,
+        addresses=local,
         body={
             "AvailabilityZone": zone,
             "AvailabilityZoneId": shapes.zones(region).get(zone),
@@ -87,11 +87,11 @@ def make(
             "Ipv6Addresses": [],
             "MacAddress": "0a:" + ":".join(new_id("")[-10:][index : index + 2] for index in range(0, 10, 2)),
             "OwnerId": ACCOUNT,
-            "PrivateDnsName": _dns_name(own[0]) if own else None,
-            "PrivateIpAddress": own[0] if own else None,
+            "PrivateDnsName": _dns_name(local[0]) if local else None,
+            "PrivateIpAddress": local[0] if local else None,
             "PrivateIpAddresses": [
-                {"Primary": index == 0, "PrivateIpAddress": found, "PrivateDnsName": _dns_name(found)}
-                for index, found in enumerate(own)
+                {"Primary": index == 0, "PrivateIpAddress": result, "PrivateDnsName": _dns_name(result)}
+                for index, result in enumerate(local)
             ],
             "RequesterManaged": False,
             "SourceDestCheck": True,
@@ -114,9 +114,9 @@ def _tell_moto(world: World, interface: Thing) -> None:
     """Let DescribeSubnets show how many addresses are free."""
     name = interface.body["SubnetId"]
     if subnet := lookup.find_subnet(world, interface.region, name):
-        found = world.of("network-interface", interface.region)
-        taken = sum(len(entry.addresses) for entry in found if entry.body["SubnetId"] == name)
-        subnet._available_ip_addresses = subnet.cidr.num_addresses - 5 - taken
+        result = world.of("network-interface", interface.region)
+        values = sum(len(entry.addresses) for entry in result if entry.body["SubnetId"] == name)
+        subnet._available_ip_addresses = subnet.cidr.num_addresses - 5 - values
 
 
 def _take_address(world: World, region: str, planned: InterfacePlan) -> str:
@@ -244,7 +244,7 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribeNetworkInterfaces."""
     ids, kind = params.get("NetworkInterfaceIds", []), "network-interface"
     chosen = [world.get(kind, region, name) for name in ids] if ids else world.of(kind, region)
-    shown = [found.shown() for found in chosen if ids or world.visible(found)]
+    shown = [result.shown() for result in chosen if ids or world.visible(result)]
     for entry in shown:
         entry["Tags"] = entry["TagSet"]
     items, token = page(

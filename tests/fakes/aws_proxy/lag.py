@@ -57,11 +57,11 @@ def created(world: World, operation: str, data: bytes) -> None:
     if (lag_s <= 0 and world.extra.use_lag_s <= 0) or operation not in CREATED:
         return
     kind, *path = CREATED[operation]
-    found: Any = world.moto.result(operation, data)
+    result: Any = world.moto.result(operation, data)
     for key in path:
-        found = found[key]
-    world.new_in_moto[found] = world.control.now() + lag_s
-    world.note_new(kind, found)
+        result = result[key]
+    world.new_in_moto[result] = world.control.now() + lag_s
+    world.note_new(kind, result)
 
 
 def check_use(world: World, operation: str, params: Params) -> None:
@@ -89,10 +89,10 @@ def _texts(value: Any) -> Iterator[str]:
 def check(world: World, region: str, operation: str, params: Params) -> None:
     """Raises ApiError where a describe call names what there is not, or what does not show as yet."""
     listing = LISTINGS.get(operation)
-    asked = params.get(listing.asked, []) if listing else []
-    if listing and asked:
+    request = params.get(listing.asked, []) if listing else []
+    if listing and request:
         known = lookup.names(world, region, listing.kind) - world.hidden_in_moto()
-        for name in asked:
+        for name in request:
             if name not in known:
                 raise not_found(listing.kind, name)
 
@@ -102,6 +102,6 @@ def without_new(world: World, operation: str, data: bytes) -> bytes:
     listing = LISTINGS.get(operation)
     if not listing or not (hidden := world.hidden_in_moto()):
         return data
-    found = world.moto.result(operation, data)
-    found[listing.items] = [item for item in found[listing.items] if item[listing.id] not in hidden]
-    return wire.result_xml(wire.operation(operation), found)
+    result = world.moto.result(operation, data)
+    result[listing.items] = [item for item in result[listing.items] if item[listing.id] not in hidden]
+    return wire.result_xml(wire.operation(operation), result)

@@ -37,13 +37,13 @@ class LaunchPlan:
 
 def zone_asked_for(world: World, region: str, params: Params) -> str | None:
     """The zone that a request names, by itself or by its subnet. Client tokens count for each zone."""
-    given = [
+    inputs = [
         params.get("SubnetId"),
         *(entry.get("SubnetId") for entry in params.get("NetworkInterfaces", [])),
     ]
-    for name in filter(None, given):
-        if found := lookup.find_subnet(world, region, name):
-            return str(found.availability_zone)
+    for name in filter(None, inputs):
+        if result := lookup.find_subnet(world, region, name):
+            return str(result.availability_zone)
     zone: str | None = params.get("Placement", {}).get("AvailabilityZone")
     return zone
 
@@ -53,7 +53,7 @@ def plan(world: World, region: str, params: Params) -> LaunchPlan:
     for absent in ("LaunchTemplate", "IamInstanceProfile", "SecondaryInterfaces", "HibernationOptions"):
         if absent in params:
             raise ApiError("UnsupportedOperation", f"This fake has no {absent}.")
-    least, most = _counts(params)
+    minimum, maximum = _counts(params)
     image = _image(region, params)
     name = params.get("InstanceType", "m1.small")
     facts = shapes.facts(name)
@@ -72,20 +72,20 @@ def plan(world: World, region: str, params: Params) -> LaunchPlan:
         public_key=key.public_key if key else None,
         interfaces=interface_plan.plan(world, region, params, facts, subnet),
         volumes=volumes.plan(params, image),
-        least=least,
-        most=most,
+        least=minimum,
+        most=maximum,
         spot=_is_spot(params),
         user_data=_user_data(params),
     )
 
 
 def _counts(params: Params) -> tuple[int, int]:
-    least, most = params["MinCount"], params["MaxCount"]
-    if least < 1:
-        raise invalid_value(least, "minCount", "Must be greater than or equal to 1.")
-    if most < least:
-        raise invalid_value(least, "minCount", f"Must be less than or equal to maxCount, {most}.")
-    return least, most
+    minimum, maximum = params["MinCount"], params["MaxCount"]
+    if minimum < 1:
+        raise invalid_value(minimum, "minCount", "Must be greater than or equal to 1.")
+    if maximum < minimum:
+        raise invalid_value(minimum, "minCount", f"Must be less than or equal to maxCount, {maximum}.")
+    return minimum, maximum
 
 
 def _image(region: str, params: Params) -> images.Image:
@@ -101,23 +101,23 @@ def _image(region: str, params: Params) -> images.Image:
 
 
 def _subnet(world: World, region: str, params: Params, name: str) -> Any:
-    given = params.get("NetworkInterfaces", [])
-    if given and "SubnetId" in params:
+    inputs = params.get("NetworkInterfaces", [])
+    if inputs and "SubnetId" in params:
         raise combination(
             "Network interfaces and an instance-level subnet ID may not be specified on the same request"
         )
-    asked = params.get("Placement", {}).get("AvailabilityZone")
-    if asked is not None and asked not in shapes.zones(region):
-        raise ApiError("InvalidParameterValue", f"Invalid availability zone: [{asked}]")
+    request = params.get("Placement", {}).get("AvailabilityZone")
+    if request is not None and request not in shapes.zones(region):
+        raise ApiError("InvalidParameterValue", f"Invalid availability zone: [{request}]")
     subnet_ids = [params["SubnetId"]] if "SubnetId" in params else []
-    subnet_ids += [entry["SubnetId"] for entry in given if "SubnetId" in entry]
+    subnet_ids += [entry["SubnetId"] for entry in inputs if "SubnetId" in entry]
     if not subnet_ids:
-        return _default_subnet(world, region, asked, name)
+        return _default_subnet(world, region, request, name)
     subnet = lookup.subnet(world, region, subnet_ids[0])
-    if asked not in (None, subnet.availability_zone):
+    if request not in (None, subnet.availability_zone):
         raise ApiError(
             "InvalidParameterValue",
-            f"The availability zone '{asked}' of the request and the subnet '{subnet.id}' in "
+            f"The availability zone '{request}' of the request and the subnet '{subnet.id}' in "
             f"{subnet.availability_zone} do not match.",
         )
     return subnet

@@ -16,53 +16,53 @@ def find_subnet(world: World, region: str, name: str) -> Any:
 
 def subnet(world: World, region: str, name: str) -> Any:
     """moto's subnet. Raises ApiError where there is none."""
-    found = find_subnet(world, region, name)
-    if found is None:
+    result = find_subnet(world, region, name)
+    if result is None:
         raise not_found("subnet", name)
-    return found
+    return result
 
 
 def group(world: World, region: str, name: str) -> Any:
     """moto's security group, by its id. Raises ApiError where there is none."""
-    found = world.moto.backend(region).get_security_group_from_id(name)
-    if found is None:
+    result = world.moto.backend(region).get_security_group_from_id(name)
+    if result is None:
         raise not_found("security-group", name)
-    return found
+    return result
 
 
 def group_named(world: World, region: str, name: str, vpc_id: str) -> Any:
     """moto's security group, by its name within a VPC. Raises ApiError where there is none."""
-    for found in world.moto.backend(region).groups.get(vpc_id, {}).values():
-        if found.name == name:
-            return found
+    for result in world.moto.backend(region).groups.get(vpc_id, {}).values():
+        if result.name == name:
+            return result
     raise not_found("security-group", name)
 
 
 def groups(world: World, region: str) -> list[Any]:
     """All of moto's security groups."""
     by_vpc = world.moto.backend(region).groups.values()
-    return [found for by_id in by_vpc for found in by_id.values()]
+    return [result for by_id in by_vpc for result in by_id.values()]
 
 
 def subnets(world: World, region: str, vpc_id: str) -> list[Any]:
     """moto's subnets of a VPC."""
     by_zone = world.moto.backend(region).subnets.values()
-    return [found for by_id in by_zone for found in by_id.values() if found.vpc_id == vpc_id]
+    return [result for by_id in by_zone for result in by_id.values() if result.vpc_id == vpc_id]
 
 
 def key_pair(world: World, region: str, name: str) -> Any:
     """moto's key pair, by its name. Raises ApiError where there is none."""
-    found = world.moto.backend(region).key_pairs.get(name)
-    if found is None:
+    result = world.moto.backend(region).key_pairs.get(name)
+    if result is None:
         raise not_found("key-pair", name)
-    return found
+    return result
 
 
 def placement_group(world: World, region: str, name: str) -> Any:
     """One by its name. Raises ApiError where there is none."""
-    for found in world.of("placement-group", region):
-        if found.body["GroupName"] == name:
-            return found
+    for result in world.of("placement-group", region):
+        if result.body["GroupName"] == name:
+            return result
     raise not_found("placement-group", name)
 
 
@@ -72,7 +72,7 @@ def names(world: World, region: str, kind: str) -> set[str]:
     if kind == "subnet":
         return {name for by_id in backend.subnets.values() for name in by_id}
     if kind == "security-group":
-        return {found.id for found in groups(world, region)}
+        return {result.id for result in groups(world, region)}
     by_name = {
         "vpc": backend.vpcs,
         "internet-gateway": backend.internet_gateways,
@@ -84,13 +84,13 @@ def names(world: World, region: str, kind: str) -> set[str]:
 
 def free_addresses(world: World, region: str, subnet_id: str) -> Iterator[str]:
     """Those of a subnet that no interface has; the first four and the last are the cloud's."""
-    found = subnet(world, region, subnet_id)
-    taken = {
+    result = subnet(world, region, subnet_id)
+    values = {
         address
         for interface in world.of("network-interface", region)
         if interface.body["SubnetId"] == subnet_id
         for address in interface.addresses
     }
-    network = ipaddress.ip_network(found.cidr_block, strict=False)
+    network = ipaddress.ip_network(result.cidr_block, strict=False)
     hosts = (str(network[index]) for index in range(4, network.num_addresses - 1))
-    return (address for address in hosts if address not in taken)
+    return (address for address in hosts if address not in values)

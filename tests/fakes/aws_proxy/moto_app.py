@@ -58,7 +58,7 @@ class Moto:
         if target := headers.get("x-amz-target"):
             environ["HTTP_X_AMZ_TARGET"] = target
         started: list[Any] = []
-        chunks = self._app(environ, lambda status, found, *_: started.extend((status, found)))
+        chunks = self._app(environ, lambda status, result, *_: started.extend((status, result)))
         data = b"".join(chunks)
         return int(started[0].split()[0]), {name.lower(): value for name, value in started[1]}, data
 
@@ -71,19 +71,19 @@ class Moto:
             raise ApiError("UnsupportedOperation", f"moto can't do this: {error}") from error
         if status >= 400:
             reply = {"status_code": status, "headers": {}, "body": data}
-            found = self._parser.parse(reply, cast(Shape, None))["Error"]
-            if status >= 500 or not found.get("Code"):
+            result = self._parser.parse(reply, cast(Shape, None))["Error"]
+            if status >= 500 or not result.get("Code"):
                 raise ApiError("UnsupportedOperation", f"moto answered {status}: {data[:500]!r}")
-            raise ApiError(found["Code"], found["Message"], status)
+            raise ApiError(result["Code"], result["Message"], status)
         return data
 
     def result(self, operation: str, data: bytes) -> dict[str, Any]:
         """What an answer says, as boto3 shows it."""
         shape = wire.operation(operation).output_shape
         reply = {"status_code": 200, "headers": {}, "body": data}
-        found: dict[str, Any] = self._parser.parse(reply, cast(Shape, shape))
-        found.pop("ResponseMetadata", None)
-        return found
+        result: dict[str, Any] = self._parser.parse(reply, cast(Shape, shape))
+        result.pop("ResponseMetadata", None)
+        return result
 
     def ask(self, region: str, operation: str, **params: Any) -> dict[str, Any]:
         """A call of EC2 of our own."""

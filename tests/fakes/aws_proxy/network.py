@@ -34,8 +34,8 @@ def _delete_group(world: World, region: str, params: Params) -> None:
 def _interfaces(world: World, region: str, key: str, value: str) -> bool:
     """Whether an interface is in a group, a subnet or a VPC."""
     for interface in world.of("network-interface", region):
-        found = interface.body[key]
-        if value in ([group["GroupId"] for group in found] if key == "Groups" else [found]):
+        result = interface.body[key]
+        if value in ([group["GroupId"] for group in result] if key == "Groups" else [result]):
             return True
     return False
 

@@ -13,7 +13,7 @@ from tests.fakes.aws_proxy.world import World
 
 def for_launch(world: World, region: str, planned: LaunchPlan) -> int:
     """How many there will be, at most as many as asked for. Raises ApiError where that is less than the least."""
-    live = [found for found in world.of("instance", region) if not found.gone]
+    live = [result for result in world.of("instance", region) if not result.gone]
     return min(
         planned.most,
         _in_subnets(world, region, planned),
@@ -26,16 +26,16 @@ def _in_subnets(world: World, region: str, planned: LaunchPlan) -> int:
     rooms = []
     for subnet_id, each in Counter(nic.subnet_id for nic in planned.interfaces).items():
         free = lookup.free_addresses(world, region, subnet_id)
-        found = sum(1 for _ in itertools.islice(free, each * planned.most)) // each
-        if found < planned.least:
+        result = sum(1 for _ in itertools.islice(free, each * planned.most)) // each
+        if result < planned.least:
             raise no_addresses(subnet_id)
-        rooms.append(found)
+        rooms.append(result)
     return min(rooms)
 
 
 def _in_quotas(world: World, planned: LaunchPlan, live: list[Instance]) -> int:
     """By the number of machines, and by vCPUs as EC2 counts them."""
-    counted = [found.plan.type for found in live if found.plan.spot == planned.spot]
+    counted = [result.plan.type for result in live if result.plan.spot == planned.spot]
     code = shapes.quota_code(planned.type, spot=planned.spot)
     each = shapes.vcpus(planned.type)
     limit = world.extra.quotas.get(code, shapes.DEFAULT_QUOTA)
@@ -61,17 +61,17 @@ def _in_zone(world: World, region: str, planned: LaunchPlan, live: list[Instance
     if capacity is None:
         return planned.most
     place = planned.type, planned.zone
-    room = capacity - sum((found.plan.type, found.plan.zone) == place for found in live)
+    room = capacity - sum((result.plan.type, result.plan.zone) == place for result in live)
     if room >= planned.least:
         return room
     text = "There is no Spot capacity available that matches your request."
     if not planned.spot:
         offered = shapes.offered_zones(world, region, planned.type)
-        others = ", ".join(zone for zone in offered if zone != planned.zone)
+        rest = ", ".join(zone for zone in offered if zone != planned.zone)
         text = (
             f"We currently do not have sufficient {planned.type} capacity in the Availability Zone you "
             f"requested ({planned.zone}). Our system will be working on provisioning additional capacity. You "
             f"can currently get {planned.type} capacity by not specifying an Availability Zone in your request "
-            f"or choosing {others}."
+            f"or choosing {rest}."
         )
     raise ApiError("InsufficientInstanceCapacity", text, 500)

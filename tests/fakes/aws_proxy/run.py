@@ -52,8 +52,8 @@ def run_instances(world: World, region: str, params: Params) -> dict[str, Any]:
 
 def fingerprint(params: Params) -> str:
     """What must be the same for a client token to be used again."""
-    kept = {key: value for key, value in params.items() if key not in ("ClientToken", "DryRun")}
-    return json.dumps(kept, sort_keys=True, default=repr)
+    saved = {key: value for key, value in params.items() if key not in ("ClientToken", "DryRun")}
+    return json.dumps(saved, sort_keys=True, default=repr)
 
 
 def mismatch() -> ApiError:
@@ -66,18 +66,18 @@ def mismatch() -> ApiError:
 
 def of_reservation(world: World, region: str, reservation_id: str) -> list[Instance]:
     """The instances of a launch."""
-    return [found for found in world.of("instance", region) if found.reservation_id == reservation_id]
+    return [result for result in world.of("instance", region) if result.reservation_id == reservation_id]
 
 
 def _again(world: World, region: str, reservation_id: str) -> dict[str, Any]:
-    found = of_reservation(world, region, reservation_id)
-    if all(instance.gone for instance in found):
+    result = of_reservation(world, region, reservation_id)
+    if all(instance.gone for instance in result):
         raise ApiError(
             "IdempotentInstanceTerminated",
             "The client token you have provided is associated with a terminated instance. Please use a "
             "different client token.",
         )
-    return reservations(found)[0]
+    return reservations(result)[0]
 
 
 def reservations(found: list[Instance]) -> list[dict[str, Any]]:
@@ -104,9 +104,9 @@ def make_instance(
     address = world.hosts.address() if world.hosts else None
     nics = []
     for position, nic_plan in enumerate(planned.interfaces):
-        own = address if position == 0 else None
+        local = address if position == 0 else None
         tags = tags_for(params, "network-interface")
-        nic = interfaces.make(world, region, nic_plan, tags, address=own)
+        nic = interfaces.make(world, region, nic_plan, tags, address=local)
         interfaces.attach(nic, name, nic_plan)
         nics.append(nic)
     disks = {}
@@ -190,8 +190,8 @@ def _metadata(params: Params) -> dict[str, Any]:
         "HttpProtocolIpv6": "disabled",
         "InstanceMetadataTags": "disabled",
     }
-    given: dict[str, Any] = params.get("MetadataOptions", {})
-    return defaults | given
+    inputs: dict[str, Any] = params.get("MetadataOptions", {})
+    return defaults | inputs
 
 
 def _add_spot_request(world: World, instance: Instance, params: Params) -> None:

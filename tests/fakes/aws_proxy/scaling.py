@@ -39,9 +39,9 @@ def answer(world: World, region: str, operation: str, form: dict[str, str]) -> b
 
 
 def _group(world: World, region: str, name: str) -> Thing:
-    for one in world.of(eks_nodes.GROUP, region):
-        if eks_nodes.scaling_group_of(one) == name:
-            thing: Thing = one
+    for item in world.of(eks_nodes.GROUP, region):
+        if eks_nodes.scaling_group_of(item) == name:
+            thing: Thing = item
             return thing
     raise ApiError(
         "ValidationError", f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found"
@@ -72,10 +72,10 @@ def _terminate(world: World, region: str, params: Params) -> Params:
     for thing in world.of(eks_nodes.GROUP, region):
         if machine in thing.body["_leaving"]:
             raise ApiError("ScalingActivityInProgress", f"Instance {machine} is in Terminating:Wait")
-        for one in eks_nodes.stay_of(world, thing):
-            if one.id == machine:
+        for item in eks_nodes.stay_of(world, thing):
+            if item.id == machine:
                 thing.body["_wanted"] -= 1
-                eks_nodes.drain(world, thing, one)
+                eks_nodes.drain(world, thing, item)
                 return {}
     raise ApiError(
         "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {machine}"
@@ -91,23 +91,25 @@ def _update(world: World, region: str, params: Params) -> Params:
 
 
 def _groups(world: World, region: str, params: Params) -> Params:
-    found = []
+    result = []
     for name in params["AutoScalingGroupNames"]:
         thing = _group(world, region, name)
         shown = []
-        for one in eks_nodes.machines_of(world, thing):
-            state = {"pending": "Pending", "running": "InService"}.get(one.state, "Terminating:Proceed")
-            state = "Terminating:Wait" if one.id in thing.body["_leaving"] and state == "InService" else state
+        for item in eks_nodes.machines_of(world, thing):
+            state = {"pending": "Pending", "running": "InService"}.get(item.state, "Terminating:Proceed")
+            state = (
+                "Terminating:Wait" if item.id in thing.body["_leaving"] and state == "InService" else state
+            )
             shown.append(
                 {
-                    "InstanceId": one.id,
-                    "AvailabilityZone": one.plan.zone,
+                    "InstanceId": item.id,
+                    "AvailabilityZone": item.plan.zone,
                     "LifecycleState": state,
                     "HealthStatus": "Healthy",
                     "ProtectedFromScaleIn": False,
                 }
             )
-        found.append(
+        result.append(
             {
                 "AutoScalingGroupName": name,
                 "MinSize": thing.body["scalingConfig"]["minSize"],
@@ -120,7 +122,7 @@ def _groups(world: World, region: str, params: Params) -> Params:
                 "Instances": shown,
             }
         )
-    return {"AutoScalingGroups": found}
+    return {"AutoScalingGroups": result}
 
 
 def _put(world: World, region: str, params: Params) -> Params:

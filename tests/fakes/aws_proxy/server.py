@@ -74,12 +74,12 @@ class Fake:
         if not path.startswith("/_fake/settings"):
             return self.control.handle(method, path, body)
         changes = json.loads(body) if body else {}
-        own = {key: changes.pop(key) for key in extra_names() & set(changes)}
+        local = {key: changes.pop(key) for key in extra_names() & set(changes)}
         status, answer = self.control.handle(method, path, json.dumps(changes).encode() if body else b"")
         if status != 200:
             return status, answer
         with self.world.lock:
-            self.world.change_extra(own)
+            self.world.change_extra(local)
             if self.world.hosts:
                 self.world.hosts.ssh_port = self.control.settings.ssh_port
             return status, answer | extra_settings(self.world)

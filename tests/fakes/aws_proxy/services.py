@@ -60,8 +60,8 @@ def _quota(world: World, region: str, operation: str, params: Params) -> Params 
         raise ApiError(
             "NoSuchResourceException", "The request failed because the specified quota does not exist."
         )
-    own = operation == "GetServiceQuota"
-    return {"Quota": _quota_shown(region, code, world.extra.quotas if own else {})}
+    local = operation == "GetServiceQuota"
+    return {"Quota": _quota_shown(region, code, world.extra.quotas if local else {})}
 
 
 def _quota_shown(region: str, code: str, values: dict[str, float]) -> Params:
@@ -100,8 +100,8 @@ HOURLY_USD = {
 def _prices(operation: str, params: Params) -> Params:
     if operation != "GetProducts":
         raise ApiError("UnsupportedOperation", f"This fake's pricing has no {operation}.")
-    wanted = {entry["Field"]: entry["Value"] for entry in params.get("Filters", [])}
-    name = wanted.get("instanceType", "")
+    expected = {entry["Field"]: entry["Value"] for entry in params.get("Filters", [])}
+    name = expected.get("instanceType", "")
     product = {
         "product": {"attributes": {"instanceType": name, "operatingSystem": "Linux"}},
         "terms": {

@@ -70,8 +70,8 @@ def facts(name: str) -> Mapping[str, Any]:
     """What there is to know of a type. Raises ApiError for one that does not exist."""
     if name not in INSTANCE_TYPES:
         raise ApiError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
-    found: Mapping[str, Any] = INSTANCE_TYPES[name]
-    return found
+    result: Mapping[str, Any] = INSTANCE_TYPES[name]
+    return result
 
 
 def vcpus(name: str) -> int:
@@ -93,10 +93,10 @@ def quota_code(name: str, *, spot: bool) -> str:
 @functools.cache
 def _listed(kind: str, region: str) -> dict[str, list[Mapping[str, Any]]]:
     """What moto lists, by type: of `region`, `availability-zone` or `availability-zone-id`."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    result: dict[str, list[Mapping[str, Any]]] = {}
     for entry in INSTANCE_TYPE_OFFERINGS.get(kind, {}).get(region, []):
-        found.setdefault(entry["InstanceType"], []).append(entry)
-    return found
+        result.setdefault(entry["InstanceType"], []).append(entry)
+    return result
 
 
 def offered_zones(world: World, region: str, name: str) -> list[str]:
@@ -114,12 +114,12 @@ def describe_offerings(world: World, region: str, params: dict[str, Any]) -> dic
     kind = params.get("LocationType", "region")
     filters = params.get("Filters", [])
     listed = _listed(kind, region)
-    asked: list[str] = next(
+    request: list[str] = next(
         (entry.get("Values", []) for entry in filters if entry.get("Name") == "instance-type"), []
     )
     # There are thousands, and mostly one is asked for.
-    exact = asked and not any("*" in value or "?" in value for value in asked)
-    offerings = [entry for name in (asked if exact else listed) for entry in listed.get(name, [])]
+    exact = request and not any("*" in value or "?" in value for value in request)
+    offerings = [entry for name in (request if exact else listed) for entry in listed.get(name, [])]
     names = {zone_id: zone for zone, zone_id in zones(region).items()}
     settings = world.control.settings
 

@@ -66,18 +66,18 @@ def _thing(thing: Thing) -> dict[str, Any]:
 def _of_moto(world: World) -> Iterator[dict[str, Any]]:
     for region, backend in list(ec2_backends[ACCOUNT].items()):
         default_vpc = next((vpc.id for vpc in backend.vpcs.values() if vpc.is_default), None)
-        for kind, found in _resources(backend):
-            vpc = getattr(found, "vpc_id", None) or (found.id if kind == "vpc" else None)
+        for kind, resource in _resources(backend):
+            vpc = getattr(resource, "vpc_id", None) or (resource.id if kind == "vpc" else None)
             yield {
                 "kind": kind,
-                "id": found.id,
-                "name": getattr(found, "key_name", None) or getattr(found, "name", None),
-                "tags": {tag["key"]: tag["value"] for tag in found.get_tags()},
+                "id": resource.id,
+                "name": getattr(resource, "key_name", None) or getattr(resource, "name", None),
+                "tags": {tag["key"]: tag["value"] for tag in resource.get_tags()},
                 "state": "available",
                 "region": region,
                 "default": vpc == default_vpc and vpc is not None,
                 "vpc": vpc,
-                "implicit": _is_implicit(kind, found),
+                "implicit": _is_implicit(kind, resource),
             }
 
 
@@ -89,11 +89,11 @@ def _roles() -> Iterator[dict[str, Any]]:
 
 def _resources(backend: Any) -> Iterator[tuple[str, Any]]:
     yield from (("vpc", vpc) for vpc in backend.vpcs.values())
-    yield from (("subnet", found) for by_id in backend.subnets.values() for found in by_id.values())
-    yield from (("internet-gateway", found) for found in backend.internet_gateways.values())
-    yield from (("route-table", found) for found in backend.route_tables.values())
-    yield from (("security-group", found) for by_id in backend.groups.values() for found in by_id.values())
-    yield from (("key-pair", found) for found in backend.key_pairs.values())
+    yield from (("subnet", result) for by_id in backend.subnets.values() for result in by_id.values())
+    yield from (("internet-gateway", result) for result in backend.internet_gateways.values())
+    yield from (("route-table", result) for result in backend.route_tables.values())
+    yield from (("security-group", result) for by_id in backend.groups.values() for result in by_id.values())
+    yield from (("key-pair", result) for result in backend.key_pairs.values())
 
 
 def _is_implicit(kind: str, found: Any) -> bool:

@@ -83,29 +83,29 @@ def _own(world: World, region: str, names: list[str]) -> list[str]:
 
 def create(world: World, region: str, params: Params) -> dict[str, Any]:
     """CreateTags."""
-    given = {tag["Key"]: tag.get("Value", "") for tag in params["Tags"]}
-    own = _own(world, region, params["Resources"])
+    inputs = {tag["Key"]: tag.get("Value", "") for tag in params["Tags"]}
+    local = _own(world, region, params["Resources"])
     if params.get("DryRun"):
         raise dry_run()
-    for name in own:
-        if len(world.things[name].tags | given) > MOST:
+    for name in local:
+        if len(world.things[name].tags | inputs) > MOST:
             raise ApiError("TagLimitExceeded", f"The maximum number of Tags for a resource is {MOST}.")
-    if rest := [name for name in params["Resources"] if name not in own]:
+    if rest := [name for name in params["Resources"] if name not in local]:
         world.moto.ask(region, "CreateTags", Resources=rest, Tags=params["Tags"])
-    for name in own:
-        world.things[name].tags |= given
+    for name in local:
+        world.things[name].tags |= inputs
     return {}
 
 
 def delete(world: World, region: str, params: Params) -> dict[str, Any]:
     """DeleteTags: without tags all, without a value whatever the value is."""
-    own = _own(world, region, params["Resources"])
+    local = _own(world, region, params["Resources"])
     if params.get("DryRun"):
         raise dry_run()
-    if rest := [name for name in params["Resources"] if name not in own]:
-        given = {"Tags": params["Tags"]} if "Tags" in params else {}
-        world.moto.ask(region, "DeleteTags", Resources=rest, **given)
-    for name in own:
+    if rest := [name for name in params["Resources"] if name not in local]:
+        inputs = {"Tags": params["Tags"]} if "Tags" in params else {}
+        world.moto.ask(region, "DeleteTags", Resources=rest, **inputs)
+    for name in local:
         tags = world.things[name].tags
         for tag in params.get("Tags", [{"Key": key} for key in list(tags)]):
             if tag.get("Value", tags.get(tag["Key"])) == tags.get(tag["Key"]):
@@ -119,15 +119,17 @@ FILTERS = {"key": "Key", "resource-id": "ResourceId", "resource-type": "Resource
 def describe(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribeTags."""
     hidden = world.hidden_in_moto()
-    found = [tag for tag in world.moto.ask(region, "DescribeTags")["Tags"] if tag["ResourceId"] not in hidden]
+    result = [
+        tag for tag in world.moto.ask(region, "DescribeTags")["Tags"] if tag["ResourceId"] not in hidden
+    ]
     for thing in world.things.values():
         if thing.region == region and world.visible(thing):
-            found += [
+            result += [
                 {"Key": key, "Value": value, "ResourceId": thing.id, "ResourceType": thing.kind}
                 for key, value in thing.tags.items()
             ]
-    tags = [{"Key": entry["Key"], "Value": entry["Value"]} for entry in found]
-    marked = [entry | {"Tags": [tag]} for entry, tag in zip(found, tags, strict=True)]
+    tags = [{"Key": entry["Key"], "Value": entry["Value"]} for entry in result]
+    marked = [entry | {"Tags": [tag]} for entry, tag in zip(result, tags, strict=True)]
     passed = matching(marked, params.get("Filters", []), FILTERS)
     shown = [{key: value for key, value in entry.items() if key != "Tags"} for entry in passed]
     items, token = page(shown, params, most=1000)

@@ -14,7 +14,7 @@ KIND = "launch-template"
 def create(world: World, region: str, params: Params) -> dict[str, Any]:
     """CreateLaunchTemplate."""
     name = params["LaunchTemplateName"]
-    if any(one.body["LaunchTemplateName"] == name for one in world.of(KIND, region)):
+    if any(item.body["LaunchTemplateName"] == name for item in world.of(KIND, region)):
         raise ApiError(
             "InvalidLaunchTemplateName.AlreadyExistsException", "Launch template name already in use."
         )
@@ -40,7 +40,7 @@ def create(world: World, region: str, params: Params) -> dict[str, Any]:
 
 def describe(world: World, region: str, params: Params) -> dict[str, Any]:
     """DescribeLaunchTemplates."""
-    shown = [one.shown() for one in world.of(KIND, region) if world.visible(one)]
+    shown = [item.shown() for item in world.of(KIND, region) if world.visible(item)]
     filters = {"launch-template-name": "LaunchTemplateName"}
     items, token = page(matching(shown, params.get("Filters", []), filters), params)
     return {"LaunchTemplates": items, "NextToken": token}
@@ -49,11 +49,11 @@ def describe(world: World, region: str, params: Params) -> dict[str, Any]:
 def delete(world: World, region: str, params: Params) -> dict[str, Any]:
     """DeleteLaunchTemplate."""
     name = params["LaunchTemplateId"]
-    found = world.things.get(name)
-    if found is None or (found.kind, found.region) != (KIND, region):
+    result = world.things.get(name)
+    if result is None or (result.kind, result.region) != (KIND, region):
         raise ApiError(
             "InvalidLaunchTemplateId.NotFound",
             f"The specified launch template, with template ID {name}, is gone.",
         )
     del world.things[name]
-    return {"LaunchTemplate": found.shown()}
+    return {"LaunchTemplate": result.shown()}

@@ -44,8 +44,8 @@ class Aws:
 
     @cached_property
     def image(self) -> str:
-        found: str = self.client("ssm").get_parameter(Name=DEEP_LEARNING)["Parameter"]["Value"]
-        return found
+        result: str = self.client("ssm").get_parameter(Name=DEEP_LEARNING)["Parameter"]["Value"]
+        return result
 
     def net(self, zone: str = "us-east-1a", cidr: str = "10.7.0.0/24") -> Net:
         vpc = self.ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
@@ -59,29 +59,29 @@ class Aws:
 
     def run(self, net: Net | None = None, count: int = 1, **params: Any) -> list[dict[str, Any]]:
         """Instances of a new launch."""
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "ImageId": self.image,
             "InstanceType": "g5.12xlarge",
             "MinCount": count,
             "MaxCount": count,
         }
         if net:
-            asked |= {"SubnetId": net.subnet, "SecurityGroupIds": [net.group]}
-        asked |= params
-        reply = self.ec2.run_instances(**{key: value for key, value in asked.items() if value is not None})
+            request |= {"SubnetId": net.subnet, "SecurityGroupIds": [net.group]}
+        request |= params
+        reply = self.ec2.run_instances(**{key: value for key, value in request.items() if value is not None})
         instances: list[dict[str, Any]] = reply["Instances"]
         return instances
 
     def instances(self, *ids: str, **params: Any) -> list[dict[str, Any]]:
         reply = self.ec2.describe_instances(**({"InstanceIds": list(ids)} if ids else {}), **params)
-        return [entry for found in reply["Reservations"] for entry in found["Instances"]]
+        return [entry for result in reply["Reservations"] for entry in result["Instances"]]
 
     def instance(self, name: str) -> dict[str, Any]:
         return self.instances(name)[0]
 
     def state(self, name: str) -> str:
-        found: str = self.instance(name)["State"]["Name"]
-        return found
+        result: str = self.instance(name)["State"]["Name"]
+        return result
 
     def end(self, *ids: str) -> None:
         """Terminate, and wait until it is so."""

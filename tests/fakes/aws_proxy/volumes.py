@@ -38,12 +38,12 @@ def default_key(world: World, region: str, params: Params) -> dict[str, Any]:
 def plan(params: Params, image: Mapping[str, Any]) -> tuple[VolumePlan, ...]:
     """The image's volumes, changed by the request's, and the request's own."""
     of_image = {entry["DeviceName"]: entry["Ebs"] for entry in image["BlockDeviceMappings"] if "Ebs" in entry}
-    asked = {entry["DeviceName"]: entry for entry in params.get("BlockDeviceMappings", [])}
-    devices = {**of_image, **{name: {} for name in asked}}
+    request = {entry["DeviceName"]: entry for entry in params.get("BlockDeviceMappings", [])}
+    devices = {**of_image, **{name: {} for name in request}}
     return tuple(
-        _plan_one(device, of_image.get(device, {}), asked.get(device, {}).get("Ebs", {}))
+        _plan_one(device, of_image.get(device, {}), request.get(device, {}).get("Ebs", {}))
         for device in devices
-        if device in of_image or "Ebs" in asked[device]
+        if device in of_image or "Ebs" in request[device]
     )
 
 
@@ -76,9 +76,9 @@ def _check(kind: str, size: int, asked: Params) -> None:
         raise combination(f"The parameter iops is not supported for {kind} volumes.")
     if "Throughput" in asked and kind != "gp3":
         raise combination(f"The parameter throughput is not supported for {kind} volumes.")
-    least, most = LIMITS_GB.get(kind, OTHER_LIMITS_GB)
-    if not least <= size <= most:
-        raise invalid_value(size, "volumeSize", f"{kind} volumes have {least} to {most} GiB.")
+    minimum, maximum = LIMITS_GB.get(kind, OTHER_LIMITS_GB)
+    if not minimum <= size <= maximum:
+        raise invalid_value(size, "volumeSize", f"{kind} volumes have {minimum} to {maximum} GiB.")
     if "KmsKeyId" in asked and not asked.get("Encrypted"):
         raise combination("The parameter KmsKeyId requires the parameter Encrypted to be set.")
 
@@ -146,8 +146,8 @@ def create(world: World, region: str, params: Params) -> dict[str, Any]:
         raise ApiError("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
     if "Size" not in params:
         raise missing("size or snapshotId")
-    asked = {"VolumeSize" if key == "Size" else key: value for key, value in params.items()}
-    planned = _plan_one("", {}, asked)
+    request = {"VolumeSize" if key == "Size" else key: value for key, value in params.items()}
+    planned = _plan_one("", {}, request)
     if params.get("DryRun"):
         raise dry_run()
     return make(world, region, zone, planned, tags_for(params, "volume")).shown()

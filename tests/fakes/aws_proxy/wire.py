@@ -66,10 +66,10 @@ def _insert(tree: Tree, key: str, value: str) -> None:
 
 def query_name(name: str, shape: Shape) -> str:
     """What a member is called in a form."""
-    given = shape.serialization
-    if "queryName" in given:
-        return str(given["queryName"])
-    wire: str = given.get("name", name)
+    inputs = shape.serialization
+    if "queryName" in inputs:
+        return str(inputs["queryName"])
+    wire: str = inputs.get("name", name)
     return wire[0].upper() + wire[1:]
 
 
@@ -91,18 +91,18 @@ def _value(shape: Shape, given: Any, path: str) -> Any:
 def _structure(shape: StructureShape, given: Any, path: str) -> Params:
     if not isinstance(given, dict):
         raise _unknown(path)
-    members, found = _members(shape), {}
+    members, result = _members(shape), {}
     for key, value in given.items():
         where = f"{path}.{key}" if path else key
         if key not in members:
             raise _unknown(where)
         name, member = members[key]
-        found[name] = _value(member, value, where)
+        result[name] = _value(member, value, where)
     for name in shape.required_members:
-        if name not in found:
+        if name not in result:
             wire = query_name(name, shape.members[name])
             raise missing(f"{path}.{wire}" if path else wire[0].lower() + wire[1:])
-    return found
+    return result
 
 
 def _list(shape: ListShape, given: Any, path: str) -> list[Any]:

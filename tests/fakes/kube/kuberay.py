@@ -38,13 +38,15 @@ def refusal(cluster: Document) -> str | None:
         return "RayCluster name should be a valid DNS1035 label of no more than 50 characters"
     head, workers = spec["headGroupSpec"], spec.get("workerGroupSpecs", [])
     for group in (head, *workers):
-        which, start = group.get("groupName", "Head"), group.get("rayStartParams") or {}
+        choice, start = group.get("groupName", "Head"), group.get("rayStartParams") or {}
         if not group["template"]["spec"].get("containers"):
-            return f"the group {which} should have at least one container"
+            return f"the group {choice} should have at least one container"
         if group.get("resources") and any(start.get(key) for key in RESOURCES_OF_START):
-            return f"resource fields should not be set in both rayStartParams and Resources for {which} group"
+            return (
+                f"resource fields should not be set in both rayStartParams and Resources for {choice} group"
+            )
         if "labels" in start:
-            return f"rayStartParams['labels'] is not supported for {which} group"
+            return f"rayStartParams['labels'] is not supported for {choice} group"
     for group in workers:
         low, high = group.get("minReplicas"), group.get("maxReplicas")
         if low is None or high is None:
@@ -171,10 +173,10 @@ def _pod(cluster: Document, group: Document, kind: str, group_name: str) -> Docu
     ray["env"] += _environment(cluster, kind, start_command(kind, start), ray["env"])
     ray.setdefault("ports", []).append({"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"})
     _share_memory(spec, ray)
-    own = " ".join((*ray.get("command", []), *ray.get("args", [])))
+    local = " ".join((*ray.get("command", []), *ray.get("args", [])))
     generated = f"ulimit -n ${{RAY_START_ULIMIT_OPEN_FILES:-65536}}; {start_command(kind, start)}"
     ray["command"] = ["/bin/bash", "-c", "--"]
-    ray["args"] = [f"{own} && {generated}" if own else generated]
+    ray["args"] = [f"{local} && {generated}" if local else generated]
     ray.setdefault(
         "readinessProbe",
         {
@@ -251,8 +253,8 @@ def _token_env(cluster: Document, container: Document) -> list[Document]:
         {"name": "RAY_AUTH_MODE", "value": "token"},
         {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": secret}},
     ]
-    given = {one["name"] for one in container.get("env", [])}
-    return [one for one in made if one["name"] not in given]
+    inputs = {item["name"] for item in container.get("env", [])}
+    return [item for item in made if item["name"] not in inputs]
 
 
 def _wait_for_gcs(cluster: Document, ray: Document, auth: Sequence[Document]) -> Document:
@@ -293,15 +295,15 @@ def _environment(cluster: Document, kind: str, start: str, given: Sequence[Docum
         "RAY_USAGE_STATS_KUBERAY_IN_USE": {"value": "1"},
         "RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE": {"value": "1"},
     }
-    there = {one["name"] for one in given}
-    made = [{"name": name} | value for name, value in named.items() if name not in there]
+    existing = {item["name"] for item in given}
+    made = [{"name": name} | value for name, value in named.items() if name not in existing]
     return (_address_env(cluster) if kind == "worker" else []) + made
 
 
 def _share_memory(spec: Document, ray: Document) -> None:
     """Mount memory at /dev/shm, unless the template does."""
     mounts = ray.setdefault("volumeMounts", [])
-    if any(one["mountPath"] == "/dev/shm" for one in mounts):
+    if any(mount["mountPath"] == "/dev/shm" for mount in mounts):
         return
     volume: Document = {"name": "shared-mem", "emptyDir": {"medium": "Memory"}}
     resources = ray.get("resources") or {}

@@ -33,45 +33,45 @@ def turn(cluster: Document, pods: Sequence[Document], services: Sequence[Documen
         return Turn(refused=why)
     kuberay.check_played(cluster)
     made = Turn()
-    own = [one for one in pods if _owner(one) == cluster["metadata"]["uid"]]
-    made.delete = [one for one in own if _over(one) and "deletionTimestamp" not in one["metadata"]]
-    alive = [one for one in own if one not in made.delete and "deletionTimestamp" not in one["metadata"]]
-    heads = [one for one in alive if _label(one, "ray.io/node-type") == "head"]
+    local = [pod for pod in pods if _owner(pod) == cluster["metadata"]["uid"]]
+    made.delete = [pod for pod in local if _over(pod) and "deletionTimestamp" not in pod["metadata"]]
+    alive = [pod for pod in local if pod not in made.delete and "deletionTimestamp" not in pod["metadata"]]
+    heads = [pod for pod in alive if _label(pod, "ray.io/node-type") == "head"]
     service = kuberay.head_service(cluster)
-    if not any(one["metadata"]["name"] == service["metadata"]["name"] for one in services):
+    if not any(pod["metadata"]["name"] == service["metadata"]["name"] for pod in services):
         made.create.append(service)
     if not heads:
         made.create.append(kuberay.head_pod(cluster))
     for group in cluster["spec"].get("workerGroupSpecs", []):
-        workers = [one for one in alive if _label(one, "ray.io/group") == group["groupName"]]
+        workers = [pod for pod in alive if _label(pod, "ray.io/group") == group["groupName"]]
         named = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
-        made.delete += [one for one in workers if one["metadata"]["name"] in named]
-        workers = [one for one in workers if one not in made.delete]
-        wanted = kuberay.workers_wanted(group)
-        made.create += [kuberay.worker_pod(cluster, group) for _ in range(wanted - len(workers))]
+        made.delete += [pod for pod in workers if pod["metadata"]["name"] in named]
+        workers = [pod for pod in workers if pod not in made.delete]
+        expected = kuberay.workers_wanted(group)
+        made.create += [kuberay.worker_pod(cluster, group) for _ in range(expected - len(workers))]
         # As the operator has it: any of them.
-        made.delete += random.sample(workers, max(0, len(workers) - wanted))
-    made.status = status(cluster, own, service["metadata"]["name"])
+        made.delete += random.sample(workers, max(0, len(workers) - expected))
+    made.status = status(cluster, local, service["metadata"]["name"])
     return made
 
 
 def status(cluster: Document, own: Sequence[Document], service: str) -> Document:
     """What the operator tells of a RayCluster, from its pods."""
     groups = cluster["spec"].get("workerGroupSpecs", [])
-    workers = [one for one in own if _label(one, "ray.io/node-type") == "worker"]
-    heads = [one for one in own if _label(one, "ray.io/node-type") == "head"]
+    workers = [item for item in own if _label(item, "ray.io/node-type") == "worker"]
+    heads = [item for item in own if _label(item, "ray.io/node-type") == "head"]
     desired = sum(kuberay.workers_wanted(group) for group in groups)
     before = cluster.get("status") or {}
-    ready = len(own) == desired + 1 and all(_ready(one) for one in own)
+    ready = len(own) == desired + 1 and all(_ready(item) for item in own)
     head_ready = bool(heads) and _ready(heads[0])
     provisioned = ready or _was_true(before, "RayClusterProvisioned")
-    told: Document = {
+    report: Document = {
         "observedGeneration": cluster["metadata"]["generation"],
         "desiredWorkerReplicas": desired,
         "minWorkerReplicas": sum(group["minReplicas"] for group in groups),
         "maxWorkerReplicas": sum(group["maxReplicas"] for group in groups),
-        "availableWorkerReplicas": sum(_phase(one) == "Running" for one in workers),
-        "readyWorkerReplicas": sum(_ready(one) for one in workers),
+        "availableWorkerReplicas": sum(_phase(item) == "Running" for item in workers),
+        "readyWorkerReplicas": sum(_ready(item) for item in workers),
         "desiredGPU": str(sum(_gpus(group) * kuberay.workers_wanted(group) for group in groups)),
         "head": {"serviceName": service},
         "conditions": [
@@ -90,18 +90,18 @@ def status(cluster: Document, own: Sequence[Document], service: str) -> Document
         ],
     }
     if ready or before.get("state"):
-        told["state"] = "ready"
+        report["state"] = "ready"
     if heads and (address := (heads[0].get("status") or {}).get("podIP")):
-        told["head"] |= {"podIP": address, "serviceIP": address, "podName": heads[0]["metadata"]["name"]}
-    return told
+        report["head"] |= {"podIP": address, "serviceIP": address, "podName": heads[0]["metadata"]["name"]}
+    return report
 
 
 def _condition(before: Document, kind: str, true: bool, reason: str) -> Document:
     """A condition; the time of its last change is that of its change."""
     text = "True" if true else "False"
-    for one in before.get("conditions", []):
-        if (one["type"], one["status"], one["reason"]) == (kind, text, reason):
-            return dict(one)
+    for item in before.get("conditions", []):
+        if (item["type"], item["status"], item["reason"]) == (kind, text, reason):
+            return dict(item)
     return {
         "type": kind,
         "status": text,
@@ -112,7 +112,7 @@ def _condition(before: Document, kind: str, true: bool, reason: str) -> Document
 
 
 def _was_true(before: Document, kind: str) -> bool:
-    return any(one["type"] == kind and one["status"] == "True" for one in before.get("conditions", []))
+    return any(item["type"] == kind and item["status"] == "True" for item in before.get("conditions", []))
 
 
 def _gpus(group: Document) -> int:
@@ -142,5 +142,5 @@ def _over(pod: Document) -> bool:
 def _ready(pod: Document) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
     return _phase(pod) == "Running" and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in conditions
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
     )

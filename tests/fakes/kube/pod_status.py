@@ -32,8 +32,10 @@ def waiting(pod: Document, reason: str, message: str = "", *, address: str | Non
     status = {
         "phase": "Pending",
         "conditions": _conditions(initialized=not init, ready=False),
-        "initContainerStatuses": [_container(one, state) for one in init],
-        "containerStatuses": [_container(one, later if init else state) for one in pod["spec"]["containers"]],
+        "initContainerStatuses": [_container(item, state) for item in init],
+        "containerStatuses": [
+            _container(item, later if init else state) for item in pod["spec"]["containers"]
+        ],
     }
     return status | _addresses(address)
 
@@ -41,7 +43,7 @@ def waiting(pod: Document, reason: str, message: str = "", *, address: str | Non
 def initializing(pod: Document, address: str, running: int) -> Document:
     """Its init container of that number runs."""
     init = []
-    for index, one in enumerate(pod["spec"]["initContainers"]):
+    for index, item in enumerate(pod["spec"]["initContainers"]):
         states: Mapping[bool, Document] = {
             True: {
                 "terminated": {"exitCode": 0, "reason": "Completed", "startedAt": WHEN, "finishedAt": WHEN}
@@ -49,13 +51,13 @@ def initializing(pod: Document, address: str, running: int) -> Document:
             False: {"running": {"startedAt": WHEN}},
         }
         waits = {"waiting": {"reason": "PodInitializing"}}
-        init.append(_container(one, states[index < running] if index <= running else waits))
+        init.append(_container(item, states[index < running] if index <= running else waits))
     later = {"waiting": {"reason": "PodInitializing"}}
     return {
         "phase": "Pending",
         "conditions": _conditions(initialized=False, ready=False),
         "initContainerStatuses": init,
-        "containerStatuses": [_container(one, later) for one in pod["spec"]["containers"]],
+        "containerStatuses": [_container(item, later) for item in pod["spec"]["containers"]],
     } | _addresses(address)
 
 
@@ -68,10 +70,10 @@ def running(pod: Document, address: str, *, ready: bool, restarts: int = 0) -> D
         "conditions": _conditions(initialized=True, ready=ready),
         "startTime": WHEN,
         "initContainerStatuses": [
-            _container(one, done, ready=True) for one in pod["spec"].get("initContainers") or []
+            _container(item, done, ready=True) for item in pod["spec"].get("initContainers") or []
         ],
         "containerStatuses": [
-            _container(one, now, ready=ready, restarts=restarts) for one in pod["spec"]["containers"]
+            _container(item, now, ready=ready, restarts=restarts) for item in pod["spec"]["containers"]
         ],
     } | _addresses(address)
 
@@ -82,7 +84,7 @@ def ended(pod: Document, code: int, reason: str) -> Document:
     return {
         "phase": "Failed" if code else "Succeeded",
         "conditions": _conditions(initialized=True, ready=False),
-        "containerStatuses": [_container(one, over) for one in pod["spec"]["containers"]],
+        "containerStatuses": [_container(item, over) for item in pod["spec"]["containers"]],
     }
 
 
@@ -91,8 +93,8 @@ def crashing(pod: Document, address: str, code: int, reason: str, restarts: int)
     status = running(pod, address, ready=False, restarts=restarts)
     wait = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
     last = {"terminated": {"exitCode": code, "reason": reason, "startedAt": WHEN, "finishedAt": WHEN}}
-    for one in status["containerStatuses"]:
-        one |= {"state": wait, "lastState": last, "started": False}
+    for statu in status["containerStatuses"]:
+        statu |= {"state": wait, "lastState": last, "started": False}
     return status
 
 
@@ -101,7 +103,7 @@ def _addresses(address: str | None) -> Document:
 
 
 def _conditions(*, initialized: bool, ready: bool) -> list[Document]:
-    told = {
+    report = {
         "PodScheduled": True,
         "Initialized": initialized,
         "ContainersReady": ready,
@@ -109,7 +111,7 @@ def _conditions(*, initialized: bool, ready: bool) -> list[Document]:
     }
     return [
         {"type": kind, "status": "True" if true else "False", "lastTransitionTime": WHEN}
-        for kind, true in told.items()
+        for kind, true in report.items()
     ]
 
 

@@ -86,9 +86,9 @@ def answer(api: "KubeApi", request: Request) -> Document:
     store = api.world.store
     resource = next(
         (
-            one
-            for one in store.resources()
-            if (one.group, one.version, one.plural) == (request.group, request.version, request.plural)
+            item
+            for item in store.resources()
+            if (item.group, item.version, item.plural) == (request.group, request.version, request.plural)
         ),
         None,
     )
@@ -114,7 +114,7 @@ def answer(api: "KubeApi", request: Request) -> Document:
 def _patch(api: "KubeApi", resource: Resource, request: Request) -> Document:
     store, name = api.world.store, request.name
     assert name is not None
-    there = store.objects.get((resource.plural, request.namespace, name))
+    existing = store.objects.get((resource.plural, request.namespace, name))
     if request.content_type == APPLY:
         if not request.query.get("fieldManager"):
             raise Refused(code=400, reason="BadRequest", message="fieldManager is required for apply patch")
@@ -122,35 +122,35 @@ def _patch(api: "KubeApi", resource: Resource, request: Request) -> Document:
             raise Refused(
                 code=400, reason="BadRequest", message="the name of the object is not that of the URL"
             )
-        if there is None:
+        if existing is None:
             _check_allowed(api, request, "create")
         force = request.query.get("force") == ["true"]
         manager = request.query["fieldManager"][0]
         return store.apply(resource, request.namespace, request.document, manager, force=force)
-    if there is None:
+    if existing is None:
         store.get(resource.plural, request.namespace, name)
     if request.content_type not in MERGE:
         message = f"the body of the request was in an unknown format: {request.content_type}"
         raise Refused(code=415, reason="UnsupportedMediaType", message=message)
-    return _update(store, resource, request, _without_nulls(merged(there, {}, request.document)))
+    return _update(store, resource, request, _without_nulls(merged(existing, {}, request.document)))
 
 
 def _update(store: Store, resource: Resource, request: Request, document: Document) -> Document:
     """The object as it is now, but for its status, or for all but its status."""
     assert request.name is not None
-    there = store.get(resource.plural, request.namespace, request.name)
+    existing = store.get(resource.plural, request.namespace, request.name)
     if request.subresource == "status":
-        there["status"] = document.get("status")
+        existing["status"] = document.get("status")
     else:
-        before = there["metadata"]
-        kept = {key: before[key] for key in ("uid", "creationTimestamp", "generation") if key in before}
+        before = existing["metadata"]
+        saved = {key: before[key] for key in ("uid", "creationTimestamp", "generation") if key in before}
         ending = {key: before[key] for key in ("deletionTimestamp",) if key in before}
-        status = {"status": there["status"]} if "status" in there else {}
-        there.clear()
-        there.update(document | status)
-        there["metadata"] = document["metadata"] | kept | ending
-    store.touch(there)
-    return there
+        status = {"status": existing["status"]} if "status" in existing else {}
+        existing.clear()
+        existing.update(document | status)
+        existing["metadata"] = document["metadata"] | saved | ending
+    store.touch(existing)
+    return existing
 
 
 def _without_nulls(document: Any) -> Any:
@@ -167,15 +167,17 @@ def _collection(store: Store, resource: Resource, request: Request) -> Document:
             encoded = {key: base64.b64encode(value.encode()).decode() for key, value in text.items()}
             document["data"] = (document.get("data") or {}) | encoded
         return store.create(resource, request.namespace, document)
-    found = [one for one in store.listed(resource.plural, request.namespace) if _selected(one, request.query)]
+    result = [
+        item for item in store.listed(resource.plural, request.namespace) if _selected(item, request.query)
+    ]
     if request.method == "DELETE":
-        for one in found:
-            store.delete(resource.plural, one["metadata"].get("namespace"), one["metadata"]["name"])
+        for item in result:
+            store.delete(resource.plural, item["metadata"].get("namespace"), item["metadata"]["name"])
     return {
         "apiVersion": resource.api_version,
         "kind": f"{resource.kind}List",
         "metadata": {"resourceVersion": str(store.writes)},
-        "items": [_item(one) for one in found] if resource in BUILT_IN else found,
+        "items": [_item(item) for item in result] if resource in BUILT_IN else result,
     }
 
 
@@ -216,12 +218,12 @@ def _allowed(api: "KubeApi", verb: str, what: str) -> bool:
 
 
 def _check_allowed(api: "KubeApi", request: Request, verb: str) -> None:
-    what = _spelled(request.plural, request.group, request.subresource)
-    if _allowed(api, verb, what):
+    subject = _spelled(request.plural, request.group, request.subresource)
+    if _allowed(api, verb, subject):
         return
     resource = request.plural + (f"/{request.subresource}" if request.subresource else "")
     message = (
-        f'{what} is forbidden: User "me" cannot {verb} resource "{resource}" in API group "{request.group}" '
+        f'{subject} is forbidden: User "me" cannot {verb} resource "{resource}" in API group "{request.group}" '
         + (f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope")
     )
     raise Refused(code=403, reason="Forbidden", message=message)
@@ -235,23 +237,25 @@ def _review(api: "KubeApi", request: Request) -> Document:
     """Whether the user may do something."""
     if (request.method, request.plural) != ("POST", "selfsubjectaccessreviews"):
         raise Refused(code=404, reason="NotFound", message="the server could not find the requested resource")
-    asked = request.document["spec"]["resourceAttributes"]
+    query = request.document["spec"]["resourceAttributes"]
     known = {"verb", "group", "resource", "subresource", "namespace", "name", "version"}
-    assert asked.keys() <= known, asked
-    what = _spelled(asked["resource"], asked.get("group") or "", asked.get("subresource") or "")
-    allowed = _allowed(api, asked["verb"], what)
+    assert query.keys() <= known, query
+    subject = _spelled(query["resource"], query.get("group") or "", query.get("subresource") or "")
+    allowed = _allowed(api, query["verb"], subject)
     return dict(request.document) | {"status": {"allowed": allowed} | ({} if allowed else {"reason": ""})}
 
 
 def _served(api: "KubeApi", path: str) -> Document:
     """The documents by which clients discover what is served."""
     resources = api.world.store.resources()
-    groups = {one.group: one.version for one in resources if one.group} | {AUTHORIZATION: "v1"}
+    groups = {resource.group: resource.version for resource in resources if resource.group} | {
+        AUTHORIZATION: "v1"
+    }
     if path == "version":
         major, minor = api.version.removeprefix("v").split(".")[:2]
         unknown = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion")
-        told = {"major": major, "minor": minor, "gitVersion": api.version, "platform": "linux/amd64"}
-        return told | dict.fromkeys(unknown, "")
+        report = {"major": major, "minor": minor, "gitVersion": api.version, "platform": "linux/amd64"}
+        return report | dict.fromkeys(unknown, "")
     if path == "readyz":
         return {"status": "ok"}
     if path == "api":
@@ -263,8 +267,8 @@ def _served(api: "KubeApi", path: str) -> Document:
             listed.append({"name": group, "versions": [served], "preferredVersion": served})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
     group_version = path.removeprefix("apis/").removeprefix("api/")
-    found = [one for one in resources if one.api_version == group_version]
-    if not found:
+    result = [resource for resource in resources if resource.api_version == group_version]
+    if not result:
         raise Refused(code=404, reason="NotFound", message="the server could not find the requested resource")
     return {
         "kind": "APIResourceList",
@@ -272,12 +276,12 @@ def _served(api: "KubeApi", path: str) -> Document:
         "groupVersion": group_version,
         "resources": [
             {
-                "name": one.plural,
-                "singularName": one.kind.lower(),
-                "namespaced": one.namespaced,
-                "kind": one.kind,
+                "name": resource.plural,
+                "singularName": resource.kind.lower(),
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
                 "verbs": ["create", "delete", "get", "list", "patch", "update"],
             }
-            for one in found
+            for resource in result
         ],
     }

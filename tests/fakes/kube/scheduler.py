@@ -15,19 +15,20 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def place(pod: Document, nodes: Sequence[Document], others: Iterable[Document]) -> tuple[str | None, str]:
     """The node that a pod goes to; or none, and why, in the scheduler's words."""
     placed = [
-        one
-        for one in others
-        if one["spec"].get("nodeName") and one.get("status", {}).get("phase") in (None, "Pending", "Running")
+        other
+        for other in others
+        if other["spec"].get("nodeName")
+        and other.get("status", {}).get("phase") in (None, "Pending", "Running")
     ]
     reasons: Counter[str] = Counter()
     for node in nodes:
-        here = [one for one in placed if one["spec"]["nodeName"] == node["metadata"]["name"]]
-        why = _refusals(pod, node, here)
+        local = [other for other in placed if other["spec"]["nodeName"] == node["metadata"]["name"]]
+        why = _refusals(pod, node, local)
         if not why:
             return node["metadata"]["name"], ""
         reasons.update(why)
-    told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-    return None, f"0/{len(nodes)} nodes are available" + (f": {told}." if told else ".")
+    report = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+    return None, f"0/{len(nodes)} nodes are available" + (f": {report}." if report else ".")
 
 
 def _refusals(pod: Document, node: Document, here: Sequence[Document]) -> list[str]:
@@ -68,18 +69,21 @@ def requests(pod: Document) -> dict[str, Fraction]:
 
 def _asked(container: Document) -> dict[str, Fraction]:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity(amount) for name, amount in asked.items()}
+    request = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity(amount) for name, amount in request.items()}
 
 
 def _tolerated(taint: Document, tolerations: Iterable[Document]) -> bool:
     return any(
-        one.get("effect") in (None, "", taint["effect"])
+        toleration.get("effect") in (None, "", taint["effect"])
         and (
-            (one.get("operator") == "Exists" and one.get("key") in (None, "", taint["key"]))
-            or (one.get("key") == taint["key"] and one.get("value", "") == taint.get("value", ""))
+            (toleration.get("operator") == "Exists" and toleration.get("key") in (None, "", taint["key"]))
+            or (
+                toleration.get("key") == taint["key"]
+                and toleration.get("value", "") == taint.get("value", "")
+            )
         )
-        for one in tolerations
+        for toleration in tolerations
     )
 
 
@@ -88,7 +92,7 @@ def _in_affinity(spec: Document, labels: dict[str, str]) -> bool:
     assert affinity.keys() <= KNOWN_AFFINITIES, f"not played here: {affinity.keys()}"
     terms = affinity.get("nodeAffinity", {}).get(REQUIRED, {}).get("nodeSelectorTerms")
     return terms is None or any(
-        all(_matches(labels, one) for one in term.get("matchExpressions", [])) for term in terms
+        all(_matches(labels, item) for item in term.get("matchExpressions", [])) for term in terms
     )
 
 
@@ -117,7 +121,7 @@ def _repelled(pod: Document, other: Document) -> bool:
         if (
             same_place
             and selector.get("matchLabels", {}).items() <= labels.items()
-            and all(_matches(labels, one) for one in selector.get("matchExpressions", []))
+            and all(_matches(labels, item) for item in selector.get("matchExpressions", []))
         ):
             return True
     return False

@@ -36,10 +36,14 @@ def problems(document: Document, definition: Document | None) -> list[str]:
     metadata = list(_in_model("V1ObjectMeta", document.get("metadata", {}), "metadata"))
     version = document["apiVersion"].rpartition("/")[2]
     (schema,) = (
-        one["schema"]["openAPIV3Schema"] for one in definition["spec"]["versions"] if one["name"] == version
+        item["schema"]["openAPIV3Schema"]
+        for item in definition["spec"]["versions"]
+        if item["name"] == version
     )
-    found = _validator(definition["metadata"]["name"], version, schema).iter_errors(document)
-    return metadata + [f"{'.'.join(str(part) for part in one.path)}: {one.message[:300]}" for one in found]
+    result = _validator(definition["metadata"]["name"], version, schema).iter_errors(document)
+    return metadata + [
+        f"{'.'.join(str(part) for part in item.path)}: {item.message[:300]}" for item in result
+    ]
 
 
 _VALIDATORS: dict[tuple[str, str], OAS30Validator] = {}
@@ -55,7 +59,7 @@ def _validator(name: str, version: str, schema: Document) -> OAS30Validator:
 def _closed(schema: Any) -> Any:
     """The schema in which fields that are not known are refused, and integers may stand where strings may."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     made = {key: _closed(value) for key, value in schema.items()}
@@ -73,41 +77,41 @@ def _model(name: str) -> tuple[Any, dict[str, str], dict[str, str]] | None:
     model = getattr(client, name, None)
     if model is None or not hasattr(model, "openapi_types"):
         return None
-    own = {field: attribute for attribute, field in model.attribute_map.items()}
-    return model, {field: model.openapi_types[attribute] for field, attribute in own.items()}, own
+    local = {field: attribute for attribute, field in model.attribute_map.items()}
+    return model, {field: model.openapi_types[attribute] for field, attribute in local.items()}, local
 
 
 def _in_model(name: str, document: Any, where: str) -> Iterator[str]:
     known = _model(name)
     assert known is not None, f"the client has no model {name}"
-    model, types, own = known
+    model, types, local = known
     if not isinstance(document, dict):
         yield f"{where}: it is not an object"
         return
-    given = {}
+    inputs = {}
     for field, value in document.items():
         if field not in types:
             yield f"{where}.{field}: field not declared in schema"
         elif value is not None:
-            given[own[field]] = value
+            inputs[local[field]] = value
             yield from _in_type(types[field], value, f"{where}.{field}")
     try:
-        model(**given)
+        model(**inputs)
     except ValueError as error:
         yield f"{where}: {error}"
 
 
 def _in_type(kind: str, value: Any, where: str) -> Iterator[str]:
-    if found := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
+    if result := re.fullmatch(r"[Ll]ist\[(.+)\]", kind):
         if isinstance(value, list):
-            for index, one in enumerate(value):
-                yield from _in_type(found[1], one, f"{where}[{index}]")
+            for index, item in enumerate(value):
+                yield from _in_type(result[1], item, f"{where}[{index}]")
         else:
             yield f"{where}: it is not a list"
-    elif found := re.fullmatch(r"dict\(\w+, (.+)\)|Dict\[\w+, (.+)\]", kind):
+    elif result := re.fullmatch(r"dict\(\w+, (.+)\)|Dict\[\w+, (.+)\]", kind):
         if isinstance(value, dict):
-            for key, one in value.items():
-                yield from _in_type(found[1] or found[2], one, f"{where}.{key}")
+            for key, item in value.items():
+                yield from _in_type(result[1] or result[2], item, f"{where}.{key}")
         else:
             yield f"{where}: it is not an object"
     elif kind not in PLAIN:

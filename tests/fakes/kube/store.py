@@ -87,9 +87,9 @@ class Store:
     def resources(self) -> list[Resource]:
         """Kinds that are served: built in, or defined by what is there."""
         defined = []
-        for (plural, _, _), one in self.objects.items():
+        for (plural, _, _), item in self.objects.items():
             if plural == "customresourcedefinitions":
-                spec = one["spec"]
+                spec = item["spec"]
                 names = spec["names"]
                 scoped = spec["scope"] == "Namespaced"
                 defined += [
@@ -115,8 +115,8 @@ class Store:
     def listed(self, plural: str, namespace: str | None = None) -> list[Document]:
         """Objects of a kind, of one namespace or of all."""
         return [
-            one
-            for (kind, where, _), one in list(self.objects.items())
+            item
+            for (kind, where, _), item in list(self.objects.items())
             if kind == plural and namespace in (None, where)
         ]
 
@@ -164,17 +164,17 @@ class Store:
         if key not in self.objects:
             made = self.create(resource, namespace, document)
         else:
-            there = self.objects[key]
-            others = {name: one for name, one in theirs.items() if name != manager}
-            if not force and (found := conflicts(there, others, document)):
-                message = f"Apply failed with {len(found)} conflict: {'; '.join(found)}"
+            existing = self.objects[key]
+            rest = {name: their for name, their in theirs.items() if name != manager}
+            if not force and (result := conflicts(existing, rest, document)):
+                message = f"Apply failed with {len(result)} conflict: {'; '.join(result)}"
                 raise Refused(code=409, reason="Conflict", message=message)
-            made = merged(there, theirs.get(manager), document)
+            made = merged(existing, theirs.get(manager), document)
             self._check(resource, namespace, made)
-            if made.get("spec") != there.get("spec"):
-                made["metadata"]["generation"] = there["metadata"]["generation"] + 1
+            if made.get("spec") != existing.get("spec"):
+                made["metadata"]["generation"] = existing["metadata"]["generation"] + 1
             self.objects[key] = made
-            if made != there:
+            if made != existing:
                 self.touch(made)
         theirs[manager] = copy.deepcopy(document)
         return made
@@ -186,13 +186,13 @@ class Store:
 
     def delete(self, plural: str, namespace: str | None, name: str) -> Document:
         """Begin to delete an object: who has to do with it ends it. Raises Refused."""
-        there = self.get(plural, namespace, name)
-        if "deletionTimestamp" not in there["metadata"]:
-            there["metadata"]["deletionTimestamp"] = WHEN
+        existing = self.get(plural, namespace, name)
+        if "deletionTimestamp" not in existing["metadata"]:
+            existing["metadata"]["deletionTimestamp"] = WHEN
             if plural == "namespaces":
-                there["status"]["phase"] = "Terminating"
-            self.touch(there)
-        return there
+                existing["status"]["phase"] = "Terminating"
+            self.touch(existing)
+        return existing
 
     def forget(self, key: Key) -> None:
         """The object is gone."""
@@ -202,17 +202,17 @@ class Store:
 
     def _check(self, resource: Resource, namespace: str | None, document: Document) -> None:
         metadata = document["metadata"]
-        found = []
+        result = []
         if (document.get("apiVersion"), document.get("kind")) != (resource.api_version, resource.kind):
-            found.append(f"it is not of {resource.api_version} {resource.kind}")
+            result.append(f"it is not of {resource.api_version} {resource.kind}")
         elif metadata.get("namespace", namespace) != namespace:
-            found.append(
+            result.append(
                 "the namespace of the provided object does not match the namespace sent on the request"
             )
         else:
             name = f"{resource.plural}.{resource.group}"
             definition = self.objects.get(("customresourcedefinitions", None, name))
-            found += problems(document, definition)
-        if found:
-            message = f'{resource.kind} "{metadata.get("name")}" is invalid: {"; ".join(found)}'
+            result += problems(document, definition)
+        if result:
+            message = f'{resource.kind} "{metadata.get("name")}" is invalid: {"; ".join(result)}'
             raise Refused(code=422, reason="Invalid", message=message)

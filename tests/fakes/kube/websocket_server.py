@@ -15,9 +15,9 @@ class WebSocketServer:
 
     def __init__(self, request: BaseHTTPRequestHandler, protocols: tuple[str, ...]) -> None:
         """Answer the handshake; a client that knows none of the protocols is refused with AssertionError."""
-        asked = [word.strip() for word in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
-        chosen = next((one for one in protocols if one in asked), None)
-        assert chosen is not None, f"no protocol of {protocols} is among {asked}"
+        requests = [word.strip() for word in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        chosen = next((protocol for protocol in protocols if protocol in requests), None)
+        assert chosen is not None, f"no protocol of {protocols} is among {requests}"
         key = request.headers["Sec-WebSocket-Key"]
         request.send_response(101)
         request.send_header("Upgrade", "websocket")

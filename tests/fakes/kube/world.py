@@ -107,24 +107,28 @@ class World:
                 self._run(pod)
 
     def _resource(self, document: Document) -> Resource:
-        wanted = (document["apiVersion"], document["kind"])
-        return next(one for one in self.store.resources() if (one.api_version, one.kind) == wanted)
+        expected = (document["apiVersion"], document["kind"])
+        return next(
+            resource
+            for resource in self.store.resources()
+            if (resource.api_version, resource.kind) == expected
+        )
 
     def _collect(self) -> None:
         """Remove what was deleted and nothing holds, what has lost its owner, and what an ending namespace has."""
         store = self.store
         ending = {
-            one["metadata"]["name"]
-            for one in store.listed("namespaces")
-            if "deletionTimestamp" in one["metadata"]
+            item["metadata"]["name"]
+            for item in store.listed("namespaces")
+            if "deletionTimestamp" in item["metadata"]
         }
-        uids = {one["metadata"]["uid"] for one in store.objects.values()}
-        for (plural, namespace, name), one in list(store.objects.items()):
-            owners = one["metadata"].get("ownerReferences") or []
+        uids = {item["metadata"]["uid"] for item in store.objects.values()}
+        for (plural, namespace, name), item in list(store.objects.items()):
+            owners = item["metadata"].get("ownerReferences") or []
             if namespace in ending or (owners and all(owner["uid"] not in uids for owner in owners)):
                 store.delete(plural, namespace, name)
-        for key, one in list(store.objects.items()):
-            metadata = one["metadata"]
+        for key, item in list(store.objects.items()):
+            metadata = item["metadata"]
             if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
                 continue
             held = {"namespaces": self.hold_namespaces, "pods": self.hold_pods}.get(key[0], False)
@@ -135,13 +139,13 @@ class World:
     def _deploy(self, deployment: Document) -> None:
         metadata, spec = deployment["metadata"], deployment["spec"]
         uid = metadata["uid"]
-        own = [
-            one
-            for one in self.store.listed("pods", metadata["namespace"])
-            if (one["metadata"].get("ownerReferences") or [{}])[0].get("uid") == uid
+        local = [
+            item
+            for item in self.store.listed("pods", metadata["namespace"])
+            if (item["metadata"].get("ownerReferences") or [{}])[0].get("uid") == uid
         ]
-        wanted = spec.get("replicas", 1)
-        for _ in range(wanted - len(own)):
+        expected = spec.get("replicas", 1)
+        for _ in range(expected - len(local)):
             owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": metadata["name"], "uid": uid}
             made = copy.deepcopy(spec["template"]) | {"apiVersion": "v1", "kind": "Pod"}
             made["metadata"] |= {
@@ -149,12 +153,12 @@ class World:
                 "ownerReferences": [owner | {"controller": True}],
             }
             self.store.create(self._named("pods"), metadata["namespace"], made)
-        ready = sum((one.get("status") or {}).get("phase") == "Running" for one in own)
-        available = "True" if ready >= wanted else "False"
+        ready = sum((item.get("status") or {}).get("phase") == "Running" for item in local)
+        available = "True" if ready >= expected else "False"
         status = {
             "observedGeneration": metadata["generation"],
-            "replicas": wanted,
-            "updatedReplicas": wanted,
+            "replicas": expected,
+            "updatedReplicas": expected,
             "readyReplicas": ready,
             "availableReplicas": ready,
             "conditions": [{"type": "Available", "status": available, "reason": "MinimumReplicasAvailable"}],
@@ -163,9 +167,9 @@ class World:
 
     def _operator_runs(self) -> bool:
         return any(
-            one["metadata"]["name"] == release.DEPLOYMENT
-            and (one.get("status") or {}).get("availableReplicas", 0) > 0
-            for one in self.store.listed("deployments")
+            item["metadata"]["name"] == release.DEPLOYMENT
+            and (item.get("status") or {}).get("availableReplicas", 0) > 0
+            for item in self.store.listed("deployments")
         )
 
     def _operate(self, cluster: Document) -> None:
@@ -176,11 +180,11 @@ class World:
         )
         if made.refused:
             self._event(cluster, "Warning", "InvalidRayClusterSpec", made.refused)
-        for one in made.create:
-            plural = "pods" if one["kind"] == "Pod" else "services"
-            self.store.create(self._named(plural), namespace, one)
-        for one in made.delete:
-            self.store.delete("pods", namespace, one["metadata"]["name"])
+        for item in made.create:
+            plural = "pods" if item["kind"] == "Pod" else "services"
+            self.store.create(self._named(plural), namespace, item)
+        for item in made.delete:
+            self.store.delete("pods", namespace, item["metadata"]["name"])
         if made.status is not None:
             self._set_status(cluster, made.status)
 
@@ -204,7 +208,7 @@ class World:
         image = pod["spec"]["containers"][0]["image"]
         address = status.get("podIP") or self.addresses.get(pod["spec"]["nodeName"])
         address = address or f"10.1.0.{next(self._addresses)}"
-        fate = next((what for glob, what in self.images.items() if fnmatchcase(image, glob)), None)
+        fate = next((subject for glob, subject in self.images.items() if fnmatchcase(image, glob)), None)
         if (lacking := self._lacking_secret(pod)) is not None:
             why = f'secret "{lacking}" not found'
             self._event(pod, "Warning", "Failed", f"Error: {why}")
@@ -230,13 +234,13 @@ class World:
         self._set_status(pod, status)
 
     def _lacking_secret(self, pod: Document) -> str | None:
-        there = {
-            one["metadata"]["name"] for one in self.store.listed("secrets", pod["metadata"]["namespace"])
+        existing = {
+            item["metadata"]["name"] for item in self.store.listed("secrets", pod["metadata"]["namespace"])
         }
         for container in pod["spec"]["containers"]:
-            for one in container.get("env") or []:
-                name: str | None = (one.get("valueFrom") or {}).get("secretKeyRef", {}).get("name")
-                if name is not None and name not in there:
+            for item in container.get("env") or []:
+                name: str | None = (item.get("valueFrom") or {}).get("secretKeyRef", {}).get("name")
+                if name is not None and name not in existing:
                     return name
         return None
 
@@ -246,24 +250,24 @@ class World:
             self.store.touch(document)
 
     def _named(self, plural: str) -> Resource:
-        return next(one for one in self.store.resources() if one.plural == plural)
+        return next(resource for resource in self.store.resources() if resource.plural == plural)
 
     def _event(self, about: Document, kind: str, reason: str, message: str) -> None:
         """Tell of something, once."""
         metadata = about["metadata"]
-        for one in self.store.listed("events", metadata["namespace"]):
-            if (one["involvedObject"]["uid"], one["reason"], one["message"]) == (
+        for item in self.store.listed("events", metadata["namespace"]):
+            if (item["involvedObject"]["uid"], item["reason"], item["message"]) == (
                 metadata["uid"],
                 reason,
                 message,
             ):
                 return
-        there = {"kind": about["kind"], "namespace": metadata["namespace"], "name": metadata["name"]}
+        existing = {"kind": about["kind"], "namespace": metadata["namespace"], "name": metadata["name"]}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"generateName": f"{metadata['name']}."},
-            "involvedObject": there | {"uid": metadata["uid"]},
+            "involvedObject": existing | {"uid": metadata["uid"]},
             "type": kind,
             "reason": reason,
             "message": message,

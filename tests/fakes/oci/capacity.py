@@ -29,9 +29,9 @@ def _machines(cloud: Cloud, shape: str, domain: str | None, fault: str | None) -
 
 def check_quota(cloud: Cloud, shape: Shape, domain: str) -> None:
     """Refuse a machine that the tenancy's limits do not allow. Which domain is full is not said."""
-    quota, here = cloud.settings.quota_of(shape.name), cloud.settings.place_quota_at(shape.name, domain)
+    quota, local = cloud.settings.quota_of(shape.name), cloud.settings.place_quota_at(shape.name, domain)
     if (quota is not None and machines(cloud, shape.name) >= quota) or (
-        here is not None and machines(cloud, shape.name, domain) >= here
+        local is not None and machines(cloud, shape.name, domain) >= local
     ):
         raise limit_exceeded(shape.limit)
 
@@ -61,15 +61,15 @@ def report(cloud: Cloud, request: Request) -> Reply:
     domain = body["availabilityDomain"]
     if not cloud.account.has_domain(domain):
         raise not_found()
-    asked = body["shapeAvailabilities"]
-    if not 1 <= len(asked) <= MAX_A_REPORT:
-        raise invalid(f"shapeAvailabilities has {len(asked)} entries; 1 to {MAX_A_REPORT} are allowed")
+    query = body["shapeAvailabilities"]
+    if not 1 <= len(query) <= MAX_A_REPORT:
+        raise invalid(f"shapeAvailabilities has {len(query)} entries; 1 to {MAX_A_REPORT} are allowed")
     return Reply(
         body={
             "compartmentId": body["compartmentId"],
             "availabilityDomain": domain,
             "timeCreated": now(),
-            "shapeAvailabilities": [_availability(cloud, domain, entry) for entry in asked],
+            "shapeAvailabilities": [_availability(cloud, domain, entry) for entry in query],
         }
     )
 

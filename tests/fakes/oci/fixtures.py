@@ -156,10 +156,10 @@ class World:
         """What `get` returns once it is in that state."""
         deadline = time.monotonic() + WAIT_S
         while True:
-            found = get()
-            now = getattr(found, "lifecycle_state", None) or found.status
+            result = get()
+            now = getattr(result, "lifecycle_state", None) or result.status
             if now == state:
-                return found
+                return result
             assert time.monotonic() < deadline, f"{now}, not {state}"
             time.sleep(0.002)
 

@@ -42,11 +42,11 @@ def _content(kind: str, body: View) -> View:
     if kind != "servicegateway" or body.get("services") is None:
         return {}
     names = {service["id"]: service["name"] for service in SERVICES}
-    asked = [service["serviceId"] for service in body["services"]]
-    for service in asked:
+    requests = [service["serviceId"] for service in body["services"]]
+    for service in requests:
         if service not in names:
             raise invalid(f"services: {service} is no service of this region")
-    return {"services": [{"serviceId": service, "serviceName": names[service]} for service in asked]}
+    return {"services": [{"serviceId": service, "serviceName": names[service]} for service in requests]}
 
 
 def _update(kind: str) -> Handler:

@@ -44,12 +44,12 @@ def delete(cloud: Cloud, request: Request) -> Reply:
 def add_rules(cloud: Cloud, request: Request) -> Reply:
     """AddNetworkSecurityGroupSecurityRules: all or none; there is no token, so a repetition adds them again."""
     group = _live(cloud, request)
-    asked = _asked(request)
-    if len(_rules(group)) + len(asked) > MAX_GROUP_RULES:
+    query = _asked(request)
+    if len(_rules(group)) + len(query) > MAX_GROUP_RULES:
         raise invalid(f"{group.id} would have more than {MAX_GROUP_RULES} rules")
     added = [
         {"id": f"{next(_numbers):06X}", "timeCreated": now(), **rule}
-        for rule in _checked(cloud, group, asked)
+        for rule in _checked(cloud, group, query)
     ]
     for rule in added:
         _keep(group, rule)
@@ -59,12 +59,12 @@ def add_rules(cloud: Cloud, request: Request) -> Reply:
 def update_rules(cloud: Cloud, request: Request) -> Reply:
     """UpdateNetworkSecurityGroupSecurityRules: all or none."""
     group = _live(cloud, request)
-    asked = _asked(request)
-    for rule in asked:
+    query = _asked(request)
+    for rule in query:
         _known(group, rule["id"])
     changed = [
         {"timeCreated": _rules(group)[rule["id"]]["timeCreated"], **rule}
-        for rule in _checked(cloud, group, asked)
+        for rule in _checked(cloud, group, query)
     ]
     for rule in changed:
         _keep(group, rule)

@@ -129,12 +129,12 @@ def _shape_config(shape: Shape, asked: View) -> View:
 
 
 def _agent_config(body: View) -> View:
-    asked = body.get("agentConfig") or {}
+    request = body.get("agentConfig") or {}
     return {
         "isMonitoringDisabled": False,
         "isManagementDisabled": False,
         "areAllPluginsDisabled": False,
-    } | given(asked)
+    } | given(request)
 
 
 def _place(instance: Resource) -> View:
@@ -148,15 +148,15 @@ def _place(instance: Resource) -> View:
 def _source(volume: Resource, image: Image | None, body: View) -> View:
     if image is None:
         return {"sourceType": "bootVolume", "bootVolumeId": volume.id}
-    asked = given(body.get("sourceDetails") or {})
+    request = given(body.get("sourceDetails") or {})
     size = volume.view["sizeInGBs"]
-    return {**asked, "sourceType": "image", "imageId": image.id, "bootVolumeSizeInGBs": size}
+    return {**request, "sourceType": "image", "imageId": image.id, "bootVolumeSizeInGBs": size}
 
 
 def _add_volume(cloud: Cloud, instance: Resource, image: Image | None, body: View) -> Resource:
     assert image, "a launch has an image or a boot volume"
-    asked = body.get("sourceDetails") or {}
-    size = asked.get("bootVolumeSizeInGBs") or max(image.size_gb, MIN_BOOT_VOLUME_GB)
+    request = body.get("sourceDetails") or {}
+    size = request.get("bootVolumeSizeInGBs") or max(image.size_gb, MIN_BOOT_VOLUME_GB)
     return cloud.add(
         "bootvolume",
         {
@@ -168,7 +168,7 @@ def _add_volume(cloud: Cloud, instance: Resource, image: Image | None, body: Vie
             "isHydrated": True,
             "sizeInGBs": size,
             "sizeInMBs": size * 1024,
-            "vpusPerGB": asked.get("bootVolumeVpusPerGB") or 10,
+            "vpusPerGB": request.get("bootVolumeVpusPerGB") or 10,
         },
         state="AVAILABLE",
     )

@@ -177,7 +177,10 @@ def show_pool(cloud: Cloud, request: Request) -> Reply:
     pool = cloud.get("nodepool", request.target)
     reply = shown(pool)
     return Reply(
-        body={**pool.view, "nodes": [_node(pool, one) for one in pool.own["nodes"][::-1] if _is_listed(one)]},
+        body={
+            **pool.view,
+            "nodes": [_node(pool, item) for item in pool.own["nodes"][::-1] if _is_listed(item)],
+        },
         headers=reply.headers,
     )
 
@@ -216,10 +219,10 @@ def list_pools(cloud: Cloud, request: Request) -> Reply:
 def update_pool(cloud: Cloud, request: Request) -> Reply:
     """UpdateNodePool: its number of machines. Which of them go is the cloud's choice: the oldest, here."""
     pool = _live(cloud, "nodepool", request.target, "node pool")
-    wanted = (request.body.get("nodeConfigDetails") or {}).get("size")
-    assert wanted is not None, "only the size is played"
+    expected = (request.body.get("nodeConfigDetails") or {}).get("size")
+    assert expected is not None, "only the size is played"
     _refuse_while_changing(pool)
-    cloud.change(pool, nodeConfigDetails={**pool.view["nodeConfigDetails"], "size": wanted})
+    cloud.change(pool, nodeConfigDetails={**pool.view["nodeConfigDetails"], "size": expected})
     if pool.state == "ACTIVE":
         _scale(cloud, pool)
     work = works.start(cloud, "NODEPOOL_UPDATE", pool, "UPDATED")
@@ -233,7 +236,7 @@ def delete_node(cloud: Cloud, request: Request) -> Reply:
     assert request.query.get("isDecrementSize") == ["true"], "nothing else is played"
     _refuse_while_changing(pool)
     machines = [node["instance"] for node in pool.own["nodes"] if "instance" in node]
-    machine = next((one for one in machines if one.id == request.path["nodeId"] and one.live), None)
+    machine = next((item for item in machines if item.id == request.path["nodeId"] and item.live), None)
     if machine is None:
         raise not_found()
     cloud.become(pool, "UPDATING")
@@ -270,12 +273,12 @@ def delete_pool(cloud: Cloud, request: Request) -> Reply:
 
 
 def _live(cloud: Cloud, kind: str, identifier: str, what: str) -> Resource:
-    found = cloud.get(kind, identifier)
-    if found.state in ENDED:
+    result = cloud.get(kind, identifier)
+    if result.state in ENDED:
         raise not_found()
-    if found.state == "DELETING":
+    if result.state == "DELETING":
         raise conflict(f"The {what} {identifier} is being deleted.")
-    return found
+    return result
 
 
 def _remove(cloud: Cloud, resource: Resource, operation: str, after_s: float) -> Reply:
@@ -333,13 +336,13 @@ def get_addon(cloud: Cloud, request: Request) -> Reply:
 def list_works(cloud: Cloud, request: Request) -> Reply:
     """ListWorkRequests: of a resource."""
     about = request.one("resourceId")
-    found = [
+    result = [
         (work.number, _work(work))
         for work in cloud.all("workrequest")
         if any(about == resource["identifier"] for resource in work.own["resources"])
     ]
     done = frozenset({"resourceId", "resourceType"})
-    return page(request, found, size=cloud.settings.page_size, done=done)
+    return page(request, result, size=cloud.settings.page_size, done=done)
 
 
 def get_work(cloud: Cloud, request: Request) -> Reply:
@@ -350,8 +353,8 @@ def get_work(cloud: Cloud, request: Request) -> Reply:
 
 def _work(work: Resource) -> View:
     """One of OKE's does not tell how far it is."""
-    told = {name: value for name, value in work.view.items() if name != "percentComplete"}
-    return told | {"resources": work.own["resources"]}
+    report = {name: value for name, value in work.view.items() if name != "percentComplete"}
+    return report | {"resources": work.own["resources"]}
 
 
 def work_errors(cloud: Cloud, request: Request) -> Reply:

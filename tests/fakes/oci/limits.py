@@ -35,9 +35,9 @@ def _left(cloud: Cloud, family: str, domain: str) -> int:
     settings = cloud.settings
     used, used_here = _used(cloud, family), _used(cloud, family, domain)
     left = [
-        quota * shape.counts - taken
+        quota * shape.counts - values
         for shape in FAMILIES[family]
-        for quota, taken in (
+        for quota, values in (
             (settings.quota_of(shape.name), used),
             (settings.place_quota_at(shape.name, domain), used_here),
         )

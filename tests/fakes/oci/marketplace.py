@@ -157,7 +157,7 @@ def list_subscriptions(cloud: Cloud, request: Request) -> Reply:
 
 def unsubscribe(cloud: Cloud, request: Request) -> Reply:
     """DeleteAppCatalogSubscription."""
-    found = next(
+    result = next(
         cloud.where(
             KIND,
             compartmentId=request.one("compartmentId"),
@@ -166,9 +166,9 @@ def unsubscribe(cloud: Cloud, request: Request) -> Reply:
         ),
         None,
     )
-    if found is None:
+    if result is None:
         raise not_found()
-    cloud.forget(found)
+    cloud.forget(result)
     return Reply(status=204)
 
 

@@ -70,9 +70,9 @@ def model(service: str, name: str) -> Model:
     subtype = vars(cls).get("get_subtype")
     if subtype is None:
         return Model(name=name, fields=fields, discriminator=None, subtype=None)
-    found = _DISCRIMINATOR.search(inspect.getsource(cls.get_subtype))
-    assert found, f"{name}.get_subtype reads no field"
-    return Model(name=name, fields=fields, discriminator=found[1], subtype=cls.get_subtype)
+    result = _DISCRIMINATOR.search(inspect.getsource(cls.get_subtype))
+    assert result, f"{name}.get_subtype reads no field"
+    return Model(name=name, fields=fields, discriminator=result[1], subtype=cls.get_subtype)
 
 
 def check(service: str, value: Any, declared: str, where: str = "") -> None:

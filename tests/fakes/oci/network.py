@@ -172,7 +172,7 @@ def _subnet_parts(cloud: Cloud, vcn: Resource, body: View, *, defaults: bool) ->
     if lists is not None:
         if len(lists) > 5 or len(set(lists)) != len(lists):
             raise invalid("securityListIds must be at most five different ones")
-        parts["securityListIds"] = [of_vcn(cloud, "securitylist", one, vcn.id).id for one in lists]
+        parts["securityListIds"] = [of_vcn(cloud, "securitylist", item, vcn.id).id for item in lists]
     elif defaults:
         parts["securityListIds"] = [vcn.view["defaultSecurityListId"]]
     return parts

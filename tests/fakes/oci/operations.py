@@ -144,8 +144,8 @@ def check_query(operation: Operation, query: dict[str, list[str]]) -> None:
 
 
 def _one(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.search(text)
-    return found[1] if found else None
+    result = pattern.search(text)
+    return result[1] if result else None
 
 
 def _snake(name: str) -> str:

@@ -67,8 +67,8 @@ def _key(method: str, path: str) -> tuple[str, int, str]:
 def find_route(method: str, path: str) -> Route | None:
     """The operation for a path without its query."""
     for operation, handler in _table().get(_key(method, path), ()):
-        if found := operation.pattern.match(path):
-            return Route(operation=operation, handler=handler, path=found.groupdict())
+        if result := operation.pattern.match(path):
+            return Route(operation=operation, handler=handler, path=result.groupdict())
     return None
 
 

@@ -32,7 +32,7 @@ _OPTIONS = {"tcpOptions": ("6",), "udpOptions": ("17",), "icmpOptions": ("1", "5
 
 def check_routes(cloud: Cloud, vcn: str, routes: Sequence[View]) -> list[View]:
     """The routes as they are kept."""
-    kept: list[View] = []
+    saved: list[View] = []
     for at, route in enumerate(routes):
         where = f"routeRules[{at}]"
         kind = route.get("destinationType") or "CIDR_BLOCK"
@@ -49,9 +49,9 @@ def check_routes(cloud: Cloud, vcn: str, routes: Sequence[View]) -> list[View]:
             raise invalid(f"{where}.destination is no CIDR label of a service: {destination}")
         if (kind == "SERVICE_CIDR_BLOCK") != (target.kind == "servicegateway"):
             raise invalid(f"{where}: a service gateway, and only it, is the target of a SERVICE_CIDR_BLOCK")
-        if any(destination == other["destination"] for other in kept):
+        if any(destination == other["destination"] for other in saved):
             raise invalid(f"{where}: there is another route to {destination}")
-        kept.append(
+        saved.append(
             {
                 "networkEntityId": target.id,
                 "destination": destination,
@@ -61,26 +61,26 @@ def check_routes(cloud: Cloud, vcn: str, routes: Sequence[View]) -> list[View]:
                 **({"cidrBlock": destination} if kind == "CIDR_BLOCK" else {}),
             }
         )
-    public = any(".internetgateway." in route["networkEntityId"] for route in kept)
-    if public and any(route["destination"] == ALL_SERVICES for route in kept):
+    public = any(".internetgateway." in route["networkEntityId"] for route in saved)
+    if public and any(route["destination"] == ALL_SERVICES for route in saved):
         raise invalid(f"routeRules has both an internet gateway and {ALL_SERVICES}")
-    return kept
+    return saved
 
 
 def check_security_list(body: View) -> View:
     """The rules of a security list's body, as they are kept."""
-    kept: View = {}
+    saved: View = {}
     for field, side in (("ingressSecurityRules", "source"), ("egressSecurityRules", "destination")):
         if body.get(field) is None:
             continue
         if len(body[field]) > MAX_RULES:
             raise invalid(f"{field} has {len(body[field])} rules; at most {MAX_RULES} are allowed")
-        kept[field] = []
+        saved[field] = []
         for at, rule in enumerate(body[field]):
             _check_traffic(rule, f"{field}[{at}]")
             _check_side(None, "", rule, side, f"{field}[{at}]")
-            kept[field].append({"isStateless": False, f"{side}Type": "CIDR_BLOCK", **_given(rule)})
-    return kept
+            saved[field].append({"isStateless": False, f"{side}Type": "CIDR_BLOCK", **_given(rule)})
+    return saved
 
 
 def check_group_rule(cloud: Cloud, vcn: str, rule: View, where: str) -> View:

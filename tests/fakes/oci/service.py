@@ -64,13 +64,13 @@ class Service:
         split = urlsplit(target)
         route = find_route(method, split.path)
         if route is None:
-            found = self._error(
+            result = self._error(
                 ApiError(501, "NotImplemented", f"There is no operation here for {method} {split.path}")
             )
         else:
             call = self._control.begin(route.operation.name, route.operation.mutating)
-            found = self._answer(call, route, method, target, headers, body)
-        return _with_id(found, headers)
+            result = self._answer(call, route, method, target, headers, body)
+        return _with_id(result, headers)
 
     def _answer(
         self, call: Call, route: Route, method: str, target: str, headers: Mapping[str, str], body: bytes
@@ -90,17 +90,17 @@ class Service:
                 now=datetime.now(UTC),
             )
             request = _read(route, urlsplit(target).query, headers, body)
-            found = self._perform(route, request)
+            result = self._perform(route, request)
             if call.fault and call.fault.kind == "duplicate":
-                found = self._perform(route, request)
+                result = self._perform(route, request)
         except ApiError as error:
-            found = self._error(error)
+            result = self._error(error)
         except _BUGS as error:
             traceback.print_exc(file=sys.stderr)
-            found = self._error(ApiError(500, "FakeIsWrong", f"{route.operation.name}: {error!r}"))
+            result = self._error(ApiError(500, "FakeIsWrong", f"{route.operation.name}: {error!r}"))
         self._control.after(call)
-        self._control.end(call, found.status, found.code)
-        return found
+        self._control.end(call, result.status, result.code)
+        return result
 
     def _perform(self, route: Route, request: Request) -> Answer:
         operation = route.operation
@@ -119,13 +119,13 @@ class Service:
         compartment = request.one("compartmentId")
         if compartment is not None and not self._cloud.account.has_compartment(compartment):
             raise not_found()
-        wanted = request.headers.get("if-match")
-        if wanted is None or "if-match" not in request.operation.headers or not request.path:
+        expected = request.headers.get("if-match")
+        if expected is None or "if-match" not in request.operation.headers or not request.path:
             return
         resource = self._cloud.any(request.target)
         if resource is None:
             raise not_found()
-        if wanted not in (resource.etag, "*"):
+        if expected not in (resource.etag, "*"):
             raise ApiError(412, "NoEtagMatch", f"if-match is not the etag of {resource.id}")
 
     @staticmethod

@@ -96,10 +96,10 @@ class Cloud:
 
     def get(self, kind: str, identifier: str | None, what: str | None = None) -> Resource:
         """The resource of that kind and id, else the service's ambiguous 404."""
-        found = self._kinds.get(kind, {}).get(identifier or "")
-        if found is None:
+        result = self._kinds.get(kind, {}).get(identifier or "")
+        if result is None:
             raise not_found(what) if what else not_found()
-        return found
+        return result
 
     def any(self, identifier: str) -> Resource | None:
         """The resource of that id, whatever its kind."""

@@ -14,35 +14,35 @@ MAX_GROUPS = 5
 
 def check_vnic(cloud: Cloud, body: View, domain: str) -> Resource:
     """Check what a launch asks for as its VNIC; return the subnet."""
-    asked = body.get("createVnicDetails") or {}
-    identifier = asked.get("subnetId") or body.get("subnetId")
+    request = body.get("createVnicDetails") or {}
+    identifier = request.get("subnetId") or body.get("subnetId")
     if identifier is None:
         raise missing("createVnicDetails.subnetId is required")
     subnet = cloud.get("subnet", identifier)
     must_be_live(subnet, "The Subnet")
     if subnet.view.get("availabilityDomain", domain) != domain:
         raise invalid(f"Subnet {subnet.id} is not in availability domain {domain}")
-    if asked.get("assignPublicIp") and subnet.view["prohibitPublicIpOnVnic"]:
+    if request.get("assignPublicIp") and subnet.view["prohibitPublicIpOnVnic"]:
         raise invalid(f"createVnicDetails.assignPublicIp: Subnet {subnet.id} prohibits public IP addresses")
-    groups = asked.get("nsgIds") or []
+    groups = request.get("nsgIds") or []
     if len(groups) > MAX_GROUPS:
         raise invalid(f"createVnicDetails.nsgIds has {len(groups)} entries; at most {MAX_GROUPS} are allowed")
     for group in groups:
         of_vcn(cloud, "networksecuritygroup", group, subnet.view["vcnId"])
-    label = asked.get("hostnameLabel") or body.get("hostnameLabel")
+    label = request.get("hostnameLabel") or body.get("hostnameLabel")
     if label:
         if not subnet.view.get("dnsLabel"):
             raise invalid(f"hostnameLabel: Subnet {subnet.id} has no dnsLabel")
         if any(cloud.where("vnic", subnetId=subnet.id, hostnameLabel=label)):
             raise invalid(f"hostnameLabel {label} is in use in Subnet {subnet.id}")
-    _pick_address(cloud, subnet, asked.get("privateIp"))
+    _pick_address(cloud, subnet, request.get("privateIp"))
     return subnet
 
 
 def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, address: str | None) -> Resource:
     """Make the VNIC of an instance. `address` is a real one; None: addresses that lead nowhere."""
-    asked = body.get("createVnicDetails") or {}
-    public = asked.get("assignPublicIp")
+    request = body.get("createVnicDetails") or {}
+    public = request.get("assignPublicIp")
     if public is None:
         public = not subnet.view["prohibitPublicIpOnVnic"]
     place: View = {
@@ -50,22 +50,22 @@ def add_vnic(cloud: Cloud, instance: Resource, subnet: Resource, body: View, add
         "compartmentId": instance.view["compartmentId"],
         "subnetId": subnet.id,
     }
-    private_ip = address or _pick_address(cloud, subnet, asked.get("privateIp"))
+    private_ip = address or _pick_address(cloud, subnet, request.get("privateIp"))
     public_ip = (address or cloud.public_address()) if public else None
     vnic = cloud.add(
         "vnic",
         {
             **place,
-            "displayName": asked.get("displayName") or instance.view["displayName"],
-            "freeformTags": asked.get("freeformTags") or {},
-            "definedTags": asked.get("definedTags") or {},
-            "hostnameLabel": asked.get("hostnameLabel") or body.get("hostnameLabel"),
+            "displayName": request.get("displayName") or instance.view["displayName"],
+            "freeformTags": request.get("freeformTags") or {},
+            "definedTags": request.get("definedTags") or {},
+            "hostnameLabel": request.get("hostnameLabel") or body.get("hostnameLabel"),
             "isPrimary": True,
             "macAddress": "02:00:17:" + ":".join(f"{byte:02X}" for byte in secrets.token_bytes(3)),
-            "nsgIds": asked.get("nsgIds") or [],
+            "nsgIds": request.get("nsgIds") or [],
             "privateIp": private_ip,
             "publicIp": public_ip,
-            "skipSourceDestCheck": bool(asked.get("skipSourceDestCheck")),
+            "skipSourceDestCheck": bool(request.get("skipSourceDestCheck")),
         },
         state="PROVISIONING",
         own={"instance": instance.id},
@@ -120,13 +120,13 @@ def _addresses(cloud: Cloud, vnic: Resource) -> Iterator[Resource]:
 
 def _pick_address(cloud: Cloud, subnet: Resource, asked: str | None) -> str:
     block = network(subnet.view["cidrBlock"], "cidrBlock")
-    taken = {vnic.view["privateIp"] for vnic in cloud.where("vnic", subnetId=subnet.id)}
+    values = {vnic.view["privateIp"] for vnic in cloud.where("vnic", subnetId=subnet.id)}
     if asked is None:
-        free = next((one for one in _usable(block) if one not in taken), None)
+        free = next((item for item in _usable(block) if item not in values), None)
         if free is None:
             raise invalid(f"Subnet {subnet.id} has no free private IP address")
         return free
-    if asked in taken:
+    if asked in values:
         raise invalid(f"privateIp {asked} is in use in Subnet {subnet.id}")
     if asked not in _usable(block):
         raise invalid(f"privateIp {asked} is no address of Subnet {subnet.id} that can be given")
@@ -164,11 +164,11 @@ def list_public_ips(cloud: Cloud, request: Request) -> Reply:
 
 def _public_ip(field: str) -> Handler:
     def find(cloud: Cloud, request: Request) -> Reply:
-        wanted: Any = request.body[field]
-        found = next(cloud.where("publicip", **{field: wanted}), None)
-        if found is None:
+        expected: Any = request.body[field]
+        result = next(cloud.where("publicip", **{field: expected}), None)
+        if result is None:
             raise not_found()
-        return shown(found)
+        return shown(result)
 
     return find
 

@@ -83,11 +83,11 @@ def get(cloud: Cloud, request: Request) -> Reply:
 
 def list_all(cloud: Cloud, request: Request) -> Reply:
     """ListWorkRequests: of a compartment, or of a resource."""
-    wanted = request.one("resourceId")
+    expected = request.one("resourceId")
     rows = [
         (work.number, work.view)
         for work in cloud.all("workrequest")
-        if wanted is None or any(wanted == resource["identifier"] for resource in work.own["resources"])
+        if expected is None or any(expected == resource["identifier"] for resource in work.own["resources"])
     ]
     return page(request, rows, size=cloud.settings.page_size, done=frozenset({"resourceId"}))
 

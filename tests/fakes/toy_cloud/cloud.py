@@ -28,8 +28,8 @@ REGION = "toyland-north"
 
 def connect(target: Target, *, clock: Clock) -> "ToyCloud":
     """The account in the target's region."""
-    found = Target(provider="toy", region=target.region or REGION, profile=target.profile, account="toys")
-    return ToyCloud(account(), found)
+    result = Target(provider="toy", region=target.region or REGION, profile=target.profile, account="toys")
+    return ToyCloud(account(), result)
 
 
 def configured() -> bool:
@@ -67,15 +67,15 @@ def _offer(cluster: CloudCluster) -> Offer:
 def _preview(
     cluster: CloudCluster, offer: Offer, machines: Sequence[NewMachine], resources: Sequence[Resource]
 ) -> Preview:
-    found = Previewer(cluster, resources)
-    found.add("network", found.shared("network"), ("MakeNetwork", {}))
-    firewall = found.add(
-        "firewall", found.own("firewall"), ("MakeFirewall", {"ssh_from": list(cluster.ssh_cidrs)})
+    result = Previewer(cluster, resources)
+    result.add("network", result.shared("network"), ("MakeNetwork", {}))
+    firewall = result.add(
+        "firewall", result.own("firewall"), ("MakeFirewall", {"ssh_from": list(cluster.ssh_cidrs)})
     )
     for machine in machines:
         body = {"name": machine.name, "shape": offer.shape, "firewall": firewall}
-        found.call(("MakeMachine", body))
-    return found.preview()
+        result.call(("MakeMachine", body))
+    return result.preview()
 
 
 class ToyCloud:
@@ -104,9 +104,9 @@ class ToyCloud:
         return _preview(cluster, offer, machines, resources)
 
     def prepare(self, cluster: CloudCluster, offer: Offer, public_key: str, ensure: Ensure) -> Infrastructure:
-        own = tags.of_cluster(cluster.name, cluster.id, cluster.owner)
+        local = tags.of_cluster(cluster.name, cluster.id, cluster.owner)
         network = self._ensure(ensure, "network", tags.of_network(cluster.owner), stage=1)
-        firewall = self._ensure(ensure, "firewall", own, stage=0)
+        firewall = self._ensure(ensure, "firewall", local, stage=0)
         self._account.rules[firewall] = cluster.ssh_cidrs
         return Infrastructure(ids={"network": network, "firewall": firewall})
 
@@ -114,7 +114,7 @@ class ToyCloud:
         def find() -> str | None:
             same = (resource for resource in self.resources() if resource.kind == kind)
             cluster_id = of.get(tags.CLUSTER_ID)
-            return next((one.id for one in same if one.tags.get(tags.CLUSTER_ID) == cluster_id), None)
+            return next((item.id for item in same if item.tags.get(tags.CLUSTER_ID) == cluster_id), None)
 
         def create(_: str) -> str:
             return self._account.make(kind, of, stage)
@@ -153,8 +153,8 @@ class ToyCloud:
         return (self._account.launch(request),)
 
     def instances(self, cluster_id: str | None = None) -> tuple[Instance, ...]:
-        found = self._account.machines.values()
-        return tuple(one for one in found if cluster_id in (None, one.tags[tags.CLUSTER_ID]))
+        result = self._account.machines.values()
+        return tuple(item for item in result if cluster_id in (None, item.tags[tags.CLUSTER_ID]))
 
     def with_addresses(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         return tuple(instances)
@@ -166,8 +166,8 @@ class ToyCloud:
         return self._account.hosts.said(instance_id) or None
 
     def terminate(self, ids: Sequence[str]) -> None:
-        for one in ids:
-            self._account.end(one)
+        for item in ids:
+            self._account.end(item)
 
     def resources(self) -> tuple[Resource, ...]:
         return tuple(self._account.resources.values())

@@ -27,7 +27,7 @@ def _read_prices(region: str, say: Say) -> PublicPrices:
 
 
 def _ending_requests(ids: Sequence[str]) -> tuple[PlannedRequest, ...]:
-    return tuple(PlannedRequest(operation="EndMachine", body={"id": one}) for one in ids)
+    return tuple(PlannedRequest(operation="EndMachine", body={"id": item}) for item in ids)
 
 
 def _end_guards(cluster: CloudCluster) -> tuple[PlannedEnd, ...]:

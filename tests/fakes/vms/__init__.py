@@ -97,11 +97,11 @@ def vms(
             public = _make_key(key_file)
             try:
                 for index in range(count):
-                    own = replace(common, **(each or {}).get(index, {}))
+                    local = replace(common, **(each or {}).get(index, {}))
                     name, address = f"gpu-{index}", f"{switch.subnet}.{FIRST + index}"
                     login = new_login(scratch / name, authorized_keys=[public])
                     hosts.append(
-                        make_host(scratch / name, name, address, own, switch, login, key_file=key_file)
+                        make_host(scratch / name, name, address, local, switch, login, key_file=key_file)
                     )
                     hosts[-1].power_on()
                 for host in hosts:

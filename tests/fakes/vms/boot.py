@@ -140,21 +140,21 @@ def _wiring(options: Options, place: Place) -> tuple[Step, ...]:
 
 def hidden(folders: Iterable[Path]) -> tuple[Path, ...]:
     """Those of these folders that a host would not see, as they lie in one of its own."""
-    return tuple(path for path in folders if any(path.is_relative_to(own) for own in OWN))
+    return tuple(path for path in folders if any(path.is_relative_to(local) for local in OWN))
 
 
 def _mounts(options: Options, place: Place, shared: Sequence[Path]) -> tuple[Step, ...]:
     root = place.root
     binds: list[tuple[str, ...]] = []
     for number, path in enumerate(shared):
-        there, upper, work = (
+        existing, upper, work = (
             f"{root}{path}",
             *(f"{place.folder}/{kind}-{number}" for kind in ("upper", "work")),
         )
         layers = f"lowerdir={path},upperdir={upper},workdir={work},index=off"
         binds += [
-            ("mkdir", "--parents", there, upper, work),
-            ("mount", "-t", "overlay", "-o", layers, "overlay", there),
+            ("mkdir", "--parents", existing, upper, work),
+            ("mount", "-t", "overlay", "-o", layers, "overlay", existing),
         ]
     layers = f"lowerdir=/,upperdir={place.upper},workdir={place.folder / 'work'},index=off"
     mounts = [

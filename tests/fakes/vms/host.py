@@ -128,8 +128,8 @@ class Host:
         (running,) = self.running
         out = running.process.stdout
         assert out is not None
-        said = out.readline() if select.select([out], [], [], BOOT_LIMIT_S)[0] else ""
-        document = json.loads(said or '{"ready": false, "error": "nothing was heard of it"}')
+        output = out.readline() if select.select([out], [], [], BOOT_LIMIT_S)[0] else ""
+        document = json.loads(output or '{"ready": false, "error": "nothing was heard of it"}')
         if not document["ready"]:
             console = (self.place.folder / "console.log").read_text()
             raise RuntimeError(f"{self.name} did not boot: {document['error']}\n{console}".rstrip())

@@ -114,8 +114,8 @@ class Login:
 def free_id(accounts: Accounts) -> int:
     """The first uid from 1000 on that is free as a uid and as a gid."""
     lines = (accounts.passwd + accounts.group).splitlines()
-    taken = {line.split(":")[2] for line in lines if line.count(":") >= 3}
-    return next(number for number in range(1000, 60000) if str(number) not in taken)
+    values = {line.split(":")[2] for line in lines if line.count(":") >= 3}
+    return next(number for number in range(1000, 60000) if str(number) not in values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def image(
     """All files of a host in which it differs from this machine."""
     accounts = ground.accounts
     user, uid = options.user, free_id(accounts)
-    home, own = f"/home/{user}", (uid, uid)
+    home, local = f"/home/{user}", (uid, uid)
     files = [
         File(path="/etc/hostname", text=f"{name}\n"),
         File(path="/etc/hosts", text=hosts_text(options, name=name, address=address)),
@@ -148,8 +148,8 @@ def image(
         File(path="/etc/ssh/sshd_config", text=sshd_text(options)),
         File(path="/etc/ssh/ssh_host_ed25519_key", text=login.host_key, mode=0o600),
         File(path="/etc/ssh/ssh_host_ed25519_key.pub", text=login.host_key_public + "\n"),
-        File(path=f"{home}/.bashrc", text=BASHRC, owner=own),
-        File(path=f"{home}/.ssh/authorized_keys", text=login.authorized_key + "\n", mode=0o600, owner=own),
+        File(path=f"{home}/.bashrc", text=BASHRC, owner=local),
+        File(path=f"{home}/.ssh/authorized_keys", text=login.authorized_key + "\n", mode=0o600, owner=local),
     ]
     links: list[Link] = []
     if options.sudo:
@@ -180,8 +180,8 @@ def image(
 
 def hosts_text(options: Options, *, name: str, address: str) -> str:
     """/etc/hosts as cloud-init writes it, or with the host's name at its address."""
-    own = "127.0.1.1" if options.own_name == "loopback" else address
-    return f"{own} {name} {name}\n127.0.0.1 localhost\n\n::1 ip6-localhost ip6-loopback\n"
+    local = "127.0.1.1" if options.own_name == "loopback" else address
+    return f"{local} {name} {name}\n127.0.0.1 localhost\n\n::1 ip6-localhost ip6-loopback\n"
 
 
 def sshd_text(options: Options) -> str:
@@ -204,5 +204,5 @@ def sshd_text(options: Options) -> str:
 def _with(text: str, line: str) -> str:
     """An account file with one more line, in place of one of the same name."""
     name = line.split(":")[0]
-    kept = [old for old in text.splitlines() if old.split(":")[0] != name]
-    return "\n".join([*kept, line]) + "\n"
+    saved = [old for old in text.splitlines() if old.split(":")[0] != name]
+    return "\n".join([*saved, line]) + "\n"

@@ -31,8 +31,8 @@ def main() -> None:
         # After pivot_root, `/` is another folder than the one that this process is in.
         os.chdir("/")
     log = Path(config["service_log"])
-    with log.open("ab") as said:
-        server = subprocess.Popen(config["service"], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    with log.open("ab") as output:
+        server = subprocess.Popen(config["service"], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     wait_for_server(server, config["port"], log)
     say({"ready": True, "pid": outer_pid})
     wait_for_the_end()

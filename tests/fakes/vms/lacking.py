@@ -36,8 +36,8 @@ def lacking() -> str | None:
 
 def faketime() -> str | None:
     """The library that shifts the clock of the programs that load it, where this machine has it."""
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    return str(found[0]) if found else None
+    result = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return str(result[0]) if result else None
 
 
 def lacking_clock() -> str | None:

@@ -186,6 +186,6 @@ def _numbers(first: int) -> Iterator[int]:
 
 def _used() -> list[ipaddress.IPv4Network]:
     """The networks that this machine has a route to, other than the default one."""
-    said = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
-    destinations = [route["dst"] for route in json.loads(said or "[]")]
+    output = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
+    destinations = [route["dst"] for route in json.loads(output or "[]")]
     return [ipaddress.IPv4Network(dst, strict=False) for dst in destinations if dst != "default"]

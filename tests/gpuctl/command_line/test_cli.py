@@ -140,18 +140,18 @@ def test_store_lies_in_gpuctl_home(
 def test_script_command_passes_options_after_script_to_it(
     register: Register, words: list[str], module: str | None, rest: tuple[str, ...], cluster: str
 ) -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     @click.command(cls=ScriptCommand, context_settings=TAIL)
     @common_options
     @click.option("-m", "--module")
     @click.argument("args", nargs=-1, type=click.UNPROCESSED)
     def command(app: App, module: str | None, args: tuple[str, ...]) -> None:
-        seen.append((module, args, app.options.cluster))
+        calls.append((module, args, app.options.cluster))
 
     register(command)
     assert cli.main(["probe", *words]) == 0
-    assert seen == [(module, rest, cluster)]
+    assert calls == [(module, rest, cluster)]
 
 
 def test_module_option_without_value_exits_2(register: Register, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +241,7 @@ def test_doctor_reports_missing_cloud_sdk(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--shape", "nope"), "No provider has a shape 'nope'."),
         (("--provider", "nope"), "This build of gpuctl has no provider 'nope'"),
@@ -252,11 +252,11 @@ def test_doctor_refuses_a_shape_or_provider_that_nobody_has(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.setenv("GPUCTL_HOME", str(tmp_path))
     assert cli.main(["doctor", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
 def test_doctor_takes_the_subnet_and_time_of_new_machines_alone(
@@ -270,8 +270,8 @@ def test_doctor_takes_the_subnet_and_time_of_new_machines_alone(
 
 def test_left_behind_names_commands_to_follow_or_stop_run() -> None:
     assert left_behind("R", interrupted=False) == "run R continues; gpuctl logs -f R follows it"
-    told = left_behind("R", interrupted=True)
-    assert told == (
+    report = left_behind("R", interrupted=True)
+    assert report == (
         "run R was told to stop, and its end was not waited for. `gpuctl results R` shows it; if it still runs, "
         "`gpuctl stop R` ends it"
     )
@@ -326,7 +326,7 @@ def test_interrupt_exits_130(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["trian"], "did you mean 'train'?"),
         (["nothing-like-it"], "gpuctl --help"),
@@ -338,13 +338,13 @@ def test_interrupt_exits_130(
     ],
 )
 def test_wrong_usage_exits_2_with_one_sentence(
-    register: Register, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    register: Register, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     telling(register)
     assert cli.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert err.startswith("error: ")
     assert "--help" in err
     assert err.count("\n") == 1

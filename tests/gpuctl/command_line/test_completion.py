@@ -145,9 +145,9 @@ def test_completion_offers_nothing_for_unreadable_cluster(tmp_path: Path) -> Non
     cluster = Store(tmp_path).cluster("default")
     cluster.make()
     cluster.inventory_path.write_text("all: [")
-    offered, said = complete("gpuctl ssh ", tmp_path)
+    offered, output = complete("gpuctl ssh ", tmp_path)
     assert offered == []
-    assert said.startswith("sys ")
+    assert output.startswith("sys ")
     assert complete("gpuctl ssh --cluster ../x ", tmp_path)[0] == []
 
 

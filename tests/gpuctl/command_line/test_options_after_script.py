@@ -154,12 +154,12 @@ def test_corrected_line_keeps_the_cluster_that_was_typed_before_the_command(
     project: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert cli.main(["--cluster", "blue", command, "my.py", "--stop_grace=5m"]) == 2
-    said = capsys.readouterr().err
-    assert f"options first: gpuctl {command} --stop-grace=5m --cluster blue my.py\n" in said
+    output = capsys.readouterr().err
+    assert f"options first: gpuctl {command} --stop-grace=5m --cluster blue my.py\n" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("my.py", "'my.py' names no function, and a search calls one for each trial: gpuctl tune … my.py:FUNCTION. "
          "To compare settings of a script as it is, start a run for each, and then show them side by side:\n"
@@ -178,10 +178,10 @@ def test_corrected_line_keeps_the_cluster_that_was_typed_before_the_command(
     ],
 )  # fmt: skip
 def test_tune_says_what_a_function_needs_and_where_options_stand(
-    project: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+    project: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
 ) -> None:
     assert cli.main(["tune", "--param", "lr=grid(1,2)", *words.split()]) == 2
-    assert capsys.readouterr().err.endswith(f"{said}\n")
+    assert capsys.readouterr().err.endswith(f"{message}\n")
 
 
 def test_options_in_a_record_have_no_secrets() -> None:

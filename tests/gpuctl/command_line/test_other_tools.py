@@ -61,10 +61,10 @@ def answered(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_other_tools_commands_suggest_gpuctl_line(
     line: str, ours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = answered(line, capsys)
+    output = answered(line, capsys)
     name = line.removeprefix("--cluster blue ").split()[0]
-    assert said.startswith(f"gpuctl has no '{name}'. ")
-    assert said.partition(". ")[2].partition(": ")[2] == ours
+    assert output.startswith(f"gpuctl has no '{name}'. ")
+    assert output.partition(". ")[2].partition(": ")[2] == ours
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_other_tools_options_suggest_gpuctl_line(
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("trian", "There is no command 'trian'; did you mean 'train'? See `gpuctl --help`."),
         (
@@ -147,9 +147,9 @@ def test_other_tools_options_suggest_gpuctl_line(
     ],
 )
 def test_other_usage_errors_keep_the_usual_message(
-    line: str, said: str, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answered(line, capsys).startswith(said)
+    assert answered(line, capsys).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_other_usage_errors_keep_the_usual_message(
 def test_suggestions_hide_values_of_environment_variables(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = answered(line, capsys)
-    assert "hush" not in said
-    assert "KEY=…" in said
+    output = answered(line, capsys)
+    assert "hush" not in output
+    assert "KEY=…" in output
 
 
 def test_scale_suggests_up_only_for_more_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    said = answered("scale --nodes 4", capsys)
-    assert said == "gpuctl has no 'scale'. Have more machines: gpuctl up --count 4"
+    output = answered("scale --nodes 4", capsys)
+    assert output == "gpuctl has no 'scale'. Have more machines: gpuctl up --count 4"
 
 
 def test_suggestion_keeps_json_flag_and_is_in_json_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,9 +202,9 @@ def test_familiar_tables_map_foreign_names_to_existing_ones() -> None:
         assert not set(sentences) & (options_of(command) | set(other_tools.OPTIONS.get(command, {})))
     for command, table in other_tools.OPTIONS.items():
         for name in [command] if command else root_help.COMMANDS:
-            own = options_of(name)
+            local = options_of(name)
             for typed, instead in table.items():
                 written = instead.partition(" ")[0].partition("{")[0]
-                assert not written or written in own, f"{name}: {instead}"
+                assert not written or written in local, f"{name}: {instead}"
                 if command:
-                    assert typed not in own, f"{name}: {typed}"
+                    assert typed not in local, f"{name}: {typed}"

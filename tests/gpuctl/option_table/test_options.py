@@ -28,17 +28,17 @@ class Sample:
 
 
 def test_command_takes_the_declared_options_and_shows_their_help() -> None:
-    taken: dict[str, object] = {}
+    values: dict[str, object] = {}
     more = Option(flags=("--dry-run",), keyword="dry_run", kind=bool, default=False, help="Only show.")
     command = click.command()(
-        command_options("show", Sample, more=[more])(lambda **words: taken.update(words))
+        command_options("show", Sample, more=[more])(lambda **words: values.update(words))
     )
     words = ["--depth", "3", "--data", "a", "--data", "b", "--no-public", "--grace", "5"]
     assert CliRunner().invoke(command, words).exit_code == 0
-    assert taken == {
+    assert values == {
         "depth": 3, "data": (Path("a"), Path("b")), "grace": "5", "public": False, "dry_run": False,
     }  # fmt: skip
-    assert read_options(taken, Sample) == {
+    assert read_options(values, Sample) == {
         "depth": 3, "data": (Path("a"), Path("b")), "public": False, "grace_s": 5.0,
     }  # fmt: skip
     assert "10 is not in the range 1<=x<=9" in CliRunner().invoke(command, ["--depth", "10"]).output

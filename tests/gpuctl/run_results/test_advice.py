@@ -155,12 +155,12 @@ def test_script_that_refuses_the_dashes_after_its_name_comes_with_the_line_witho
 ) -> None:
     folder = Store(tmp_path).new_run(datetime.now(UTC))
     folder.save_run(a_run(run=folder.id, cluster="n", script=script, args=args))
-    said = "v.py: error: unrecognized arguments: -- --lr 0.1"
+    output = "v.py: error: unrecognized arguments: -- --lr 0.1"
     error = FirstError(
-        rank=0, node="n-0", message=said, reason=Reason.EXIT_CODE, cause=Cause.ARGUMENTS, detail=said
+        rank=0, node="n-0", message=output, reason=Reason.EXIT_CODE, cause=Cause.ARGUMENTS, detail=output
     )
-    found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
-    assert found.endswith(f"Leave out the `--`: {advised}") if advised else found == ""
+    result = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    assert result.endswith(f"Leave out the `--`: {advised}") if advised else result == ""
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_script_that_refuses_options_of_gpuctl_comes_with_the_line_that_moves_th
     args = ("--device", "gpu", "--lr", "x y", "--device", "cpu", "--resume", "-v")
     folder.save_run(a_run(run=folder.id, cluster="n", script="my.py", args=args, options=options))
     error = FirstError(rank=0, node="n-0", message=words, reason=Reason.EXIT_CODE, cause=cause, detail=words)
-    found = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
+    result = advice_on(a_result(status="failed", first_error=error, dir=str(folder.path)))
     line = "gpuctl train --device gpu -v --device cpu --cluster n --env KEY my.py --lr 'x y' --resume"
-    assert found == (
+    assert result == (
         f"The script got {names}. gpuctl's own options go before the script: {line}" if names else ""
     )
 
@@ -206,8 +206,8 @@ def test_script_without_memory_gets_no_options_of_the_built_in_job(tmp_path: Pat
 
 
 def test_run_whose_record_is_gone_gets_the_advice_as_well(tmp_path: Path) -> None:
-    found = advice_on(without_memory("built-in", "resnet18", "ddp", 2, tmp_path / "gone"))
-    assert found == f"{SMALLER}; {AGAIN}; {FSDP}."
+    result = advice_on(without_memory("built-in", "resnet18", "ddp", 2, tmp_path / "gone"))
+    assert result == f"{SMALLER}; {AGAIN}; {FSDP}."
 
 
 def without_memory(script: str, model: str, strategy: str | None, ranks: int, folder: Path) -> Result:
@@ -219,7 +219,7 @@ def without_memory(script: str, model: str, strategy: str | None, ranks: int, fo
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128.",
         "subprocess.CalledProcessError: Command 'git describe --tags' returned non-zero exit status 128.",
@@ -229,8 +229,8 @@ def without_memory(script: str, model: str, strategy: str | None, ranks: int, fo
         "LookupError: setuptools-scm was unable to detect version for /home/me/x.",
     ],
 )
-def test_script_that_asks_git_is_told_which_variable_has_the_commit(said: str) -> None:
-    error = FirstError(rank=0, node="gpu-0", message=said, reason=Reason.EXIT_CODE, detail=said)
+def test_script_that_asks_git_is_told_which_variable_has_the_commit(message: str) -> None:
+    error = FirstError(rank=0, node="gpu-0", message=message, reason=Reason.EXIT_CODE, detail=message)
     failed = a_result(status="failed", first_error=error)
     assert advice_on(failed).endswith("Here, too, the project has no commit")
     of_commit = replace(failed, commit=Commit(sha="abc", dirty=False))
@@ -238,13 +238,13 @@ def test_script_that_asks_git_is_told_which_variable_has_the_commit(said: str) -
 
 
 def test_other_failed_commands_have_nothing_to_do_with_git() -> None:
-    said = "subprocess.CalledProcessError: Command '['make', 'digits']' returned non-zero exit status 2."
-    error = FirstError(rank=0, node="gpu-0", message=said, reason=Reason.EXIT_CODE, detail=said)
+    output = "subprocess.CalledProcessError: Command '['make', 'digits']' returned non-zero exit status 2."
+    error = FirstError(rank=0, node="gpu-0", message=output, reason=Reason.EXIT_CODE, detail=output)
     assert advice_on(a_result(status="failed", first_error=error)) == ""
 
 
 @pytest.mark.parametrize(
-    ("said", "advised"),
+    ("message", "advised"),
     [
         (
             "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
@@ -288,11 +288,13 @@ def test_other_failed_commands_have_nothing_to_do_with_git() -> None:
     ],
 )
 def test_missing_setting_comes_with_the_way_to_give_it(
-    said: str, advised: str, monkeypatch: pytest.MonkeyPatch
+    message: str, advised: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATA_ROOT", "/data")
-    cause = Cause.ARGUMENTS if "error: the" in said else None
-    error = FirstError(rank=0, node="n-0", message=said, reason=Reason.EXIT_CODE, cause=cause, detail=said)
-    found = advice_on(a_result(status="failed", first_error=error))
-    assert advised in found
-    assert bool(advised) == bool(found)
+    cause = Cause.ARGUMENTS if "error: the" in message else None
+    error = FirstError(
+        rank=0, node="n-0", message=message, reason=Reason.EXIT_CODE, cause=cause, detail=message
+    )
+    result = advice_on(a_result(status="failed", first_error=error))
+    assert advised in result
+    assert bool(advised) == bool(result)

@@ -102,8 +102,8 @@ def test_csv_text_has_no_columns_of_files() -> None:
     output = OutputFile(node="node-0", path="a", bytes=1, kind=None, brought=True)
     total = OutputTotal(node="node-0", folder="p", files=1, bytes=1, whole=True)
     file = RunFile(kind="log", path="logs/rank-0.log", bytes=1)
-    told = replace(RESULT, outputs=(output,), output_totals=(total,), files=(file,))
-    assert export.csv_text([told]) == export.csv_text([RESULT])
+    report = replace(RESULT, outputs=(output,), output_totals=(total,), files=(file,))
+    assert export.csv_text([report]) == export.csv_text([RESULT])
 
 
 def test_csv_text_rounds_losses_to_six_digits(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_csv_text_has_the_last_loss_and_the_commit() -> None:
 def test_write_csv_and_write_plot_report_written_file(tmp_path: Path) -> None:
     assert export.write_csv([RESULT], tmp_path / "a.csv") == f"wrote {tmp_path}/a.csv: 1 run"
     pytest.importorskip("matplotlib")
-    told = export.write_plot([RESULT, FAILED], tmp_path / "a.png")
-    assert told == f"wrote {tmp_path}/a.png: a plot of 2 runs"
+    report = export.write_plot([RESULT, FAILED], tmp_path / "a.png")
+    assert report == f"wrote {tmp_path}/a.png: a plot of 2 runs"
 
 
 def test_write_csv_refuses_dash_as_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,15 +65,15 @@ def test_summary_takes_values_of_complete_job() -> None:
 
 def test_summary_has_the_precision_and_what_saves_memory() -> None:
     savers = ["activation_checkpointing", 7, "a\nb", "cpu_offload"]
-    found = summary({0: [START | {"precision": "bf16", "memory_savers": savers, "graphs": True}]})
-    assert (found.precision, found.graphs, found.memory_savers) == ("bf16", True, (savers[0], savers[3]))
+    result = summary({0: [START | {"precision": "bf16", "memory_savers": savers, "graphs": True}]})
+    assert (result.precision, result.graphs, result.memory_savers) == ("bf16", True, (savers[0], savers[3]))
     unknown = summary({0: [START | {"precision": 16, "memory_savers": "all", "graphs": "yes"}]})
     assert (unknown.precision, unknown.memory_savers, unknown.graphs) == (None, (), None)
 
 
 def test_summary_has_what_the_end_line_tells_of_text_and_devices() -> None:
-    told = {"accuracy": None, "perplexity": 5.5, "tokens_per_s": 81_920.0, "memory_gb": 21.4, "mfu": 0.41}
-    text = summary({0: [START, epoch(1, perplexity=9.0), END | told]})
+    report = {"accuracy": None, "perplexity": 5.5, "tokens_per_s": 81_920.0, "memory_gb": 21.4, "mfu": 0.41}
+    text = summary({0: [START, epoch(1, perplexity=9.0), END | report]})
     assert (text.accuracy, text.perplexity, text.tokens_per_s) == (0.9, 5.5, 81_920.0)
     assert (text.memory_gb, text.mfu) == (21.4, 0.41)
     interrupted = summary({0: [START, epoch(1, perplexity=9.0), epoch(2, perplexity=7.0)]})
@@ -146,8 +146,8 @@ def test_summary_prefers_line_times_to_file_times() -> None:
 def counts(*samples: object) -> list[dict[str, object]]:
     """Steps with their samples and no times; None: a line that says something else."""
     return [
-        {"accuracy": 0.9} if seen is None else {"step": step, "samples": seen}
-        for step, seen in enumerate(samples)
+        {"accuracy": 0.9} if sample is None else {"step": step, "samples": sample}
+        for step, sample in enumerate(samples)
     ]
 
 
@@ -237,7 +237,7 @@ def test_summary_keeps_first_32_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         (steps(5), 5),
         ([{"step": 500}, {"step": 510}, {"step": "x"}, {"event": "epoch", "step": 900}], 11),
@@ -245,16 +245,16 @@ def test_summary_keeps_first_32_metrics() -> None:
         ([START, END], None),
     ],
 )
-def test_steps_of_counts_steps_by_their_numbers(lines: list[dict[str, object]], told: int | None) -> None:
-    assert metrics.steps_of(lines) == told
+def test_steps_of_counts_steps_by_their_numbers(lines: list[dict[str, object]], message: int | None) -> None:
+    assert metrics.steps_of(lines) == message
 
 
 def test_summary_averages_step_shares_over_ranks() -> None:
     """While one computes, the other waits for it."""
     slow = END | {"share": {"compute": 0.9, "communication": 0.0, "data": 0.1}}
     waits = END | {"share": {"compute": 0.1, "communication": 0.8, "data": 0.1}}
-    told = {0: [slow], 1: [waits], 2: [END | {"share": {"compute": 0.5}}]}
-    assert summary(told, world_size=3).share == metrics.Share(
+    report = {0: [slow], 1: [waits], 2: [END | {"share": {"compute": 0.5}}]}
+    assert summary(report, world_size=3).share == metrics.Share(
         compute=pytest.approx(0.5), communication=pytest.approx(0.4), data=pytest.approx(0.1)
     )
     assert summary({0: [END | {"share": {"compute": 0.5}}]}).share == metrics.Share(compute=0.5)
@@ -291,8 +291,8 @@ def test_summary_joins_device_kinds_of_ranks() -> None:
 def test_step_ms_of_takes_reported_or_derived_step_times(
     lines: list[dict[str, object]], p50: float | None, p95: float | None
 ) -> None:
-    found = metrics.step_ms_of(lines)
-    assert (found.p50, found.p95) == (pytest.approx(p50), pytest.approx(p95))
+    result = metrics.step_ms_of(lines)
+    assert (result.p50, result.p95) == (pytest.approx(p50), pytest.approx(p95))
 
 
 def test_percentile_interpolates_between_values() -> None:
@@ -354,7 +354,7 @@ def test_metrics_and_progress_accept_any_line(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ({"reason": "lost_peer", "ranks": []}, (Reason.LOST_PEER, ())),
         ({"reason": "timed_out", "ranks": [2, 3]}, (Reason.TIMED_OUT, (2, 3))),
@@ -366,8 +366,8 @@ def test_metrics_and_progress_accept_any_line(
         ({}, None),
     ],
 )
-def test_failed_takes_only_what_a_rank_can_know(line: dict[str, object], told: object) -> None:
-    assert metrics.failed([{"step": 1}, {"event": "failed", **line}]) == told
+def test_failed_takes_only_what_a_rank_can_know(line: dict[str, object], message: object) -> None:
+    assert metrics.failed([{"step": 1}, {"event": "failed", **line}]) == message
     assert metrics.failed([{"event": "end", **line}]) is None
 
 
@@ -393,8 +393,8 @@ def curve(*lines: dict[str, object]) -> tuple[object, ...]:
     ],
 )
 def test_losses_of_any_usual_shape_are_a_curve(shape: str, by: str) -> None:
-    found = curve(*(json.loads(shape % (at, loss)) for at, loss in ((1, 9), (2, 6), (4, 3))))
-    assert found[:3] == (by, (1, 2, 4), (9.0, 6.0, 3.0))
+    result = curve(*(json.loads(shape % (at, loss)) for at, loss in ((1, 9), (2, 6), (4, 3))))
+    assert result[:3] == (by, (1, 2, 4), (9.0, 6.0, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -437,8 +437,8 @@ def test_losses_of_mixed_lines_are_those_of_one_kind_of_place() -> None:
 
 
 def test_losses_of_steps_that_begin_anew_are_counted_on() -> None:
-    found = curve(*({"batch": batch, "loss": loss} for batch, loss in ((0, 4), (5, 3), (0, 2), (5, 1))))
-    assert found[1:3] == ((0, 5, 6, 11), (4.0, 3.0, 2.0, 1.0))
+    result = curve(*({"batch": batch, "loss": loss} for batch, loss in ((0, 4), (5, 3), (0, 2), (5, 1))))
+    assert result[1:3] == ((0, 5, 6, 11), (4.0, 3.0, 2.0, 1.0))
 
 
 def test_losses_of_an_only_epoch_that_resumes_others_are_by_epoch() -> None:
@@ -488,10 +488,10 @@ def test_lines_that_are_not_used_are_counted_with_an_example_and_the_reason(
     text: bytes, lines: int, unused: tuple[object, ...] | None
 ) -> None:
     read = read_metrics_file(text.splitlines(keepends=True))
-    found = metrics.unused({0: MetricsFile(), 1: read})
+    result = metrics.unused({0: MetricsFile(), 1: read})
     assert len(read.lines) == lines
-    assert (found and (found.lines, found.example, found.why)) == unused
-    assert found is None or found.rank == 1
+    assert (result and (result.lines, result.example, result.why)) == unused
+    assert result is None or result.rank == 1
 
 
 @pytest.mark.parametrize("last", [math.nan, None, "nan"])

@@ -87,7 +87,7 @@ def test_what_a_tool_wrote_is_one_group_and_what_is_away_comes_first() -> None:
             output("wandb/offline-run-1/b", 90),
         ]
     )
-    assert [(one.path, one.kind, one.files, one.bytes, one.brought) for one in groups] == [
+    assert [(group.path, group.kind, group.files, group.bytes, group.brought) for group in groups] == [
         ("big.pt", None, 1, 10**9, 0),
         ("wandb", "W&B", 2, 100, 2),
         ("a.txt", None, 1, 50, 1),

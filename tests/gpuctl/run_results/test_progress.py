@@ -96,8 +96,8 @@ def test_state_speed_excludes_time_between_epochs() -> None:
     second = [(0, {"step": 30, "samples": 300}, 60.0), (0, {"step": 40, "samples": 400}, 61.0)]
     assert after(*first, second[0]).samples_per_s is None
     assert after(*first, *second).samples_per_s == pytest.approx(100)
-    told = [*first[:2], (0, epoch | {"samples_per_s": 90.0}, 2.0), (1, {"step": 30, "samples": 300}, 60.0)]
-    assert after(*told, *second).samples_per_s == pytest.approx(90), "until every rank has told"
+    report = [*first[:2], (0, epoch | {"samples_per_s": 90.0}, 2.0), (1, {"step": 30, "samples": 300}, 60.0)]
+    assert after(*report, *second).samples_per_s == pytest.approx(90), "until every rank has told"
 
 
 def test_state_speed_adds_up_the_ranks_that_count_their_samples() -> None:

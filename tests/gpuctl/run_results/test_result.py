@@ -81,21 +81,21 @@ def result(
 
 def test_summarise_reports_succeeded_run_with_its_ranks() -> None:
     start = {"event": "start", "device": "cuda:1", "model": "cnn"}
-    found = result(
+    matches = result(
         ranks(0, 0, 0),
         nodes(0, 0),
         metrics={rank: [start, {"event": "end", "step_ms": {"p50": rank + 1.0}}] for rank in range(3)},
     )
-    assert (found.status, found.exit_code, found.first_error) == ("succeeded", 0, None)
-    assert (found.nnodes, found.nproc_per_node, found.world_size) == (2, 2, 3)
-    assert [r.steps for r in found.ranks] == [None] * 3
-    assert [(r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in found.ranks] == [
+    assert (matches.status, matches.exit_code, matches.first_error) == ("succeeded", 0, None)
+    assert (matches.nnodes, matches.nproc_per_node, matches.world_size) == (2, 2, 3)
+    assert [r.steps for r in matches.ranks] == [None] * 3
+    assert [(r.rank, r.local_rank, r.node, r.device, r.exit_code, r.step_ms_p50) for r in matches.ranks] == [
         (0, 0, "node-0", "cuda:1", 0, 1.0),
         (1, 1, "node-0", "cuda:1", 0, 2.0),
         (2, 0, "node-1", "cuda:1", 0, 3.0),
     ]
-    assert found.ended_at == ENDED_AT
-    assert found.dir == "/here"
+    assert matches.ended_at == ENDED_AT
+    assert matches.dir == "/here"
 
 
 CAUGHT = (
@@ -121,14 +121,14 @@ CAUGHT = (
 def test_summarise_names_an_exception_that_a_script_only_logged(
     tails: dict[int, str], codes: tuple[int, ...], logged: str | None
 ) -> None:
-    found = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
-    assert found.status == ("failed" if any(codes) else "succeeded")
-    assert (found.logged_error is None) == (logged is None)
-    assert found.logged_error is None or (logged or "") in found.logged_error.message
+    matches = result(ranks(*codes), nodes(0, max(codes)), log_tails=tails)
+    assert matches.status == ("failed" if any(codes) else "succeeded")
+    assert (matches.logged_error is None) == (logged is None)
+    assert matches.logged_error is None or (logged or "") in matches.logged_error.message
 
 
 @pytest.mark.parametrize(
-    ("joined", "names_ranks", "codes", "known", "told"),
+    ("joined", "names_ranks", "codes", "known", "message"),
     [
         ((False, False, False), False, (0, 0, 0), False, True),
         ((False, False, False), True, (0, 0, 0), False, False),
@@ -143,7 +143,7 @@ def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
     names_ranks: bool,
     codes: tuple[int, ...],
     known: bool | None,
-    told: bool,
+    message: bool,
 ) -> None:
     records = {
         node: [replace(record, joined=joined[record.rank]) for record in of_node]
@@ -153,33 +153,33 @@ def test_ranks_that_never_joined_are_told_where_each_did_the_whole_job(
     folder = RunFolder(tmp_path / run.run)
     folder.path.mkdir()
     folder.save_run(run)
-    found = replace(result(records, nodes(0, max(codes)), run=run), dir=str(folder.path))
-    assert found.joined is known
+    matches = replace(result(records, nodes(0, max(codes)), run=run), dir=str(folder.path))
+    assert matches.joined is known
     sentence = (
         "The 3 ranks never joined each other (torch.distributed), so each seems to have done the whole job."
     )
-    assert alone_sentence(found).startswith(sentence) is told
-    assert bool(alone_sentence(found)) is told
+    assert alone_sentence(matches).startswith(sentence) is message
+    assert bool(alone_sentence(matches)) is message
 
 
 def test_summarise_derives_speed_from_file_times_of_all_ranks() -> None:
     lines = [{"step": 1, "samples": 64}, {"step": 2, "samples": 264}]
     metrics = dict.fromkeys(range(3), lines)
-    told = {
+    report = {
         node: [
             replace(record, metrics_began_at=20.0, metrics_began_samples=64.0, metrics_ended_at=22.0)
             for record in records
         ]
         for node, records in ranks(0, 0, 0).items()
     }
-    found = result(told, nodes(0, 0), metrics=metrics)
-    assert found.train.samples_per_s == 300.0
-    assert [rank.steps for rank in found.ranks] == [2, 2, 2]
+    matches = result(report, nodes(0, 0), metrics=metrics)
+    assert matches.train.samples_per_s == 300.0
+    assert [rank.steps for rank in matches.ranks] == [2, 2, 2]
     assert result(ranks(0, 0, 0), nodes(0, 0), metrics=metrics).train.samples_per_s is None, (
         "an older gpuctl's"
     )
-    told["node-1"] = ranks(0, 0, None)["node-1"]
-    assert result(told, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
+    report["node-1"] = ranks(0, 0, None)["node-1"]
+    assert result(report, nodes(0), metrics=metrics).train.samples_per_s is None, "rank 2 still runs"
 
 
 @pytest.mark.parametrize(
@@ -203,27 +203,27 @@ def test_nothing_was_left_needs_resumed_job_without_new_epochs(
 
 
 def test_summarise_completes_seconds_from_records() -> None:
-    found = result(ranks(0, 0, 0), nodes(0, 0))
-    assert found.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=92.0)
-    given = Seconds(total=1.0, connect=2.0, train=3.0)
-    assert result(ranks(0, 0, 0), nodes(0, 0), seconds=given).seconds == replace(given, prepare=1.0)
+    matches = result(ranks(0, 0, 0), nodes(0, 0))
+    assert matches.seconds == Seconds(total=100.0, connect=0.5, prepare=1.0, train=92.0)
+    inputs = Seconds(total=1.0, connect=2.0, train=3.0)
+    assert result(ranks(0, 0, 0), nodes(0, 0), seconds=inputs).seconds == replace(inputs, prepare=1.0)
 
 
 @pytest.mark.parametrize(("hourly", "cost"), [(36.0, 1.0), (0.0, 0.0), (None, None)])
 def test_summarise_computes_cost_from_hourly_price_and_time(hourly: float | None, cost: float | None) -> None:
-    found = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
-    assert found.cost_usd == pytest.approx(cost)
+    matches = result(ranks(0, 0, 0), nodes(0, 0), run=replace(RUN, hourly_usd=hourly))
+    assert matches.cost_usd == pytest.approx(cost)
 
 
 def test_summarise_has_no_cost_for_unknown_time() -> None:
-    found = result(ranks(None, None, None), [])
-    assert (found.cost_usd, found.seconds.total) == (None, None)
+    matches = result(ranks(None, None, None), [])
+    assert (matches.cost_usd, matches.seconds.total) == (None, None)
 
 
 def test_summarise_reports_running_while_a_node_has_not_ended() -> None:
     for records in ([], nodes(0)):
-        found = result(ranks(0, 0, None), records)
-        assert (found.status, found.exit_code, found.ended_at, found.first_error) == (
+        matches = result(ranks(0, 0, None), records)
+        assert (matches.status, matches.exit_code, matches.ended_at, matches.first_error) == (
             "running",
             None,
             None,
@@ -237,9 +237,9 @@ def test_summarise_reports_run_without_records_as_failed() -> None:
 
 
 def test_summarise_reports_failed_as_soon_as_a_rank_failed() -> None:
-    found = result(ranks(None, 3, None), [])
-    assert (found.status, found.exit_code) == ("failed", 3)
-    assert found.first_error == FirstError(
+    matches = result(ranks(None, 3, None), [])
+    assert (matches.status, matches.exit_code) == ("failed", 3)
+    assert matches.first_error == FirstError(
         rank=1,
         node="node-0",
         message="exit status 3 without a word in its log",
@@ -255,12 +255,12 @@ def test_summarise_reports_unknown_node_exit_code_as_failed() -> None:
 
 
 def test_summarise_reports_stopped_run() -> None:
-    found = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
-    assert (found.status, found.exit_code, found.first_error) == ("stopped", None, None)
+    matches = result(ranks(-15, -15, -15), nodes(1, 1, stopped=(True, True)))
+    assert (matches.status, matches.exit_code, matches.first_error) == ("stopped", None, None)
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("message", "reason"),
     [
         ((Reason.STOPPED, Reason.STOPPED), Reason.STOPPED),
         ((Reason.RESIZED, Reason.RESIZED), Reason.RESIZED),
@@ -269,28 +269,28 @@ def test_summarise_reports_stopped_run() -> None:
     ],
 )
 def test_summarise_tells_why_run_was_stopped(
-    told: tuple[Reason | None, Reason | None], reason: Reason | None
+    message: tuple[Reason | None, Reason | None], reason: Reason | None
 ) -> None:
     stopped = nodes(1, 1, stopped=(True, True))
     stopped = [
         replace(node, ended=None if why is None else Ended(reason=why))
-        for node, why in zip(stopped, told, strict=True)
+        for node, why in zip(stopped, message, strict=True)
     ]
-    found = result(ranks(-15, -15, -15), stopped)
-    assert (found.status, found.reason) == ("stopped", reason)
+    matches = result(ranks(-15, -15, -15), stopped)
+    assert (matches.status, matches.reason) == ("stopped", reason)
     assert result(ranks(3, -15, -15), nodes(1, 1)).reason is Reason.EXIT_CODE
     assert result(ranks(0, 0, 0), nodes(0, 0)).reason is None
 
 
 def test_summarise_reports_failed_for_run_stopped_after_failure() -> None:
-    found = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
-    assert (found.status, found.exit_code) == ("failed", 3)
+    matches = result(ranks(3, -15, -15), nodes(1, 1, stopped=(False, True)))
+    assert (matches.status, matches.exit_code) == ("failed", 3)
 
 
 def test_result_survives_json_round_trip() -> None:
     lines = [{"event": "epoch", "loss": float("nan"), "epoch_s": 1.0}, {"step": 1, "samples": 3}]
-    found = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
-    text = codec.dump(found)
+    matches = result(ranks(0, 0, 3), nodes(0, 1), metrics={0: lines})
+    text = codec.dump(matches)
     again = codec.load(Result, text, "result.json")
     assert codec.dump(again) == text
     assert json.loads(text)["train"]["loss"] == [None]

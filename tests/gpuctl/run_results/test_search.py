@@ -71,7 +71,7 @@ def test_csv_has_a_row_for_each_trial_below_its_run(run: Result) -> None:
     first, *trials = csv.DictReader(io.StringIO(csv_text([with_search(run), replace(run, script="x.py")])))
     assert (first["search.metric"], first["search.best"], first["search.value"]) == ("accuracy", "3", "0.9")
     assert first["trial.value"] == ""
-    assert [(one["run"], one["trial.trial"], one["trial.params.lr"]) for one in trials[:3]] == [
+    assert [(trial["run"], trial["trial.trial"], trial["trial.params.lr"]) for trial in trials[:3]] == [
         (run.run, "3", "0.3"),
         (run.run, "1", "0.1"),
         (run.run, "2", "0.2"),

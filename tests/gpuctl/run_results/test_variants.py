@@ -76,7 +76,7 @@ def test_differences_name_python_and_packages(tmp_path: Path) -> None:
         RunOptions(pip=("a==2",), python="/opt/python"),
         RunOptions(requirements="/srv/base.txt"),
     ]
-    runs = [started(tmp_path / str(at), options=given) for at, given in enumerate(options)]
+    runs = [started(tmp_path / str(at), options=option) for at, option in enumerate(options)]
     assert differences(runs) == [
         "without --pip, without --python, without --requirements",
         "--pip a==1 git+https://h/b, without --python, without --requirements",

@@ -185,24 +185,24 @@ RESNET18 = {"parameters": 11_181_642, "gradient_bytes": 44_726_568}
 def test_bottleneck_names_limit_and_first_advice(
     layouts: list[Measured], kind: str, sentence: str, advice: str
 ) -> None:
-    found = bottleneck(layouts)
-    assert found is not None
-    assert (found.kind, found.sentence) == (kind, sentence)
-    assert found.advice.startswith(advice)
-    assert found.advice.endswith(".")
+    result = bottleneck(layouts)
+    assert result is not None
+    assert (result.kind, result.sentence) == (kind, sentence)
+    assert result.advice.startswith(advice)
+    assert result.advice.endswith(".")
 
 
 def test_bottleneck_is_none_when_step_shares_are_unknown() -> None:
     unknown = Repetition(run="R", epoch_s=1.0, samples=10, step_ms=StepMs(), share=Share(compute=1.0))
     layout = Layout(nodes=1, nproc=1)
-    found: Bottleneck | None = bottleneck(
+    result: Bottleneck | None = bottleneck(
         [Measured(layout=layout, job=Job(), hourly_usd=None, repetitions=(unknown,))]
     )
-    assert found is None
+    assert result is None
 
 
 @pytest.mark.parametrize(
-    ("epochs_s", "said"),
+    ("epochs_s", "message"),
     [
         ((10.0, 10.5, 11.0), []),
         ((10.0, 10.0, 12.0), []),
@@ -215,13 +215,15 @@ def test_bottleneck_is_none_when_step_shares_are_unknown() -> None:
         ),
     ],
 )
-def test_doubts_report_repetitions_that_differ_widely(epochs_s: tuple[float, ...], said: list[str]) -> None:
+def test_doubts_report_repetitions_that_differ_widely(
+    epochs_s: tuple[float, ...], message: list[str]
+) -> None:
     repetitions = tuple(
         Repetition(run="R", epoch_s=epoch_s, samples=10, step_ms=StepMs(), share=Share())
         for epoch_s in epochs_s
     )
     layout = Layout(nodes=1, nproc=1)
-    assert doubts([Measured(layout=layout, job=Job(), hourly_usd=None, repetitions=repetitions)]) == said
+    assert doubts([Measured(layout=layout, job=Job(), hourly_usd=None, repetitions=repetitions)]) == message
 
 
 def test_doubts_report_superlinear_speedup() -> None:
@@ -235,9 +237,9 @@ def test_doubts_report_superlinear_speedup() -> None:
 def test_hosts_of_one_machine_are_never_advised_to_be_replaced() -> None:
     alone = replace(ONE, one_machine=True)
     two = replace(measured(2, 1, own_ms=(40.0, 60.0), communication=0.3), one_machine=True)
-    found = bottleneck([alone, two])
-    assert found is not None
-    assert (found.kind, found.advice) == (
+    result = bottleneck([alone, two])
+    assert result is not None
+    assert (result.kind, result.advice) == (
         "straggler",
         "These hosts share one machine: first measure on machines of their own.",
     )
@@ -257,9 +259,9 @@ def test_layouts_whose_figures_contradict_themselves_are_named() -> None:
 
 
 def test_bottleneck_reports_disturbed_base_layout() -> None:
-    found = bottleneck([ONE, measured(2, 1, epoch_s=2.0)])
-    assert found is not None
-    assert (found.kind, found.sentence) == (
+    result = bottleneck([ONE, measured(2, 1, epoch_s=2.0)])
+    assert result is not None
+    assert (result.kind, result.sentence) == (
         "disturbed",
         "Something else held up 1x1, whose rank is slower than each of 2x1: the speed-ups say nothing.",
     )

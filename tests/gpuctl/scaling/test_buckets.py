@@ -25,8 +25,8 @@ RESNET18 = 11_181_642
 def test_buckets_of_computes_count_and_sizes(
     parameters: int | None, sent: int, bucket_mb: float | None, count: int, largest: int
 ) -> None:
-    found = buckets_of(Job(parameters=parameters, gradient_bytes=sent), bucket_mb)
-    assert found == Buckets(count=count, sent_bytes=sent, largest_bytes=largest)
+    result = buckets_of(Job(parameters=parameters, gradient_bytes=sent), bucket_mb)
+    assert result == Buckets(count=count, sent_bytes=sent, largest_bytes=largest)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_buckets_of_counts_at_least_as_many_as_torch(
     parameters: int, bucket_mb: float | None, made: int
 ) -> None:
     """`made`: counted by a communication hook of torch 2.13; of ResNet-18, and of 40 layers of 700 times 700."""
-    found = buckets_of(Job(parameters=parameters, gradient_bytes=4 * parameters), bucket_mb)
-    assert found is not None
-    assert found.count >= made
+    result = buckets_of(Job(parameters=parameters, gradient_bytes=4 * parameters), bucket_mb)
+    assert result is not None
+    assert result.count >= made
 
 
 def test_buckets_of_is_none_without_gradient_bytes() -> None:

@@ -133,15 +133,15 @@ def test_steps_an_epoch_divides_samples_by_batch_and_ranks(ranks: int, steps: in
 def test_forecast_computes_step_and_epoch_range_of_layout(
     start: Step, to: str, network: Network, communication_ms: Range, step_ms: Range, steps: int
 ) -> None:
-    found = forecast(start, layout(to), network)
+    result = forecast(start, layout(to), network)
     epoch_s = Range(fast=step_ms.fast * steps / 1000, slow=step_ms.slow * steps / 1000)
-    assert found is not None
-    assert found == Forecast(
+    assert result is not None
+    assert result == Forecast(
         layout=layout(to),
         steps=steps,
-        bandwidth=found.bandwidth,
+        bandwidth=result.bandwidth,
         buckets=start.buckets,
-        latency_ms=found.latency_ms,
+        latency_ms=result.latency_ms,
         communication_ms=communication_ms,
         step_ms=step_ms,
         epoch_s=epoch_s,
@@ -159,17 +159,17 @@ def test_forecast_is_none_without_bandwidth(to: str, network: Network) -> None:
 
 def test_forecast_range_contains_measured_two_node_step() -> None:
     """One machine of two A10: 391 steps of 21.2 ms. With a second one over 48 Gbps, 38.3 ms were measured."""
-    one = measured("1x2", 391 * 0.0212, share=Share(compute=1.0, communication=0.0, data=0.0))
-    start = step_of(one)
+    item = measured("1x2", 391 * 0.0212, share=Share(compute=1.0, communication=0.0, data=0.0))
+    start = step_of(item)
     assert start is not None
     assert start.compute_ms == pytest.approx(21.2)
-    found = forecast(start, layout("2x2"), Network(between=link(6.0, "shape"), within=link(20.0)))
-    assert found is not None
-    assert found.steps == 196
-    assert found.step_ms.fast == pytest.approx(21.2)
-    assert found.step_ms.slow == pytest.approx(21.2 + 2 * 11.181642)
-    assert found.step_ms.fast < 38.3 < found.step_ms.slow
-    assert found.epoch_s.slow == pytest.approx(196 * 0.0435632840)
+    result = forecast(start, layout("2x2"), Network(between=link(6.0, "shape"), within=link(20.0)))
+    assert result is not None
+    assert result.steps == 196
+    assert result.step_ms.fast == pytest.approx(21.2)
+    assert result.step_ms.slow == pytest.approx(21.2 + 2 * 11.181642)
+    assert result.step_ms.fast < 38.3 < result.step_ms.slow
+    assert result.epoch_s.slow == pytest.approx(196 * 0.0435632840)
     without = forecast(start, layout("2x2"), Network(between=link(6.0)))
     assert without is not None
     assert without.step_ms.slow == pytest.approx(32.381642)
@@ -184,12 +184,12 @@ def test_forecast_range_contains_measured_two_node_step() -> None:
     ],
 )
 def test_step_of_is_none_without_shares_gradients_or_batch(share: Share, job: Job) -> None:
-    one = measured("1x1", 10.0, share=share, job=job)
-    assert step_of(one) is None
-    found = outlook(layout("2x1"), [one], Network(between=link(1.0)), gpus_a_node=1)
-    assert found.forecast is None
-    assert found.why == "The runs on 1x1 did not tell their steps' shares, gradients and batch."
-    assert (found.speed_up, found.efficiency, found.epoch_usd) == (None, None, None)
+    item = measured("1x1", 10.0, share=share, job=job)
+    assert step_of(item) is None
+    result = outlook(layout("2x1"), [item], Network(between=link(1.0)), gpus_a_node=1)
+    assert result.forecast is None
+    assert result.why == "The runs on 1x1 did not tell their steps' shares, gradients and batch."
+    assert (result.speed_up, result.efficiency, result.epoch_usd) == (None, None, None)
 
 
 def test_step_of_is_a_steady_one_whatever_its_epochs_took() -> None:
@@ -197,21 +197,21 @@ def test_step_of_is_a_steady_one_whatever_its_epochs_took() -> None:
     job = Job(batch_size=64, gradient_bytes=RESNET18_BYTES)
     known = measured("2x1", 60.0, job=job)
     steady = replace(known, repetitions=(replace(slow, steady_per_s=2 * 64 / 0.040),))
-    found = step_of(steady)
-    assert found is not None
-    assert (found.data_ms, found.compute_ms) == (pytest.approx(10.0), pytest.approx(30.0))
+    result = step_of(steady)
+    assert result is not None
+    assert (result.data_ms, result.compute_ms) == (pytest.approx(10.0), pytest.approx(30.0))
     assert steady.speed_up(known) == pytest.approx(2 * 64 / 0.040 / (50_000 / 60))
 
 
 def test_step_of_excludes_measured_communication() -> None:
-    one = measured("2x1", 391 * 0.040, share=Share(compute=0.5, communication=0.4, data=0.1))
-    start = step_of(one)
+    item = measured("2x1", 391 * 0.040, share=Share(compute=0.5, communication=0.4, data=0.1))
+    start = step_of(item)
     assert start is not None
     assert (start.compute_ms, start.data_ms) == (pytest.approx(20.0), pytest.approx(4.0))
 
 
 @pytest.mark.parametrize(
-    ("to", "there", "base"),
+    ("to", "existing", "base"),
     [
         ("2x4", ["1x1"], "1x1"),
         ("2x4", ["1x1", "1x4", "2x2"], "1x4"),
@@ -221,36 +221,36 @@ def test_step_of_excludes_measured_communication() -> None:
         ("2x1", ["2x1"], "2x1"),
     ],
 )
-def test_base_for_picks_layout_to_forecast_from(to: str, there: Sequence[str], base: str) -> None:
-    found = base_for(layout(to), [measured(name, 10.0) for name in there])
-    assert found.layout.name == base
+def test_base_for_picks_layout_to_forecast_from(to: str, existing: Sequence[str], base: str) -> None:
+    result = base_for(layout(to), [measured(name, 10.0) for name in existing])
+    assert result.layout.name == base
 
 
 def test_outlook_computes_cost_speedup_and_efficiency() -> None:
-    one = measured("1x2", 391 * 0.020, usd=4.0, share=Share(compute=1.0, communication=0.0, data=0.0))
+    item = measured("1x2", 391 * 0.020, usd=4.0, share=Share(compute=1.0, communication=0.0, data=0.0))
     two = measured("2x2", 5.0, usd=8.0)
-    found = outlook(layout("2x2"), [one, two], Network(between=link(6.0)), gpus_a_node=2)
-    assert found.forecast is not None
-    assert found.measured is two
-    assert (found.base, found.first, found.why) == (one, one, None)
+    result = outlook(layout("2x2"), [item, two], Network(between=link(6.0)), gpus_a_node=2)
+    assert result.forecast is not None
+    assert result.measured is two
+    assert (result.base, result.first, result.why) == (item, item, None)
     # Two machines: twice the price for about half the time.
     seconds = 196 * (20.0 + 11.181642) / 1000
-    assert found.epoch_usd == Range(
+    assert result.epoch_usd == Range(
         fast=pytest.approx(8.0 * 196 * 0.020 / 3600), slow=pytest.approx(8.0 * seconds / 3600)
     )
-    assert found.speed_up == Range(fast=pytest.approx(391 / 196), slow=pytest.approx(391 * 0.020 / seconds))
-    assert found.efficiency == Range(
+    assert result.speed_up == Range(fast=pytest.approx(391 / 196), slow=pytest.approx(391 * 0.020 / seconds))
+    assert result.efficiency == Range(
         fast=pytest.approx(391 / 196 / 2), slow=pytest.approx(391 * 0.010 / seconds)
     )
-    document = found.document()
+    document = result.document()
     assert to_json(document)["from"] == "1x2"
     assert (document.bandwidth_gb_s, document.bandwidth_source) == (6.0, "measured")
     assert document.measured_epoch_s == 5.0
 
 
 def test_outlook_document_has_null_for_unknown_values() -> None:
-    found = outlook(layout("4x8"), [measured("1x1", 10.0)], Network(), gpus_a_node=8).document()
-    known = {key: value for key, value in to_json(found).items() if value is not None}
+    result = outlook(layout("4x8"), [measured("1x1", 10.0)], Network(), gpus_a_node=8).document()
+    known = {key: value for key, value in to_json(result).items() if value is not None}
     assert known == {
         "layout": "4x8", "nnodes": 4, "nproc_per_node": 8, "world_size": 32, "from": "1x1",
         "why": "The bandwidth between the nodes is not known: name it with --bandwidth-gb-s.",
@@ -271,23 +271,23 @@ def test_outlook_has_no_cost_for_nodes_with_more_gpus(
     to: str, gpus: int, device: str, usd: float | None
 ) -> None:
     job = Job(device=device, batch_size=64, gradient_bytes=RESNET18_BYTES)
-    one = measured("1x2", 10.0, usd=4.0, job=job)
-    found = outlook(layout(to), [one], Network(between=link(6.0), within=link(6.0)), gpus_a_node=gpus)
-    assert found.forecast is not None
+    item = measured("1x2", 10.0, usd=4.0, job=job)
+    result = outlook(layout(to), [item], Network(between=link(6.0), within=link(6.0)), gpus_a_node=gpus)
+    assert result.forecast is not None
     if usd is None:
-        assert found.epoch_usd is None
-        assert found.why == (
+        assert result.epoch_usd is None
+        assert result.why == (
             "No cost: the measured nodes have 2 GPUs, and the price of nodes with 8 is not known (gpuctl shapes "
             "lists some)."
         )
     else:
-        assert found.why is None
-        assert found.epoch_usd is not None
-        assert found.epoch_usd.slow == pytest.approx(usd * found.forecast.epoch_s.slow / 3600)
+        assert result.why is None
+        assert result.epoch_usd is not None
+        assert result.epoch_usd.slow == pytest.approx(usd * result.forecast.epoch_s.slow / 3600)
 
 
 @pytest.mark.parametrize(
-    ("to", "there", "base"),
+    ("to", "existing", "base"),
     [
         ("2x1", ["1x1"], "1x1"),
         ("1x2", ["1x1"], None),
@@ -297,29 +297,29 @@ def test_outlook_has_no_cost_for_nodes_with_more_gpus(
     ],
 )
 def test_outlook_on_cpu_needs_base_with_as_many_processes(
-    to: str, there: Sequence[str], base: str | None
+    to: str, existing: Sequence[str], base: str | None
 ) -> None:
     job = Job(device="cpu", batch_size=64, gradient_bytes=RESNET18_BYTES)
-    known = [measured(name, 10.0, job=job) for name in there]
-    found = outlook(layout(to), known, Network(between=link(6.0), within=link(6.0)), gpus_a_node=0)
+    known = [measured(name, 10.0, job=job) for name in existing]
+    result = outlook(layout(to), known, Network(between=link(6.0), within=link(6.0)), gpus_a_node=0)
     if base is None:
-        assert (found.forecast, found.why) == (
+        assert (result.forecast, result.why) == (
             None,
             "Processes that share a node's CPU slow each other down: measure one with 2 (--layouts 1x2) to foretell "
             "more of them.",
         )
     else:
-        assert (found.forecast is None, found.base.layout.name, found.why) == (False, base, None)
+        assert (result.forecast is None, result.base.layout.name, result.why) == (False, base, None)
 
 
 def test_step_of_counts_buckets_by_bucket_size() -> None:
-    one = measured("1x1", 10.0)
-    assert [step_of(one, mb).buckets for mb in (None, 25.0, 100.0, 1.0)] == [3, 2, 1, 43]  # type: ignore[union-attr]
-    found = outlook(
-        layout("2x1"), [one], Network(between=link(1.0, hop_s=0.001)), gpus_a_node=1, bucket_mb=1.0
+    item = measured("1x1", 10.0)
+    assert [step_of(item, mb).buckets for mb in (None, 25.0, 100.0, 1.0)] == [3, 2, 1, 43]  # type: ignore[union-attr]
+    result = outlook(
+        layout("2x1"), [item], Network(between=link(1.0, hop_s=0.001)), gpus_a_node=1, bucket_mb=1.0
     )
-    assert found.document().buckets == 43
-    assert found.document().latency_ms == pytest.approx(2.0)
+    assert result.document().buckets == 43
+    assert result.document().latency_ms == pytest.approx(2.0)
 
 
 def line(
@@ -341,7 +341,7 @@ TWO_NODES = [
 
 
 @pytest.mark.parametrize(
-    ("lines", "nnodes", "size", "given", "nominal", "between", "within"),
+    ("lines", "nnodes", "size", "typed", "nominal", "between", "within"),
     [
         (TWO_NODES, 2, 26_000_000, None, 6.0, (5.0, "measured"), (80.0, "measured")),
         (TWO_NODES, 2, 1_000_000, None, None, (2.0, "measured"), (15.0, "measured")),
@@ -365,14 +365,14 @@ def test_network_of_picks_given_measured_or_nominal_bandwidth(
     lines: list[Any],
     nnodes: int,
     size: int,
-    given: float | None,
+    typed: float | None,
     nominal: float | None,
     between: tuple[float, Source] | None,
     within: tuple[float, Source] | None,
 ) -> None:
-    found = network_of(lines, nnodes=nnodes, bucket_bytes=size, given_gb_s=given, nominal_gb_s=nominal)
-    for known, wanted in ((found.between, between), (found.within, within)):
-        assert (known and (pytest.approx(known.gb_s), known.source)) == wanted
+    result = network_of(lines, nnodes=nnodes, bucket_bytes=size, given_gb_s=typed, nominal_gb_s=nominal)
+    for known, expected in ((result.between, between), (result.within, within)):
+        assert (known and (pytest.approx(known.gb_s), known.source)) == expected
 
 
 @pytest.mark.parametrize(
@@ -397,9 +397,9 @@ def test_network_of_picks_given_measured_or_nominal_bandwidth(
 def test_network_of_derives_latency_from_smallest_size(
     lines: list[Any], nnodes: int, between_s: float | None, within_s: float | None
 ) -> None:
-    found = network_of(lines, nnodes=nnodes, bucket_bytes=4_000_000)
-    for known, wanted in ((found.between, between_s), (found.within, within_s)):
-        assert (known and known.hop_s) == (wanted if wanted is None else pytest.approx(wanted))
+    result = network_of(lines, nnodes=nnodes, bucket_bytes=4_000_000)
+    for known, expected in ((result.between, between_s), (result.within, within_s)):
+        assert (known and known.hop_s) == (expected if expected is None else pytest.approx(expected))
 
 
 def test_network_of_assumes_latency_when_unmeasured() -> None:
@@ -435,9 +435,9 @@ def test_forecast_slow_end_bounds_measured_allreduce_time() -> None:
     for measured_line in lines:
         size = measured_line["bytes"]
         network = network_of(lines, nnodes=2, bucket_bytes=size)
-        found = forecast(step(gradient_bytes=size, buckets=1), layout("2x1"), network)
-        assert found is not None
-        slow_ms, took_ms = found.communication_ms.slow, measured_line["seconds"] * 1000
+        result = forecast(step(gradient_bytes=size, buckets=1), layout("2x1"), network)
+        assert result is not None
+        slow_ms, took_ms = result.communication_ms.slow, measured_line["seconds"] * 1000
         assert took_ms <= slow_ms * (1 + 1e-9)
         assert slow_ms <= took_ms * 1.35
 

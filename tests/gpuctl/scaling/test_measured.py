@@ -54,9 +54,9 @@ def measured(
     ],
 )
 def test_parse_layouts_reads_nodes_times_processes(words: str, names: list[str]) -> None:
-    found = parse_layouts(words, "--layouts")
-    assert [one.name for one in found] == names
-    assert [one.world_size for one in found] == [one.nodes * one.nproc for one in found]
+    result = parse_layouts(words, "--layouts")
+    assert [item.name for item in result] == names
+    assert [item.world_size for item in result] == [item.nodes * item.nproc for item in result]
 
 
 @pytest.mark.parametrize("words", ["", "2", "0x1", "1x0", "1x1,", "-1x2", "2X2", "1x1x1", "12345x1", "1 x 1"])
@@ -77,27 +77,27 @@ def test_parse_layouts_refuses_malformed_layouts(words: str) -> None:
     ],
 )
 def test_default_layouts_follow_node_and_gpu_counts(gpus: list[int], names: list[str]) -> None:
-    assert [one.name for one in default_layouts(gpus)] == names
+    assert [default_layout.name for default_layout in default_layouts(gpus)] == names
 
 
 def test_measured_computes_speed_up_and_efficiency() -> None:
     # Seconds an epoch of one A10, two in one machine, and two machines with two each.
-    one, two, four = measured("1x1", 16.4), measured("1x2", 8.3), measured("2x2", 7.5)
-    assert one.speed_up(one) == one.efficiency(one) == 1.0
-    assert two.speed_up(one) == pytest.approx(16.4 / 8.3)
-    assert four.speed_up(one) == pytest.approx(2.1867, abs=1e-4)
-    assert four.efficiency(one) == pytest.approx(0.5467, abs=1e-4)
+    item, two, four = measured("1x1", 16.4), measured("1x2", 8.3), measured("2x2", 7.5)
+    assert item.speed_up(item) == item.efficiency(item) == 1.0
+    assert two.speed_up(item) == pytest.approx(16.4 / 8.3)
+    assert four.speed_up(item) == pytest.approx(2.1867, abs=1e-4)
+    assert four.efficiency(item) == pytest.approx(0.5467, abs=1e-4)
     assert four.efficiency(two) == pytest.approx(8.3 / 7.5 / 2)
 
 
 def test_measured_takes_median_of_repetitions() -> None:
-    found = measured("1x2", 8.0, 9.0, 8.2, hourly_usd=4.0)
-    assert found.epoch_s == 8.2
-    assert found.spread == pytest.approx(1.0 / 8.2)
-    assert found.samples == 50_000
-    assert found.samples_per_s == pytest.approx(50_000 / 8.2)
-    assert found.epoch_usd == pytest.approx(4.0 * 8.2 / 3600)
-    assert found.step_ms == StepMs(p50=20.0, p95=25.0)
+    result = measured("1x2", 8.0, 9.0, 8.2, hourly_usd=4.0)
+    assert result.epoch_s == 8.2
+    assert result.spread == pytest.approx(1.0 / 8.2)
+    assert result.samples == 50_000
+    assert result.samples_per_s == pytest.approx(50_000 / 8.2)
+    assert result.epoch_usd == pytest.approx(4.0 * 8.2 / 3600)
+    assert result.step_ms == StepMs(p50=20.0, p95=25.0)
     assert measured("1x2", 8.0).epoch_usd is None
     assert measured("1x2", 8.0, hourly_usd=0.0).epoch_usd == 0.0
 
@@ -108,13 +108,13 @@ def test_measured_averages_shares_of_repetitions_with_shares() -> None:
         Share(),
         Share(compute=0.6, communication=0.2, data=0.2),
     ]
-    found = Measured(
+    result = Measured(
         layout=layout("2x1"),
         job=Job(),
         hourly_usd=None,
         repetitions=tuple(repetition(share=share) for share in shares),
     )
-    assert found.share == Share(compute=pytest.approx(0.7), communication=0.2, data=0.1)
+    assert result.share == Share(compute=pytest.approx(0.7), communication=0.2, data=0.1)
     assert measured("2x1", share=Share()).share == Share()
     assert measured("2x1", step_ms=StepMs()).step_ms == StepMs()
 
@@ -123,11 +123,11 @@ def test_measured_takes_median_pace_per_rank() -> None:
     def of(*own_ms: float) -> tuple[RankPace, ...]:
         return tuple(RankPace(rank=rank, node=f"n-{rank}", own_ms=ms) for rank, ms in enumerate(own_ms))
 
-    found = Measured(
+    result = Measured(
         layout=layout("2x1"), job=Job(), hourly_usd=None,
         repetitions=tuple(repetition(paces=of(*ms)) for ms in ((1, 9), (2, 7), (3, 8))),
     )  # fmt: skip
-    assert found.paces == of(2, 8)
+    assert result.paces == of(2, 8)
 
 
 RESULT = Result(
@@ -164,10 +164,10 @@ def end(p50: float, communication: float) -> dict[str, object]:
     ],
 )
 def test_repetition_of_skips_first_epoch_as_warm_up(lines: list[Any], epoch_s: float, samples: float) -> None:
-    found = repetition_of(RESULT, {0: lines})
-    assert found is not None
-    assert (found.run, found.epoch_s, found.samples, found.paces) == ("R", epoch_s, samples, ())
-    assert (found.step_ms, found.share) == (RESULT.train.step_ms, RESULT.train.share)
+    result = repetition_of(RESULT, {0: lines})
+    assert result is not None
+    assert (result.run, result.epoch_s, result.samples, result.paces) == ("R", epoch_s, samples, ())
+    assert (result.step_ms, result.share) == (RESULT.train.step_ms, RESULT.train.share)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_repetition_of_is_none_without_timed_epoch(lines: list[Any]) -> None:
 
 
 def test_repetition_of_excludes_waiting_from_rank_pace() -> None:
-    found = repetition_of(RESULT, {0: [epoch(1, 2.0, 500.0), end(10.0, 0.5)], 1: [end(10.0, 0.0)]})
-    assert found is not None
-    assert found.paces == (
+    result = repetition_of(RESULT, {0: [epoch(1, 2.0, 500.0), end(10.0, 0.5)], 1: [end(10.0, 0.0)]})
+    assert result is not None
+    assert result.paces == (
         RankPace(rank=0, node="n-0", own_ms=5.0),
         RankPace(rank=1, node="n-1", own_ms=10.0),
     )
@@ -211,11 +211,11 @@ def test_job_of_reads_start_line_and_detects_compression(
 
 
 def test_same_batch_compares_batch_sizes_of_layouts() -> None:
-    one, two, four = (
+    item, two, four = (
         measured(name, job=Job(batch_size=size)) for name, size in (("1x1", 64), ("1x2", 64), ("2x2", 16))
     )
-    assert same_batch([one, two])
-    assert not same_batch([one, two, four])
+    assert same_batch([item, two])
+    assert not same_batch([item, two, four])
 
 
 def test_measured_document_has_no_speed_up_over_what_it_can_not_be_compared_with() -> None:
@@ -260,10 +260,10 @@ OF_LOG = TrainSummary(loss=(3.0, 2.0), loss_at=(100, 299), loss_from="log", loss
 def test_script_is_measured_by_what_it_tells(
     train: TrainSummary, unit: str, per_s: float, from_log: bool
 ) -> None:
-    found = repetition_of_script(replace(SCRIPT, train=train), {})
-    assert found is not None
-    assert (found.unit, found.samples_per_s, found.from_log) == (unit, pytest.approx(per_s), from_log)
-    assert not found.by_epoch
+    result = repetition_of_script(replace(SCRIPT, train=train), {})
+    assert result is not None
+    assert (result.unit, result.samples_per_s, result.from_log) == (unit, pytest.approx(per_s), from_log)
+    assert not result.by_epoch
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_script_that_tells_nothing_is_not_measured(train: TrainSummary) -> None:
 
 def test_script_that_times_its_epochs_is_measured_by_them() -> None:
     lines = [{"event": "epoch", "epoch": n, "epoch_s": 2.0, "samples_per_s": 100.0} for n in (1, 2)]
-    found = repetition_of_script(SCRIPT, {0: lines})
-    assert found is not None
-    assert (found.unit, found.by_epoch, found.epoch_s) == ("samples", True, 2.0)
+    result = repetition_of_script(SCRIPT, {0: lines})
+    assert result is not None
+    assert (result.unit, result.by_epoch, result.epoch_s) == ("samples", True, 2.0)
 
 
 def test_document_of_a_script_has_null_for_what_it_did_not_tell() -> None:

@@ -115,8 +115,8 @@ def test_bench_table_drops_columns_to_fit_narrow_width(width: int, monkeypatch: 
 
 def test_bench_table_omits_unknown_columns_and_bottleneck() -> None:
     layout = parse_layouts("1x8", "--forecast")[0]
-    one = measured(1, 1, 4.0, communication=None)
-    lines = shown(bench_table([one], [outlook(layout, [one], NETWORK, gpus_a_node=2)]))
+    item = measured(1, 1, 4.0, communication=None)
+    lines = shown(bench_table([item], [outlook(layout, [item], NETWORK, gpus_a_node=2)]))
     assert lines[1].split() == ["layout", "epoch", "spread", "samples/s", "speed-up", "efficiency"]
     assert lines[3].startswith("median of 1 run;")
     assert lines[5] == "1x1  " + "━" * 48 + " 4.0 s"
@@ -147,15 +147,15 @@ def test_bench_table_omits_forecast_cost_of_other_node_sizes() -> None:
 
 
 def test_title_has_model_data_and_batch_size_or_its_range() -> None:
-    one, two, four = (
+    item, two, four = (
         replace(layout, job=replace(JOB, batch_size=size))
         for layout, size in zip(SEED, (64, 32, 16), strict=True)
     )
-    assert title_of([one, one]) == "resnet18 on cifar10, batch 64 a rank"
-    assert title_of([one, two, four]) == "resnet18 on cifar10, batch 16 to 64 a rank"
-    assert title_of([replace(one, job=Job())]) == ""
-    assert title_of([replace(one, job=Job(script="train.py"))]) == "train.py"
-    assert shown(bench_table([one, two]))[0] == "resnet18 on cifar10, batch 32 to 64 a rank"
+    assert title_of([item, item]) == "resnet18 on cifar10, batch 64 a rank"
+    assert title_of([item, two, four]) == "resnet18 on cifar10, batch 16 to 64 a rank"
+    assert title_of([replace(item, job=Job())]) == ""
+    assert title_of([replace(item, job=Job(script="train.py"))]) == "train.py"
+    assert shown(bench_table([item, two]))[0] == "resnet18 on cifar10, batch 32 to 64 a rank"
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 48])
@@ -166,7 +166,7 @@ def test_bar_of_parts_sum_to_requested_width(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "-"),
         (0.0, "free"),
@@ -176,8 +176,8 @@ def test_bar_of_parts_sum_to_requested_width(width: int) -> None:
         (12.3, "$12.30"),
     ],
 )
-def test_usd_formats_epoch_cost(value: float | None, said: str) -> None:
-    assert usd(value) == said
+def test_usd_formats_epoch_cost(value: float | None, message: str) -> None:
+    assert usd(value) == message
 
 
 @pytest.mark.parametrize("name", ["bench.png", "bench.svg", "bench.pdf"])

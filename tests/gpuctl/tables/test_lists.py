@@ -409,10 +409,10 @@ def test_run_table_of_failed_node_has_no_log_tail() -> None:
 
 
 def test_run_table_names_no_rank_if_first_failure_is_unknown(tmp_path: Path) -> None:
-    said = "one of the ranks 0 and 1 hung"
-    error = FirstError(rank=None, node=None, message=said, reason=Reason.HUNG, ranks=(0, 1))
+    output = "one of the ranks 0 and 1 hung"
+    error = FirstError(rank=None, node=None, message=output, reason=Reason.HUNG, ranks=(0, 1))
     text = drawn(run_table(replace(BAD, first_error=error, dir=str(tmp_path))))
-    assert text.startswith(f"it is not known which rank failed first: {said}\n\nrun ")
+    assert text.startswith(f"it is not known which rank failed first: {output}\n\nrun ")
     assert "None" not in text
     assert text.count("failed first") == 1
 
@@ -425,8 +425,8 @@ def test_run_table_reads_log_tail_and_artifacts_from_folder(tmp_path: Path) -> N
     text = drawn(run_table(replace(BAD, dir=str(tmp_path))))
     assert "  │ the end is near\n" in text
     assert "artifacts   deep/model.pt\n" in text
-    seen = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 1 │ the end is near"}))
-    assert "the end" not in seen
+    calls = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 1 │ the end is near"}))
+    assert "the end" not in calls
     other = drawn(run_table(replace(BAD, dir=str(tmp_path)), printed={"rank 0 │ the end is near"}))
     assert "the end of its log" in other
     assert "the end of its log" not in drawn(run_table(replace(BAD, dir=str(tmp_path / "gone"))))
@@ -447,8 +447,8 @@ def test_run_table_puts_few_values_in_left_column() -> None:
 
 
 def test_tables_show_tokens_memory_and_mfu_where_they_are_known() -> None:
-    told = replace(TRAIN, tokens_per_s=81_920.0, memory_gb=21.44, mfu=0.412)
-    text = drawn(draw_run(replace(GOOD, train=told)))
+    report = replace(TRAIN, tokens_per_s=81_920.0, memory_gb=21.44, mfu=0.412)
+    text = drawn(draw_run(replace(GOOD, train=report)))
     assert "tokens/s    81,920" in text
     assert "MFU         41.2 %" in text
     assert "memory      21.4 GB a rank" in text
@@ -459,10 +459,10 @@ def test_tables_show_tokens_memory_and_mfu_where_they_are_known() -> None:
 
 
 def test_run_table_tells_what_saves_memory() -> None:
-    told = replace(
+    report = replace(
         TRAIN, precision="bf16", memory_savers=("activation_checkpointing", "cpu_offload"), graphs=True
     )
-    text = drawn(draw_run(replace(GOOD, train=told)))
+    text = drawn(draw_run(replace(GOOD, train=report)))
     assert "precision   bf16" in text
     assert "saved by    activation checkpointing, cpu offload" in text
     assert "steps       CUDA graphs" in text
@@ -629,8 +629,8 @@ run                   status     ranks  began       took    accuracy  script
 
 def test_runs_table_drops_columns_to_fit_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    asked = row(GOOD, script="train.py", args=("--lr", "0.1", "--epochs", "10"))
-    assert drawn(runs_table([asked])).splitlines()[1:] == [
+    request = row(GOOD, script="train.py", args=("--lr", "0.1", "--epochs", "10"))
+    assert drawn(runs_table([request])).splitlines()[1:] == [
         "20261121-054625-3fa9  succeeded  97.2 %    train.py --lr 0.1",
         "                                           --epochs 10",
         "no room for ranks, took, began",
@@ -682,8 +682,8 @@ run 20261121-054625-3fa9 is running
 """
     )
     lost = drawn(machines_table(replace(cluster, unheard={"20261121-054625-3fa9": ("node-1",)})))
-    said = "run 20261121-054625-3fa9 may be at work on node-1; gpuctl stop 20261121-054625-3fa9 ends it"
-    assert " ".join(lost.split()).endswith(said)
+    output = "run 20261121-054625-3fa9 may be at work on node-1; gpuctl stop 20261121-054625-3fa9 ends it"
+    assert " ".join(lost.split()).endswith(output)
     paid = drawn(machines_table(replace(cluster, region="eu-1", hourly_usd=4.0, cost_usd=1.25)))
     assert paid.startswith(
         "default  local · eu-1 · 2 machines · $4.00 an hour · $1.25 so far · up 5 min 0 s\n"
@@ -693,9 +693,9 @@ run 20261121-054625-3fa9 is running
 
 
 def test_machines_table_warns_of_daily_cost_without_end_time() -> None:
-    said = "nothing ends these machines: a day costs $192.48 (gpuctl down --cluster default ends them)"
+    output = "nothing ends these machines: a day costs $192.48 (gpuctl down --cluster default ends them)"
     endless = replace(CLUSTER, provider="oci", region="r", hourly_usd=8.02)
-    assert " ".join(drawn(machines_table(endless)).split()).endswith(said)
+    assert " ".join(drawn(machines_table(endless)).split()).endswith(output)
     unknown = drawn(machines_table(replace(endless, hourly_usd=None)))
     assert "nothing ends these machines: what a day costs is not known" in " ".join(unknown.split())
     for quiet in (
@@ -730,7 +730,7 @@ def test_machines_table_lists_the_guards_of_the_end() -> None:
 
 
 def test_found_table_lists_clusters_found_by_reap(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
+    result = {
         "cluster": "default",
         "owner": "ada@desk",
         "provider": "oci",
@@ -747,16 +747,16 @@ def test_found_table_lists_clusters_found_by_reap(monkeypatch: pytest.MonkeyPatc
     }
     rest = {"machines": [], "hourly_usd": 0.0, "cost_usd": None, "age_s": None, "expired": True, "left_s": -5}
     monkeypatch.setenv("COLUMNS", "120")
-    assert drawn(found_table([found, found | rest])) == (
+    assert drawn(found_table([result, result | rest])) == (
         """\
 cluster  owner     where               what        age         an hour   so far  ends in     id
 default  ada@desk  oci eu-frankfurt-1  2 machines  2 h 13 min    $8.00  < $0.01  3 h 53 min  b9824e69
 default  ada@desk  oci eu-frankfurt-1  1 part      -                 -        -  over        b9824e69
 """
     )
-    assert "ends in" not in drawn(found_table([found | {"left_s": None}]))
+    assert "ends in" not in drawn(found_table([result | {"left_s": None}]))
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = drawn(found_table([found | {"owner": "ada@some-workstation", "id": "b9824e694babcb12"}]))
+    narrow = drawn(found_table([result | {"owner": "ada@some-workstation", "id": "b9824e694babcb12"}]))
     assert all(len(line) <= 80 for line in narrow.splitlines())
     assert "…" not in narrow, "nothing is cut off"
 

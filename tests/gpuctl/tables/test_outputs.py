@@ -70,8 +70,8 @@ def test_paths_outside_the_project_come_with_the_command_that_brings_them() -> N
 
 def test_path_of_all_nodes_comes_with_the_command_that_copies_all_into_folders_of_their_own() -> None:
     outside = tuple(OutsidePath(node=f"node-{rank}", path="out/", bytes=6, files=1) for rank in range(2))
-    here = OutsidePath(node="node-0", path="/tmp/x", bytes=6, files=1, on_this_computer=True)
-    assert list(output_lines(a_result(nnodes=2, dir="/runs/1", outside=(*outside, here)))) == [
+    local = OutsidePath(node="node-0", path="/tmp/x", bytes=6, files=1, on_this_computer=True)
+    assert list(output_lines(a_result(nnodes=2, dir="/runs/1", outside=(*outside, local)))) == [
         "outside the project, not brought:",
         f"  out/ 2 files, 12 B on 2 nodes: gpuctl pull out {PULLED}/out",
         "  /tmp/x 6 B: on this computer, whose disk local hosts use",
@@ -120,9 +120,9 @@ def test_outputs_outside_the_project_are_pulled_from_where_they_are() -> None:
 def test_machines_that_stay_for_outputs_come_with_a_command_that_is_safe_to_type(name: str) -> None:
     result = replace(RESULT, outputs=(output(f"GPUCTL_RUN_DIR/{name}/a.pt", 10, brought=False),))
     folder = f".gpuctl-node/runs/{RESULT.run}/node-0/{name}"
-    said = outputs_only_there(a_run(run=RESULT.run, cluster="four"), replace(result, cluster="four"))
+    text = outputs_only_there(a_run(run=RESULT.run, cluster="four"), replace(result, cluster="four"))
     command = f"gpuctl pull --cluster four --rank node-0 '{folder}' '{PULLED}/node-0/GPUCTL_RUN_DIR/{name}'"
-    assert f"`{command}` copies that folder" in said
+    assert f"`{command}` copies that folder" in text
 
 
 def test_many_outputs_that_are_not_here_are_brought_by_one_command() -> None:
@@ -141,8 +141,8 @@ def test_checkpoint_in_parts_is_one_thing_of_all_nodes() -> None:
     files = [
         output(f"ckpt/__{rank}_0.distcp", 10**9, node=f"node-{rank}", brought=False) for rank in range(2)
     ]
-    parted = replace(RESULT, output_totals=totals, outputs=tuple(files))
-    assert list(output_lines(parted)) == [
+    in_parts = replace(RESULT, output_totals=totals, outputs=tuple(files))
+    assert list(output_lines(in_parts)) == [
         line
         for rank in range(2)
         for line in (
@@ -151,7 +151,7 @@ def test_checkpoint_in_parts_is_one_thing_of_all_nodes() -> None:
             f"    on the nodes, all parts: gpuctl pull {FOLDER}/ckpt {PULLED}/ckpt",
         )
     ]
-    brought = replace(parted, outputs=tuple(replace(file, brought=True) for file in files))
+    brought = replace(in_parts, outputs=tuple(replace(file, brought=True) for file in files))
     assert (
         list(output_lines(brought))[-1]
         == "the parts of ckpt of 2 nodes together: /runs/1/outputs/node-0/ckpt"

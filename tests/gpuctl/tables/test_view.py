@@ -62,15 +62,15 @@ def lines(seen: str) -> list[str]:
 def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
     with Terminal(WORK, "--logs") as terminal:
         assert terminal.wait() == 0
-    seen = lines(terminal.seen)
-    assert "LiveView" in seen
-    assert any(re.fullmatch(r"✓ connect +0\.\d s  connecting to 2 nodes", line) for line in seen)
-    assert any(re.fullmatch(r"✓ train +0\.\d s  train.py: 2 ranks running", line) for line in seen)
-    assert "    node-0  asked for facts" in seen
-    assert "  ████████████░░░░░░░░░░░░  epoch 1/2  step 10/20  1.0 s left" in seen
-    assert "  loss 0.500  320 samples/s" in seen
+    calls = lines(terminal.seen)
+    assert "LiveView" in calls
+    assert any(re.fullmatch(r"✓ connect +0\.\d s  connecting to 2 nodes", line) for line in calls)
+    assert any(re.fullmatch(r"✓ train +0\.\d s  train.py: 2 ranks running", line) for line in calls)
+    assert "    node-0  asked for facts" in calls
+    assert "  ████████████░░░░░░░░░░░░  epoch 1/2  step 10/20  1.0 s left" in calls
+    assert "  loss 0.500  320 samples/s" in calls
     for line in ("said beside it", "a note", "rank 1 │ a line"):
-        assert seen.count(line) == 1, line
+        assert calls.count(line) == 1, line
     assert "launcher" not in terminal.seen
     assert "late" not in terminal.seen
     assert "\x1b[2J" not in terminal.seen
@@ -80,9 +80,9 @@ def test_live_view_shows_phases_progress_and_logs_on_terminal() -> None:
 def test_live_view_marks_a_failed_phase_before_the_next_one() -> None:
     with Terminal(WORK, "--failed") as terminal:
         assert terminal.wait() == 0
-    seen = lines(terminal.seen)
-    assert any(re.fullmatch(r"✗ train +0\.\d s  train.py: 2 ranks running", line) for line in seen)
-    assert any(line.startswith("✓ collect") for line in seen)
+    calls = lines(terminal.seen)
+    assert any(re.fullmatch(r"✗ train +0\.\d s  train.py: 2 ranks running", line) for line in calls)
+    assert any(line.startswith("✓ collect") for line in calls)
 
 
 def test_view_shows_logs_only_on_request() -> None:
@@ -164,11 +164,11 @@ print("END")
     )
     with Terminal(code) as terminal:
         assert terminal.wait() == 0
-    seen = lines(terminal.seen)
+    calls = lines(terminal.seen)
     for rank in range(8):
         for n in range(0, 200, 20):
-            assert seen.count(f"rank {rank} │ <{rank}:{n}>") == 1
-    assert seen[-1] == "END"
+            assert calls.count(f"rank {rank} │ <{rank}:{n}>") == 1
+    assert calls[-1] == "END"
 
 
 def test_live_view_closes_while_threads_still_log() -> None:
@@ -238,17 +238,17 @@ def test_plain_view_limits_rate_of_epoch_lines(monkeypatch: pytest.MonkeyPatch) 
             view.metric(0, {"step": number})
             view.metric(0, {"event": "epoch", "epoch": number, "accuracy": number / 10})
             now[0] += 0.6
-    told = [line.split(",")[0] for line in err.getvalue().splitlines() if "accuracy" in line]
-    assert told == ["step 3", "step 5", "step 7"]
+    report = [line.split(",")[0] for line in err.getvalue().splitlines() if "accuracy" in line]
+    assert report == ["step 3", "step 5", "step 7"]
 
 
-@pytest.mark.parametrize("one", [True, False])
-def test_log_lines_count_as_seen_where_both_streams_are_one(tmp_path: Path, one: bool) -> None:
+@pytest.mark.parametrize("item", [True, False])
+def test_log_lines_count_as_seen_where_both_streams_are_one(tmp_path: Path, item: bool) -> None:
     with (tmp_path / "err").open("w") as err, (tmp_path / "out").open("w") as out:
-        output = Output(Options(), stdout=err if one else out, stderr=err)
+        output = Output(Options(), stdout=err if item else out, stderr=err)
         PlainView(output, logs=False).log(1, "b", "hidden")
         PlainView(output, logs=True).log(1, "b", "boom")
-        assert output.just_seen == (frozenset({"rank 1 │ boom"}) if one else frozenset())
+        assert output.just_seen == (frozenset({"rank 1 │ boom"}) if item else frozenset())
 
 
 def test_plain_view_keeps_lines_of_threads_whole() -> None:

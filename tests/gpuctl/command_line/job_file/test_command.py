@@ -46,10 +46,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
     """What a command line asks the workflow for, and the cluster that it is about."""
-    asked: list[tuple[str, Any]] = []
+    requests: list[tuple[str, Any]] = []
 
     def train(app: Any, request: Any, *_: Any, **__: Any) -> None:
-        asked.append((app.options.cluster, request))
+        requests.append((app.options.cluster, request))
         raise Failed("It is not run here.")
 
     monkeypatch.setattr("gpuctl.library.training.train", train)
@@ -58,9 +58,9 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Requested:
 
     def request(*words: str, cluster: str = "blue") -> Any:
         assert cli.main(words) == 1
-        name, found = asked.pop()
+        name, result = requests.pop()
         assert name == cluster
-        return found
+        return result
 
     return request
 
@@ -71,7 +71,7 @@ def test_train_runs_script_of_the_file_from_any_folder_of_the_repository(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    there = TrainRequest(
+    existing = TrainRequest(
         words=("my.py", "--lr", "0.1"),
         project=project,
         nnodes=2,
@@ -82,10 +82,10 @@ def test_train_runs_script_of_the_file_from_any_folder_of_the_repository(
         include=(project / "data",),
         bring=("*.pt",),
     )
-    assert requested("train") == there
+    assert requested("train") == existing
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: environment, include, outputs, run\n")
     monkeypatch.chdir(project / "sub")
-    assert requested("train") == replace(there, words=("../my.py", "--lr", "0.1"))
+    assert requested("train") == replace(existing, words=("../my.py", "--lr", "0.1"))
     assert capsys.readouterr().err.startswith("from ../gpuctl.yaml: ")
 
 
@@ -95,8 +95,8 @@ def test_file_that_is_taken_is_named_whatever_it_says(
     file = project / "gpuctl.yaml"
     file.write_text("cluster: {provider: local}\ninclude: data\n")
     assert requested("train", cluster="default").include == ()
-    told = "from gpuctl.yaml: nothing; include not, as it names no script and the built-in job runs\n"
-    assert capsys.readouterr().err.startswith(told)
+    report = "from gpuctl.yaml: nothing; include not, as it names no script and the built-in job runs\n"
+    assert capsys.readouterr().err.startswith(report)
     assert requested("train", "my.py", cluster="default").include == (project / "data",)
     assert capsys.readouterr().err.startswith("from gpuctl.yaml: include\n")
     requested("train", "--resume", "--mode", "ray", cluster="default")

@@ -79,10 +79,10 @@ def test_init_finds_the_likeliest_script(
 @pytest.mark.parametrize("files", [{}, {"tool": "print(1)\n", "other": "print(1)\n"}, {"lib": "x = 1\n"}])
 def test_init_proposes_the_built_in_job_where_nothing_trains(project: Path, files: dict[str, str]) -> None:
     put(project, **files)
-    found = proposed(project)
-    assert found.entry is None
-    assert next(found.reasons()).startswith("run: the built-in job, as no script that trains was found.")
-    job = written(found)
+    result = proposed(project)
+    assert result.entry is None
+    assert next(result.reasons()).startswith("run: the built-in job, as no script that trains was found.")
+    job = written(result)
     assert (job.script, job.module) == (None, None)
 
 
@@ -117,15 +117,15 @@ def test_init_includes_what_git_ignores_and_the_script_names(project: Path) -> N
         + "d = 'cifar'\nopen(f'data/{d}/a'), open('huge.bin'), open('runs/old'), open('.env')\n"
         "open('sent'), open('../x'), open('gone'), open('a' * 9), open('beside')\n",
     )
-    found = proposed(project)
-    assert found.data == (
+    result = proposed(project)
+    assert result.data == (
         Data(path="data", bytes=4),
         Data(path="huge.bin", bytes=None),
         Data(path="my/beside", bytes=4),
     )
-    includes = [value for key, value in written(found).options.items() if key.keyword == "include"]
+    includes = [value for key, value in written(result).options.items() if key.keyword == "include"]
     assert includes == [(project / "data", project / "my/beside")], "what is too large is told alone"
-    assert "gpuctl push --into-project huge.bin" in "\n".join(found.reasons())
+    assert "gpuctl push --into-project huge.bin" in "\n".join(result.reasons())
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_init_names_requirements_that_a_run_does_not_find(
 ) -> None:
     (project / name).parent.mkdir(exist_ok=True)
     (project / name).write_text("einops\n")
-    found = proposed(project)
-    assert (found.requirements, found.found_by_itself) == (source, by_itself)
-    options = {key.keyword: value for key, value in written(found).options.items()}
+    result = proposed(project)
+    assert (result.requirements, result.found_by_itself) == (source, by_itself)
+    options = {key.keyword: value for key, value in written(result).options.items()}
     assert options.get("requirements") == (project / written_as if written_as else None)
 
 
@@ -164,9 +164,9 @@ def test_init_describes_the_cluster_that_is_there(
     facts = {"cluster": "default", **facts}
     inventory = Inventory(created_at="2026-11-21T05:46:25+00:00", machines=(machine(0), machine(1)), **facts)
     Store(project.parent / "home").cluster(facts["cluster"]).save(inventory)
-    found = written(proposed(project)).spec
-    assert found is not None
-    assert {name: getattr(found, name) for name in spec} == spec
+    result = written(proposed(project)).spec
+    assert result is not None
+    assert {name: getattr(result, name) for name in spec} == spec
 
 
 @pytest.mark.parametrize("name", ["a b.py", "true.py", "ü: x.py", "'\"#.py", "-.py", "1e3.py"])

@@ -51,8 +51,8 @@ def options_of(job: Job) -> dict[str, Any]:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
-    for one in (folder / "src", folder / "data", tmp_path / "shared"):
-        one.mkdir(parents=True)
+    for item in (folder / "src", folder / "data", tmp_path / "shared"):
+        item.mkdir(parents=True)
     (folder / "src" / "my.py").write_text("")
     (folder / "needs.txt").write_text("")
     return folder
@@ -177,8 +177,8 @@ def test_read_job_refuses_with_line_and_nearest_key(project: Path, text: str, se
 
 
 def test_read_job_names_all_problems_in_the_order_of_the_file(project: Path) -> None:
-    said = refusal(project, "outptus: x\nrun:\n  scrip: y\ncluster:\n  cuont: 2\n")
-    assert [line.split(" is not")[0] for line in said.splitlines()] == [
+    output = refusal(project, "outptus: x\nrun:\n  scrip: y\ncluster:\n  cuont: 2\n")
+    assert [line.split(" is not")[0] for line in output.splitlines()] == [
         "gpuctl.yaml:1: key 'outptus'",
         "gpuctl.yaml:3: key 'run.scrip'",
         "gpuctl.yaml:5: key 'cluster.cuont'",

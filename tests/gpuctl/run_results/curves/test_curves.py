@@ -70,15 +70,15 @@ def test_loss_that_is_no_number_any_more_is_seen() -> None:
 
 
 def test_long_curve_keeps_its_ends_and_its_course() -> None:
-    kept = thinned(range(10_000))
-    assert (len(kept), kept[0], kept[-1]) == (POINTS, 0, 9999)
-    assert list(kept) == sorted(kept)
+    saved = thinned(range(10_000))
+    assert (len(saved), saved[0], saved[-1]) == (POINTS, 0, 9999)
+    assert list(saved) == sorted(saved)
 
 
 def test_losses_of_metrics_come_before_those_of_files(folder: RunFolder) -> None:
     log(folder, "epoch 1 loss 0.5\n")
-    told = TrainSummary(loss=(0.1,))
-    assert with_curve(told, folder, ()) == told
+    report = TrainSummary(loss=(0.1,))
+    assert with_curve(report, folder, ()) == report
     assert with_curve(TrainSummary(), folder, ()) == TrainSummary(
         loss=(0.5,), loss_at=(1,), loss_from="log", loss_by="epoch"
     )

@@ -53,7 +53,7 @@ def test_training_loss_of_the_trainers_state_is_found_in_the_longest(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "expected"),
     [
         ("metrics.csv", LIGHTNING + "x,1", {7: 4.0, 15: 2.0}),
         ("metrics.csv", LIGHTNING + "1,2,3,4,5,6,7\n", {7: 4.0, 15: 2.0}),
@@ -70,10 +70,10 @@ def test_training_loss_of_the_trainers_state_is_found_in_the_longest(tmp_path: P
     ],
 )
 def test_torn_or_foreign_files_tell_what_they_can(
-    tmp_path: Path, name: str, text: str, found: dict[int, float] | None
+    tmp_path: Path, name: str, text: str, expected: dict[int, float] | None
 ) -> None:
-    told = losses_from_files(tmp_path, written(tmp_path, {f"n-0/{name}": text}))
-    assert (told and told[1]) == found
+    report = losses_from_files(tmp_path, written(tmp_path, {f"n-0/{name}": text}))
+    assert (report and report[1]) == expected
 
 
 def test_files_of_the_first_node_count_and_missing_ones_tell_nothing(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_training_loss_of_event_files_comes_before_the_log(tmp_path: Path) -> No
             writer.scalar("accuracy", 0.5, step)
     (events,) = path.parent.iterdir()
     outputs = [OutputFile(node="n-0", path=f"runs/{events.name}", bytes=1, kind=None, brought=True)]
-    found = with_curve(TrainSummary(), folder, outputs)
-    assert (found.loss, found.loss_from, found.loss_by) == ((4.0, 3.0, 2.0, 1.0), "TensorBoard", "step")
+    result = with_curve(TrainSummary(), folder, outputs)
+    assert (result.loss, result.loss_from, result.loss_by) == ((4.0, 3.0, 2.0, 1.0), "TensorBoard", "step")
     events.write_bytes(events.read_bytes()[:-90] + b"\xff" * 300)
     assert with_curve(TrainSummary(), folder, outputs).loss == (4.0, 3.0, 2.0), "as far as it is whole"
     events.write_bytes(b"no events")

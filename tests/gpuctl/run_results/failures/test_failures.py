@@ -99,8 +99,8 @@ def first(
 ) -> tuple[int | None, str | None, str, int | None] | None:
     lines = {rank: [line] for rank, line in (told or {}).items()}
     of = {f"node-{rank.rank}": [rank] for rank in ranks}
-    found = first_failure(run(*offsets), of, nodes, tails or {}, lines)
-    return found and (found.error.rank, found.error.node, found.error.message, found.exit_code)
+    result = first_failure(run(*offsets), of, nodes, tails or {}, lines)
+    return result and (result.error.rank, result.error.node, result.error.message, result.exit_code)
 
 
 def test_first_failure_is_none_when_all_ranks_succeed() -> None:
@@ -122,13 +122,13 @@ def test_first_failure_blames_earliest_rank_without_exit_code(nodes: tuple[NodeR
     assert first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=nodes) == (0, "node-0", KILLED, None)
     assert first(ended(0, None, 10.3), ended(1, None, 10.0), nodes=nodes) == (1, "node-1", KILLED, None)
     # Ray may end the others as soon as the first is gone; one that had said so by then is no cause.
-    told = first(ended(0, None, 10.1), ended(1, None, 10.0), nodes=nodes, tails={1: PEER})
-    assert told == (0, "node-0", KILLED, None)
+    report = first(ended(0, None, 10.1), ended(1, None, 10.0), nodes=nodes, tails={1: PEER})
+    assert report == (0, "node-0", KILLED, None)
     # One that only tells of it is not what began it, one that tells of something else is.
     echo = first(ended(0, 1, 10.3), ended(1, None, 10.4), nodes=nodes, tails={0: PEER})
     assert echo == (1, "node-1", KILLED, None)
-    own = first(ended(0, 3, 10.0), ended(1, None, 10.4), nodes=nodes, tails={0: BOOM})
-    assert own == (0, "node-0", "exit status 3: RuntimeError: boom", 3)
+    local = first(ended(0, 3, 10.0), ended(1, None, 10.4), nodes=nodes, tails={0: BOOM})
+    assert local == (0, "node-0", "exit status 3: RuntimeError: boom", 3)
 
 
 def test_first_failure_ignores_stopped_ranks_without_exit_code() -> None:
@@ -167,8 +167,8 @@ def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
         "error: Rank 1 lost another rank (Read error [10.0.0.1]:33170: Connection reset by peer). Look for it"
     )
     lost = (node(0, None, ended=LOST), node(1, stopped=True))
-    told = {1: {"event": "failed", "reason": "lost_peer", "ranks": []}}
-    assert first(ended(1, 1, 10.0), nodes=lost, tails={1: tail}, told=told) == (
+    report = {1: {"event": "failed", "reason": "lost_peer", "ranks": []}}
+    assert first(ended(1, 1, 10.0), nodes=lost, tails={1: tail}, told=report) == (
         None,
         "node-0",
         "the node was lost",
@@ -178,15 +178,15 @@ def test_first_failure_blames_lost_node_not_its_peer_rank() -> None:
 
 def test_first_failure_blames_machine_that_was_shut_down() -> None:
     ended_by_it = (node(0, stopped_at=10.1), node(1, ended=Ended(reason=Reason.SHUT_DOWN)))
-    found = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
-    assert found is not None
-    assert (found[:2], "the machine was shut down" in found[2]) == ((None, "node-1"), True)
+    result = first(ended(0, -15, 10.2), ended(1, -15, 10.0), nodes=ended_by_it)
+    assert result is not None
+    assert (result[:2], "the machine was shut down" in result[2]) == ((None, "node-1"), True)
 
 
 def test_first_failure_prefers_reason_reported_by_node() -> None:
-    said = node(0, ended=RAY_ENDED)
-    found = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(said, node(1)))
-    assert found == (None, "node-0", "Ray ended here during the run: killed", 1)
+    output = node(0, ended=RAY_ENDED)
+    result = first(ended(0, None, 10.0), ended(1, None, 10.3), nodes=(output, node(1)))
+    assert result == (None, "node-0", "Ray ended here during the run: killed", 1)
 
 
 def test_first_failure_blames_ray_head_before_other_nodes() -> None:
@@ -194,9 +194,9 @@ def test_first_failure_blames_ray_head_before_other_nodes() -> None:
         return replace(node(number, ended=why), ended_at=at)
 
     def blamed(*nodes: NodeRecord) -> str | None:
-        found = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
-        assert found is not None
-        return found[1]
+        result = first(ended(0, None, 9.0), ended(1, 1, 9.1), nodes=nodes, tails={1: PEER})
+        assert result is not None
+        return result[1]
 
     assert blamed(died(0, 12.0), died(1, 11.0)) == "node-0"
     assert blamed(died(0, 12.0, LOST), died(1, 11.0)) == "node-0"
@@ -211,10 +211,10 @@ def test_first_failure_does_not_blame_rank_that_lost_ray_actor() -> None:
         "Traceback (most recent call last):\n  ...\n"
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
     )
-    said = node(0, ended=RAY_ENDED)
-    found = first(ended(0, None, 10.0), ended(1, 1, 9.9), nodes=(said, node(1)), tails={1: tail})
-    assert found is not None
-    assert found[1] == "node-0"
+    output = node(0, ended=RAY_ENDED)
+    result = first(ended(0, None, 10.0), ended(1, 1, 9.9), nodes=(output, node(1)), tails={1: tail})
+    assert result is not None
+    assert result[1] == "node-0"
 
 
 def test_first_failure_blames_failed_rank_not_terminated_one() -> None:
@@ -225,31 +225,31 @@ def test_first_failure_blames_failed_rank_not_terminated_one() -> None:
 
 def test_first_failure_compares_times_corrected_by_clock_offset() -> None:
     """Node 1's clock is 100 s ahead: by its own clock it failed later, in truth earlier."""
-    found = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
-    assert found is not None
-    assert found[0] == 1
+    result = first(ended(0, 1, 10.0), ended(1, 2, 109.5), nodes=(node(0), node(1)), offsets=(0.0, 100.0))
+    assert result is not None
+    assert result[0] == 1
 
 
 def test_first_failure_prefers_error_to_sigterm_at_same_time() -> None:
-    found = first(ended(0, -15, 10.0), ended(1, 3, 10.0), nodes=(node(0), node(1)))
-    assert found is not None
-    assert found[0] == 1
+    result = first(ended(0, -15, 10.0), ended(1, 3, 10.0), nodes=(node(0), node(1)))
+    assert result is not None
+    assert result[0] == 1
 
 
 def test_first_failure_skips_earlier_rank_that_lost_its_peer() -> None:
-    found = first(ended(0, 1, 10.0), ended(1, 3, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
-    assert found == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
+    result = first(ended(0, 1, 10.0), ended(1, 3, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
+    assert result == (1, "node-1", "exit status 3: RuntimeError: boom", 3)
 
 
 def test_first_failure_blames_terminated_rank_with_own_error_in_log() -> None:
-    found = first(ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
-    assert found is not None
-    assert found[:2] == (1, "node-1")
-    found = first(
+    result = first(ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: BOOM})
+    assert result is not None
+    assert result[:2] == (1, "node-1")
+    result = first(
         ended(0, 1, 10.0), ended(1, -15, 10.3), nodes=(node(0), node(1)), tails={0: PEER, 1: TERMINATED}
     )
-    assert found is not None
-    assert found[:2] == (0, "node-0")
+    assert result is not None
+    assert result[:2] == (0, "node-0")
 
 
 def test_first_failure_blames_killed_rank_not_its_peer() -> None:
@@ -267,12 +267,12 @@ def test_first_failure_says_which_stage_the_rank_is() -> None:
         f"node-{rank}": [ended(rank, code, at)]
         for rank, code, at in ((0, 1, 9.9), (1, -9, 10.0), (2, 1, 9.8))
     }
-    told = {rank: [{"event": "start", "place": f"stage {rank + 1} of 3\x1b[2J"}] for rank in range(3)}
+    report = {rank: [{"event": "start", "place": f"stage {rank + 1} of 3\x1b[2J"}] for rank in range(3)}
     nodes = [node(number) for number in range(3)]
-    found = first_failure(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, told)
-    assert found is not None
-    assert (found.error.rank, found.error.place) == (1, "stage 2 of 3")
-    assert failed_first(found.error) == "rank 1 on node-1 (stage 2 of 3) failed first"
+    result = first_failure(run(0.0, 0.0, 0.0), ranks, nodes, {0: PEER, 2: PEER}, report)
+    assert result is not None
+    assert (result.error.rank, result.error.place) == (1, "stage 2 of 3")
+    assert failed_first(result.error) == "rank 1 on node-1 (stage 2 of 3) failed first"
 
 
 def test_first_failure_counts_unrequested_sigterm() -> None:
@@ -309,9 +309,9 @@ def test_first_failure_ignores_ends_caused_by_stop(ranks: tuple[RankRecord, ...]
     ],
 )
 def test_first_failure_reports_failure_before_the_stop(ranks: tuple[RankRecord, ...], rank: int) -> None:
-    found = first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)))
-    assert found is not None
-    assert found[0] == rank
+    result = first(*ranks, nodes=(node(0, stopped=True), node(1, stopped=True)))
+    assert result is not None
+    assert result[0] == rank
 
 
 @pytest.mark.parametrize("tail", [PEER, CONNECT, NCCL_PEER, RESET], ids=["gloo", "connect", "nccl", "reset"])
@@ -334,10 +334,10 @@ def test_rank_that_lost_a_peer_failed_where_nobody_ordered_a_stop(
 ) -> None:
     """Rank 0 waits until it is stopped as rank 1 has failed."""
     ranks = {"node-0": [ended(0, -15, 10.6)], "node-1": [ended(1, 1, 10.0)]}
-    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: tail})
-    assert found is not None
-    assert (found.error.rank, found.error.reason, found.exit_code) == (1, Reason.LOST_PEER, 1)
-    assert run_status(run(0.0, 0.0), {}, nodes, found) == "failed"
+    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: tail})
+    assert result is not None
+    assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.LOST_PEER, 1)
+    assert run_status(run(0.0, 0.0), {}, nodes, result) == "failed"
 
 
 @pytest.mark.parametrize("why", sorted(STOPS - {Reason.PEER_FAILED}))
@@ -352,16 +352,16 @@ def test_order_to_stop_explains_ends_on_nodes_that_it_has_not_reached(why: Reaso
     assert reason_of("stopped", nodes, None) == why
     # A failure before the order is one.
     ranks["node-1"] = [ended(1, 1, 7.0)]
-    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
-    assert found is not None
-    assert (found.error.rank, found.error.reason) == (1, Reason.LOST_PEER)
+    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    assert result is not None
+    assert (result.error.rank, result.error.reason) == (1, Reason.LOST_PEER)
 
 
 def test_run_without_an_order_to_stop_failed_whatever_its_ranks_told() -> None:
     nodes = tuple(node(n, -15, stopped_at=9.0, why=Reason.PEER_FAILED) for n in (0, 1))
     assert run_status(run(0.0, 0.0), {}, nodes, None) == "failed"
-    found = first(ended(0, -15, 9.5), ended(1, -15, 9.2), nodes=nodes)
-    assert found == (1, "node-1", "killed by SIGTERM", -15)
+    result = first(ended(0, -15, 9.5), ended(1, -15, 9.2), nodes=nodes)
+    assert result == (1, "node-1", "killed by SIGTERM", -15)
 
 
 def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
@@ -373,9 +373,9 @@ def test_first_failure_blames_lost_node_if_no_rank_explains_it() -> None:
 
 
 def test_first_failure_blames_failed_rank_before_lost_node() -> None:
-    found = first(ended(0, 3), nodes=(node(0), node(1, None, ended=LOST)), tails={0: BOOM})
-    assert found is not None
-    assert found[0] == 0
+    result = first(ended(0, 3), nodes=(node(0), node(1, None, ended=LOST)), tails={0: BOOM})
+    assert result is not None
+    assert result[0] == 0
 
 
 def test_first_failure_reports_launcher_that_ended_by_itself() -> None:
@@ -427,7 +427,7 @@ def four(
 
 
 @pytest.mark.parametrize(
-    ("code", "tail", "said"),
+    ("code", "tail", "message"),
     [
         (1, GLOO, "Timed out waiting 120000ms for recv operation to complete"),
         (1, BUILT_IN, "Rank 0 waited 120 s for another rank in vain"),
@@ -438,83 +438,87 @@ def four(
 )
 @pytest.mark.parametrize("hung", [ended(1, -9, 11.0), ended(1, None, None), ended(1, -15, 11.0)])
 def test_first_failure_blames_hung_rank_not_the_one_that_timed_out(
-    code: int, tail: str, said: str, hung: RankRecord
+    code: int, tail: str, message: str, hung: RankRecord
 ) -> None:
-    told = {0: {"event": "failed", "reason": "timed_out", "ranks": []}} if tail == BUILT_IN else {}
-    found = first(ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail}, told=told)
-    assert found is not None
-    assert found[:2] == (1, "node-1")
-    assert found[2].startswith("hung, or was far behind: rank 0 waited for it in vain (")
-    assert said in found[2]
-    assert found[3] == code
+    report = {0: {"event": "failed", "reason": "timed_out", "ranks": []}} if tail == BUILT_IN else {}
+    result = first(
+        ended(0, code), hung, nodes=(node(0), node(1, stopped_at=10.5)), tails={0: tail}, told=report
+    )
+    assert result is not None
+    assert result[:2] == (1, "node-1")
+    assert result[2].startswith("hung, or was far behind: rank 0 waited for it in vain (")
+    assert message in result[2]
+    assert result[3] == code
 
 
 def test_first_failure_does_not_take_torchrun_sigkill_for_the_cause() -> None:
     """On one machine: torchrun kills what does not take its SIGTERM, and nobody of ours stopped anything."""
     ranks = {"node-0": [ended(0, 1, 10.0), ended(1, -9, 40.0, local_rank=1)]}
-    found = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
-    assert found is not None
-    assert (found.error.rank, found.exit_code) == (1, 1)
-    assert "out of memory" not in found.error.message
+    result = first_failure(run(0.0, nproc=2), ranks, (node(0),), {0: GLOO})
+    assert result is not None
+    assert (result.error.rank, result.exit_code) == (1, 1)
+    assert "out of memory" not in result.error.message
 
 
 def test_first_failure_names_all_ranks_that_may_have_hung() -> None:
     stopped = [ended(n, -15, 11.0) for n in (1, 2, 3)]
-    found = four(ended(0, 1), *stopped, tails={0: GLOO})
-    assert found is not None
-    assert found[:2] == (None, None), "it is not known which"
-    assert found[2].startswith(
+    result = four(ended(0, 1), *stopped, tails={0: GLOO})
+    assert result is not None
+    assert result[:2] == (None, None), "it is not known which"
+    assert result[2].startswith(
         "one of the ranks 1, 2 and 3 hung, or was far behind: rank 0 waited for them in vain"
     )
     # One of them did not take the SIGTERM that the others took.
-    found = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
-    assert found is not None
-    assert found[:2] == (2, "node-2")
+    result = four(ended(0, 1), ended(1, -15, 11.0), ended(2, -9, 20.0), ended(3, -15, 11.0), tails={0: GLOO})
+    assert result is not None
+    assert result[:2] == (2, "node-2")
     # Those that lost the one that gave up are none of them either.
-    found = four(ended(0, 1), ended(1, 1, 10.1), ended(2, 1, 10.2), tails={0: GLOO, 1: CLOSED, 2: PEER})
-    assert found is not None
-    assert found[:2] == (3, "node-3")
+    result = four(ended(0, 1), ended(1, 1, 10.1), ended(2, 1, 10.2), tails={0: GLOO, 1: CLOSED, 2: PEER})
+    assert result is not None
+    assert result[:2] == (3, "node-3")
 
 
 def test_first_failure_records_reason_and_ranks_of_timeout() -> None:
     many = run(0.0, 0.0, nproc=2)
     gave_up = {"node-0": [ended(0, 1, 10.0), ended(1, 1, 10.1, local_rank=1)]}
     stopped = (node(0), node(1, stopped_at=10.5))
-    found = first_failure(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
-    assert found is not None
-    assert found.error.message.startswith("one of the ranks 2 and 3 hung")
-    told = (found.error.rank, found.error.node, found.error.reason, found.error.ranks)
-    assert told == (None, "node-1", Reason.HUNG, (2, 3)), "both are on one node"
-    assert failed_first(found.error) == "it is not known which rank failed first"
-    found = first_failure(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
-    assert found is not None
-    assert (found.error.reason, found.error.ranks) == (Reason.TIMED_OUT, ())
-    found = first_failure(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
-    assert found is not None
-    assert (found.error.reason, found.error.ranks) == (Reason.EXIT_CODE, ())
-    assert failed_first(found.error) == "rank 0 on node-0 failed first"
+    result = first_failure(many, gave_up, stopped, {0: GLOO, 1: CLOSED})
+    assert result is not None
+    assert result.error.message.startswith("one of the ranks 2 and 3 hung")
+    report = (result.error.rank, result.error.node, result.error.reason, result.error.ranks)
+    assert report == (None, "node-1", Reason.HUNG, (2, 3)), "both are on one node"
+    assert failed_first(result.error) == "it is not known which rank failed first"
+    result = first_failure(run(0.0, nproc=2), gave_up, (node(0),), {0: GLOO, 1: GLOO})
+    assert result is not None
+    assert (result.error.reason, result.error.ranks) == (Reason.TIMED_OUT, ())
+    result = first_failure(run(0.0), {"node-0": [ended(0, 3)]}, (node(0),), {0: BOOM})
+    assert result is not None
+    assert (result.error.reason, result.error.ranks) == (Reason.EXIT_CODE, ())
+    assert failed_first(result.error) == "rank 0 on node-0 failed first"
 
 
 @pytest.mark.parametrize(
-    ("tail", "told"),
+    ("tail", "message"),
     [
         ("error: Rank 0 waited 1800 s for the checkpoint 7.\n", {"reason": "timed_out", "ranks": [2, 3]}),
         ("RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n", {}),
     ],
 )
-def test_first_failure_names_only_ranks_that_are_known_to_be_late(tail: str, told: Line) -> None:
+def test_first_failure_names_only_ranks_that_are_known_to_be_late(tail: str, message: Line) -> None:
     ranks = (ended(0, 1), *(ended(n, -15, 11.0) for n in (1, 2, 3)))
-    found = four(*ranks, tails={0: tail}, told={0: {"event": "failed", **told}})
-    assert found is not None
-    assert found[:2] == (None, None)
-    assert found[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
+    result = four(*ranks, tails={0: tail}, told={0: {"event": "failed", **message}})
+    assert result is not None
+    assert result[:2] == (None, None)
+    assert result[2].startswith("one of the ranks 2 and 3 hung, or was far behind")
 
 
 def test_first_failure_blames_ended_rank_others_waited_for() -> None:
-    found = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
-    assert found is not None
-    assert found[:2] == (1, "node-1")
-    assert found[2].startswith("ended with exit status 0 while rank 0 waited for it (RuntimeError: Timed out")
+    result = first(ended(0, 1), ended(1, 0, 5.0), nodes=(node(0), node(1, 0)), tails={0: GLOO})
+    assert result is not None
+    assert result[:2] == (1, "node-1")
+    assert result[2].startswith(
+        "ended with exit status 0 while rank 0 waited for it (RuntimeError: Timed out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -530,21 +534,21 @@ def test_rank_that_lost_a_peer_which_had_ended_well_is_not_blamed(
 ) -> None:
     nodes = (node(0, 0, stopped_at=stopped_at, why=Reason.PEER_FAILED), node(1))
     ranks = {"node-0": [record], "node-1": [ended(1, 1, 10.0)]}
-    found = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
-    assert found is not None
-    assert (found.error.rank, found.exit_code) == (blamed, 1)
+    result = first_failure(run(0.0, 0.0), ranks, nodes, {1: PEER})
+    assert result is not None
+    assert (result.error.rank, result.exit_code) == (blamed, 1)
     if blamed == 0:
-        assert "".join(headline(found.error)) == (
+        assert "".join(headline(result.error)) == (
             "rank 0 on node-0 ended with exit status 0 while rank 1 waited for it (RuntimeError: Read error "
             "[127.0.0.1]:14253: Connection reset by peer)"
         )
 
 
 def test_first_failure_blames_no_rank_when_all_timed_out() -> None:
-    found = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
-    assert found is not None
-    assert found[:2] == (None, None)
-    assert found[2].startswith("every rank waited for others until its time was over")
+    result = first(ended(0, 1), ended(1, 1, 10.2), nodes=(node(0), node(1)), tails={0: GLOO, 1: STORE})
+    assert result is not None
+    assert result[:2] == (None, None)
+    assert result[2].startswith("every rank waited for others until its time was over")
 
 
 def test_first_failure_prefers_real_failures_to_timeouts() -> None:
@@ -596,19 +600,19 @@ def test_rank_end_explains_exit_status_or_signal(code: int, tail: str, message: 
 def test_first_failure_blames_rank_that_is_gone_with_its_watcher() -> None:
     """Both are torchrun's on one machine, which ended the other as one was gone."""
     ranks = {"node-0": [ended(0, -15, 10.4), ended(1, None, None, local_rank=1)]}
-    found = first_failure(run(0.0, nproc=2), ranks, (node(0, 1),), {})
-    assert found is not None
-    assert (found.error.rank, found.error.reason, found.exit_code) == (1, Reason.UNKNOWN, None)
+    result = first_failure(run(0.0, nproc=2), ranks, (node(0, 1),), {})
+    assert result is not None
+    assert (result.error.rank, result.error.reason, result.exit_code) == (1, Reason.UNKNOWN, None)
     # A launcher that was itself killed took its ranks along.
-    found = first_failure(run(0.0, nproc=2), ranks, (node(0, -9),), {})
-    assert found is not None
-    assert (found.error.rank, found.error.reason) == (0, Reason.TERMINATED)
+    result = first_failure(run(0.0, nproc=2), ranks, (node(0, -9),), {})
+    assert result is not None
+    assert (result.error.rank, result.error.reason) == (0, Reason.TERMINATED)
 
 
 def test_first_failure_tells_program_that_could_not_be_started() -> None:
     why = Ended(reason=Reason.NOT_STARTED, program="my-train", detail="No such file or directory")
-    found = first(replace(ended(0, 127), ended=why), ended(1, -15, 10.5), nodes=(node(0), node(1)))
-    assert found == (0, "node-0", "my-train could not be started: No such file or directory", 127)
+    result = first(replace(ended(0, 127), ended=why), ended(1, -15, 10.5), nodes=(node(0), node(1)))
+    assert result == (0, "node-0", "my-train could not be started: No such file or directory", 127)
 
 
 def test_every_reason_has_its_place() -> None:

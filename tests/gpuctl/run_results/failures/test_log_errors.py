@@ -9,7 +9,7 @@ BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3,
 
 
 @pytest.mark.parametrize(
-    ("tail", "said"),
+    ("tail", "message"),
     [
         ("", ""),
         ("\n \n", ""),
@@ -42,8 +42,8 @@ BOOM = 'starting\nTraceback (most recent call last):\n  File "train.py", line 3,
         ),
     ],
 )
-def test_read_extracts_error_from_log_tail(tail: str, said: str) -> None:
-    assert read(tail).words == said
+def test_read_extracts_error_from_log_tail(tail: str, message: str) -> None:
+    assert read(tail).words == message
 
 
 def test_read_limits_length() -> None:
@@ -174,8 +174,8 @@ def test_read_tells_cause_by_the_words_of_cuda_nccl_and_torch(
     line: str, reason: Reason | None, cause: Cause | None
 ) -> None:
     trace = "" if cause is Cause.SILENT else "Traceback (most recent call last):\n  File\n"
-    said = read(f"starting\n{trace}{line}\n")
-    assert (said.reason, said.cause) == (reason, cause)
+    output = read(f"starting\n{trace}{line}\n")
+    assert (output.reason, output.cause) == (reason, cause)
 
 
 def test_read_adds_what_explains_an_error_of_cuda_or_nccl() -> None:
@@ -204,8 +204,8 @@ def test_read_finds_what_the_watchdog_said_before_it_aborted() -> None:
 
 
 def test_read_names_ranks_that_missed_a_barrier() -> None:
-    said = read("RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n")
-    assert (said.reason, said.ranks) == (Reason.TIMED_OUT, (2, 3))
+    output = read("RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms\n")
+    assert (output.reason, output.ranks) == (Reason.TIMED_OUT, (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ BAD_LABEL = (
 def test_read_tells_the_whole_message_and_where_in_the_project_it_was_raised(
     tail: str, words: str, place: str
 ) -> None:
-    found = read(tail)
-    assert (found.words, found.place, found.traceback, found.reason) == (words, place, True, None)
+    result = read(tail)
+    assert (result.words, result.place, result.traceback, result.reason) == (words, place, True, None)
 
 
 def test_read_bounds_a_message_of_many_lines() -> None:
-    found = read("Traceback (most recent call last):\n  x\nValueError: 1\n" + "2\n" * 50)
-    assert found.words == "ValueError: 1 2 2 2 2 2 … (34 more lines)"
+    result = read("Traceback (most recent call last):\n  x\nValueError: 1\n" + "2\n" * 50)
+    assert result.words == "ValueError: 1 2 2 2 2 2 … (34 more lines)"
 
 
 def test_read_tells_which_collective_lost_its_peer_without_torch_s_own_text() -> None:
@@ -282,6 +282,6 @@ def test_read_tells_which_collective_lost_its_peer_without_torch_s_own_text() ->
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
         "[127.0.0.1]:1933. This is typically caused by a remote worker crashing. Check its logs. GLHF!\n"
     )
-    found = read("".join(f"[rank0]: {line}\n" for line in tail.splitlines()))
-    assert (found.reason, found.place) == (Reason.LOST_PEER, "all_reduce, h.py:8")
-    assert found.words == "RuntimeError: Connection closed by peer [127.0.0.1]:1933"
+    result = read("".join(f"[rank0]: {line}\n" for line in tail.splitlines()))
+    assert (result.reason, result.place) == (Reason.LOST_PEER, "all_reduce, h.py:8")
+    assert result.words == "RuntimeError: Connection closed by peer [127.0.0.1]:1933"

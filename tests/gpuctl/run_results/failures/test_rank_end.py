@@ -116,8 +116,8 @@ def test_crash_without_a_place_is_told_by_the_words_before_it() -> None:
     )
     at_exit = end_of(-6, f"terminate called without an active exception\n{CRASH}")
     assert at_exit.reason is Reason.THREAD_AT_EXIT
-    own = end_of(1, f"Fatal Python error: init_fs_encoding: failed\n{BOOM}{CRASH}")
-    assert own.detail == "RuntimeError: boom"
+    local = end_of(1, f"Fatal Python error: init_fs_encoding: failed\n{BOOM}{CRASH}")
+    assert local.detail == "RuntimeError: boom"
 
 
 def test_words_of_a_node_can_not_steer_the_terminal() -> None:

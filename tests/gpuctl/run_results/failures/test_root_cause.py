@@ -192,8 +192,8 @@ def end_of(folder: Path, script: str, *words: str) -> LogEnd:
     ],
 )
 def test_cause_is_named_with_its_place(tmp_path: Path, script: str, words: str, place: str) -> None:
-    found = end_of(tmp_path, script)
-    assert (found.words, found.place, found.traceback) == (words, place, True)
+    result = end_of(tmp_path, script)
+    assert (result.words, result.place, result.traceback) == (words, place, True)
 
 
 def test_reason_is_that_of_the_cause(tmp_path: Path) -> None:
@@ -206,15 +206,15 @@ def test_reason_is_that_of_the_cause(tmp_path: Path) -> None:
 def test_handled_error_is_not_the_reason(tmp_path: Path) -> None:
     """An optional module that is missing has nothing to do with what fails in place of it."""
     failed = "def slow():\n    raise ValueError('no')\ntry:\n    import no_module\nexcept ImportError:\n    slow()\n"
-    found = end_of(tmp_path, failed)
-    assert (found.reason, found.words[:14]) == (None, "ValueError: no")
+    result = end_of(tmp_path, failed)
+    assert (result.reason, result.words[:14]) == (None, "ValueError: no")
 
 
 PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Connection closed by peer [10.0.0.2]:1"
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "own"),
+    ("first", "last", "local"),
     [
         pytest.param("ValueError: bad label", PEER, True, id="fails, and then loses its peers"),
         pytest.param(
@@ -222,15 +222,15 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Connection closed by pee
         ),
     ],
 )
-def test_lost_peer_is_a_cause_only_where_it_came_first(first: str, last: str, own: bool) -> None:
+def test_lost_peer_is_a_cause_only_where_it_came_first(first: str, last: str, local: bool) -> None:
     trace = "Traceback (most recent call last):\n  x\n"
     for between in ("During handling of the above exception, another exception occurred:",
                     "The above exception was the direct cause of the following exception:"):  # fmt: skip
-        found = read(f"{trace}{first}\n\n{between}\n\n{trace}{last}\n")
-        assert found.traceback is own
-        assert found.reason is (None if own else Reason.LOST_PEER)
-        assert found.words == (
-            "ValueError: bad label" if own else "RuntimeError: Connection closed by peer [10.0.0.2]:1"
+        result = read(f"{trace}{first}\n\n{between}\n\n{trace}{last}\n")
+        assert result.traceback is local
+        assert result.reason is (None if local else Reason.LOST_PEER)
+        assert result.words == (
+            "ValueError: bad label" if local else "RuntimeError: Connection closed by peer [10.0.0.2]:1"
         )
 
 
@@ -243,9 +243,9 @@ def test_lost_peer_is_a_cause_only_where_it_came_first(first: str, last: str, ow
     ],
 )  # fmt: skip
 def test_process_that_was_killed_is_told(tmp_path: Path, script: str, words: str) -> None:
-    found = end_of(tmp_path, script)
-    assert found.cause is (Cause.CHILD_GONE if "Pool" in words else Cause.CHILD_KILLED)
-    assert words in found.words
+    result = end_of(tmp_path, script)
+    assert result.cause is (Cause.CHILD_GONE if "Pool" in words else Cause.CHILD_KILLED)
+    assert words in result.words
 
 
 WORKER = """Traceback (most recent call last):
@@ -265,9 +265,9 @@ RuntimeError: DataLoader worker (pid(s) 23621) exited unexpectedly
 
 
 def test_worker_of_a_data_loader_is_told_with_its_signal() -> None:
-    found = read(WORKER.format(space=" "), code=1)
-    assert found.words == "RuntimeError: DataLoader worker (pid 23621) is killed by signal: Killed."
-    assert (found.cause, found.place) == (Cause.CHILD_KILLED, "load.py:9")
+    result = read(WORKER.format(space=" "), code=1)
+    assert result.words == "RuntimeError: DataLoader worker (pid 23621) is killed by signal: Killed."
+    assert (result.cause, result.place) == (Cause.CHILD_KILLED, "load.py:9")
 
 
 LAUNCHER = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:{space}
@@ -299,9 +299,9 @@ AGENT = 'Traceback (most recent call last):\n  File "/x/torch/run.py", line 1032
 def test_rank_of_a_nested_launcher_is_told() -> None:
     status = "-9 (pid: 32091)  (SIGKILL)"
     killed = LAUNCHER.format(space=" ", status=status, traceback="Signal 9 (SIGKILL) received by PID 32091")
-    found = read(AGENT + killed, code=1)
-    assert found.cause is Cause.CHILD_KILLED
-    assert found.words.endswith(
+    result = read(AGENT + killed, code=1)
+    assert result.cause is Cause.CHILD_KILLED
+    assert result.words.endswith(
         "rank      : 1 (local_rank: 1) exitcode  : -9 (pid: 32091)  (SIGKILL) traceback : Signal 9 (SIGKILL) "
         "received by PID 32091"
     )
@@ -311,12 +311,12 @@ def test_rank_of_a_nested_launcher_is_told() -> None:
     failed = LAUNCHER.format(
         space=" ", status="1 (pid: 32091)", traceback="To enable traceback see: https://x"
     )
-    found = read(
+    result = read(
         "\n".join(
             [*mixed, "E1127 14:28:17.723000 24140 torch/x.py:1002] failed (exitcode: 1)", AGENT + failed]
         )
     )
-    assert (found.words, found.reason, found.traceback) == ("ValueError: bad label", None, True)
+    assert (result.words, result.reason, result.traceback) == ("ValueError: bad label", None, True)
     recorded = LAUNCHER.format(space=" ", status="1 (pid: 32091)", traceback=(
         'Traceback (most recent call last):\n    File "/x/t.py", line 5, in main\n      load()\n  ValueError: label\n'
         "  of two lines\n  "
@@ -349,9 +349,9 @@ def test_rank_of_a_nested_launcher_is_told() -> None:
     ],
 )  # fmt: skip
 def test_error_without_a_traceback_is_found_near_the_end(log: str, code: int, words: str) -> None:
-    found = read(log, code=code)
-    assert found.words == words
-    assert (found.cause is Cause.ARGUMENTS) is (code == 2 or "lag" in words or "override" in words)
+    result = read(log, code=code)
+    assert result.words == words
+    assert (result.cause is Cause.ARGUMENTS) is (code == 2 or "lag" in words or "override" in words)
 
 
 def test_exception_after_which_python_went_on_is_not_the_cause() -> None:
@@ -369,8 +369,8 @@ def test_place_is_that_of_the_outer_exception_where_the_cause_is_in_a_library() 
         "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
         '  File "/h/.gpuctl-node/code/p-1/a.py", line 3, in <module>\n    load()\nOSError: We can not connect.\n'
     )
-    found = read(log)
-    assert (found.words, found.place) == (
+    result = read(log)
+    assert (result.words, result.place) == (
         "OSError: We can not connect, because of socket.gaierror: no name",
         "a.py:3",
     )
@@ -386,7 +386,7 @@ def test_colours_and_ascii_boxes_are_read_as_well() -> None:
         f"+---- Traceback (most recent call last) -----+\n| {code}:3 in <module>   |\n|   3 load()   |\n"
         "+--------------------------------------------+\nValueError: bad\n"
     )
-    assert {(found.words, found.place) for found in (read(colours), read(box))} == {
+    assert {(result.words, result.place) for result in (read(colours), read(box))} == {
         ("ValueError: bad", "a.py:3")
     }
 

@@ -59,9 +59,9 @@ def test_how_to_send_explains_the_folder_of_tasks_of_ray(project: Path) -> None:
     ],
 )  # fmt: skip
 def test_how_to_send_names_what_brings_a_path(project: Path, words: str, sentence: str) -> None:
-    found = how_to_send(words, RunOptions(project=str(project), root=str(project)))
-    assert sentence in found
-    assert bool(sentence) == bool(found)
+    result = how_to_send(words, RunOptions(project=str(project), root=str(project)))
+    assert sentence in result
+    assert bool(sentence) == bool(result)
 
 
 @pytest.mark.parametrize(

@@ -149,14 +149,14 @@ def test_script_with_a_relative_import_is_advised_to_run_as_a_module(
 def test_package_of_an_extra_or_a_group_comes_with_that(tmp_path: Path, local: bool) -> None:
     extras = '[project]\nname = "x"\n[project.optional-dependencies]\ntrain = ["rich", "TomlKit>=1"]\n'
     (tmp_path / "pyproject.toml").write_text(extras)
-    own = "/own/py" if local else ""
-    assert said(tmp_path, own=own, local=local) == (
+    private = "/own/py" if local else ""
+    assert said(tmp_path, own=private, local=local) == (
         "tomlkit is in the extra train of pyproject.toml. Install that: --pip '.[train]'"
     )
     (tmp_path / "pyproject.toml").write_text(
         '[dependency-groups]\ntrain = [{include-group = "a"}, "tomlkit"]\n'
     )
-    assert said(tmp_path, own=own, local=local).startswith(
+    assert said(tmp_path, own=private, local=local).startswith(
         "Install it in the Python that local hosts use: /own/py -m pip install tomlkit"
         if local
         else "tomlkit is in the dependency group train of pyproject.toml. Install that: --pip '--group train'"

@@ -54,9 +54,9 @@ def advised(
     folder.save_run(run)
     (folder.path / "logs" / "rank-2.log").write_text(log)
     error = FirstError(rank=2, node="gpu-1", message="so", reason=reason, detail=words)
-    kept = (RunFile(kind="checkpoint", path="checkpoints/best.pt", bytes=1),)
+    saved = (RunFile(kind="checkpoint", path="checkpoints/best.pt", bytes=1),)
     result = a_result(
-        dir=str(folder.path), first_error=error, outputs=outputs_of(wrote), files=kept, status="failed"
+        dir=str(folder.path), first_error=error, outputs=outputs_of(wrote), files=saved, status="failed"
     )
     return advice_on(result)
 
@@ -80,25 +80,25 @@ BEST, FIRST, SHARE = "gpu-0:job/best.pt", "20260101-00", "gpuctl train --cluster
 def test_file_of_an_earlier_run_that_a_node_lacked_comes_with_the_line_that_shares_it(
     tmp_path: Path, wrote: list[str], args: tuple[str, ...], before: list[list[str]], begins: str, ends: str
 ) -> None:
-    found = advised(
+    result = advised(
         tmp_path, f"{NO_FILE}'best.pt'", wrote, reason=Reason.FILE_NOT_FOUND, args=args, before=before
     )
-    assert found.startswith(f"{begins} when this run began (run {FIRST}"), found
-    assert "so rank 2 on gpu-1 did not find it" in found
-    assert f"{SHARE} {' '.join(args)}" in found
-    assert found.endswith(ends)
+    assert result.startswith(f"{begins} when this run began (run {FIRST}"), result
+    assert "so rank 2 on gpu-1 did not find it" in result
+    assert f"{SHARE} {' '.join(args)}" in result
+    assert result.endswith(ends)
 
 
 @pytest.mark.parametrize("before", [["gpu-0:job/first.pt"], [BEST, "gpu-1:job/best.pt"]])
 def test_file_that_no_earlier_run_left_on_one_node_alone_is_of_this_run(
     tmp_path: Path, before: list[str]
 ) -> None:
-    found = advised(tmp_path, f"{NO_FILE}'best.pt'", [BEST], reason=Reason.FILE_NOT_FOUND, before=[before])
-    assert found == OTHER.format("job/best.pt")
+    result = advised(tmp_path, f"{NO_FILE}'best.pt'", [BEST], reason=Reason.FILE_NOT_FOUND, before=[before])
+    assert result == OTHER.format("job/best.pt")
 
 
 @pytest.mark.parametrize(
-    ("words", "wrote", "told"),
+    ("words", "wrote", "message"),
     [
         (f"{NO_FILE}'ckpt/best.pt'", ["gpu-0:job/ckpt/best.pt"], OTHER.format("job/ckpt/best.pt")),
         (f"{NO_FILE}'../best.pt'", ["gpu-0:best.pt"], OTHER.format("best.pt")),
@@ -111,10 +111,10 @@ def test_file_that_no_earlier_run_left_on_one_node_alone_is_of_this_run(
     ],
 )  # fmt: skip
 def test_who_wrote_a_file_that_another_node_lacks_is_told(
-    tmp_path: Path, words: str, wrote: list[str], told: str
+    tmp_path: Path, words: str, wrote: list[str], message: str
 ) -> None:
-    found = advised(tmp_path, words, wrote, reason=Reason.FILE_NOT_FOUND)
-    assert told in found if told else not found
+    result = advised(tmp_path, words, wrote, reason=Reason.FILE_NOT_FOUND)
+    assert message in result if message else not result
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_who_wrote_a_file_that_another_node_lacks_is_told(
 )  # fmt: skip
 def test_file_is_found_in_words_of_libraries(tmp_path: Path, words: str, log: str, path: str) -> None:
     wrote = ["gpu-0:job/out/checkpoint-5/model.safetensors", "gpu-0:job/out/a.pt"]
-    found = advised(tmp_path, words, wrote, reason=Reason.EXIT_CODE, log=log)
-    assert found == (OTHER.format(path) if path else "")
+    result = advised(tmp_path, words, wrote, reason=Reason.EXIT_CODE, log=log)
+    assert result == (OTHER.format(path) if path else "")
 
 
 def test_file_in_the_runs_folder_is_said_to_be_in_another_on_each_node(tmp_path: Path) -> None:
     path = "/home/me/.gpuctl-node/runs/20261127-142604-0947/gpu-1/checkpoints/best.pt"
-    found = advised(tmp_path, f"{NO_FILE}'{path}'", [], reason=Reason.FILE_NOT_FOUND)
-    assert found == (
+    result = advised(tmp_path, f"{NO_FILE}'{path}'", [], reason=Reason.FILE_NOT_FOUND)
+    assert result == (
         "A rank of 0 to 1 on gpu-0 wrote checkpoints/best.pt in this run. GPUCTL_RUN_DIR is another folder on each "
         f"node, and that of gpu-1 has no checkpoints/best.pt. {WAYS}"
     )
