@@ -183,7 +183,7 @@ class TestWording:
 
 class TestUnknown:
     @pytest.mark.parametrize(
-        ("operation", "request", "name", "code"),
+        ("operation", "parameter", "name", "code"),
         [
             ("describe_vpcs", "VpcIds", "vpc-01", "InvalidVpcID.NotFound"),
             ("describe_subnets", "SubnetIds", "subnet-01", "InvalidSubnetID.NotFound"),
@@ -207,10 +207,10 @@ class TestUnknown:
         ],
     )
     def test_describe_calls_refuse_unknown_ids(
-        self, aws: Aws, operation: str, request: str, name: str, code: str
+        self, aws: Aws, operation: str, parameter: str, name: str, code: str
     ) -> None:
         with refused(code, text=f"'{name}'"):
-            getattr(aws.ec2, operation)(**{request: [name]})
+            getattr(aws.ec2, operation)(**{parameter: [name]})
 
     def test_unimplemented_call_answers_unsupported_operation(self, aws: Aws) -> None:
         with refused("UnsupportedOperation", text="moto"):
