@@ -71,7 +71,7 @@ LIBRARY = {
     "provision.errors": ("BadCredentials", "LeftBehind", "NoCapacity", "ProvisionError", "Quota"),
     "remote.errors": ("PreflightFailed", "RemoteError", "Unreachable"),
 }  # fmt: skip
-"""Where the public names are, beside `version`."""
+"""Modules of the public names, except `version`."""
 _HOME = {name: module for module, names in LIBRARY.items() for name in names}
 __all__ = ["version", *_HOME]
 
@@ -99,14 +99,14 @@ if not TYPE_CHECKING:
         return value
 
     def __dir__() -> list[str]:
-        """List the public names also before they were used, for those who complete them."""
+        """List the public names, also unused ones, for completion."""
         return sorted({*globals(), *_HOME})
 
 
 def _import_own_packages() -> None:
-    """Import our other packages from beside this one, whatever the program's own folder holds.
+    """Import gpuctl's other packages from this one's folder, whatever the program's own folder holds.
 
-    Raises ImportError where a module of the program's has the name of one of them.
+    Raises ImportError if a module of the program has the name of one of them.
     """
     from importlib import import_module
 
@@ -116,9 +116,9 @@ def _import_own_packages() -> None:
         for name in ("inventories", "provision", "remote"):
             file = getattr(import_module(name), "__file__", None)
             if file is None or not os.path.realpath(file).startswith(os.path.join(ours, name, "")):  # noqa: PTH118
-                found = file or "a folder without __init__.py"
+                location = file or "a folder without __init__.py"
                 raise ImportError(
-                    f"gpuctl has a package {name}, and so has this program: {found}. Rename the program's."
+                    f"gpuctl has a package {name}, and so has this program: {location}. Rename the program's."
                 )
     finally:
         sys.path.remove(ours)

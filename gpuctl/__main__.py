@@ -20,11 +20,11 @@ def demote_user_folders() -> None:
     users = {_real(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     users.add(_real(""))
     users.discard(ours)
-    kept = [entry for entry in sys.path if _real(entry) not in users]
+    rest = [entry for entry in sys.path if _real(entry) not in users]
     demoted = [entry for entry in sys.path if _real(entry) in users]
-    if demoted and ours not in map(_real, kept):
-        kept.append(ours)
-    sys.path[:] = kept + demoted
+    if demoted and ours not in map(_real, rest):
+        rest.append(ours)
+    sys.path[:] = rest + demoted
 
 
 def _real(entry: str) -> str:

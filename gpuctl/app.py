@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class App:
-    """What a command works with: its options, its output and the store."""
+    """The object that a command works with: its options, its output and the store."""
 
     def __init__(self, options: Options | None = None, output: "Output | None" = None) -> None:
-        """`output`: where its output goes; None: to stdout and stderr."""
+        """`output`: where its output goes; `None`: to stdout and stderr."""
         self.options = options or Options()
         if output is not None:
             self.output = output
@@ -25,41 +25,41 @@ class App:
         self.started_runs: set[str] = set()
         """The ids of the runs that were started with it."""
 
-    def give(self, **given: str | bool | None) -> None:
-        """Take over the options that were given; None and False mean: not given here.
+    def give(self, **values: str | bool | None) -> None:
+        """Take over the options that were given; `None` and False mean: not given here.
 
         Part of reading the command line: `output` must not have been used before.
         """
-        told = {name: value for name, value in given.items() if value not in (None, False)}
-        self.options = replace(self.options, **told)  # type: ignore[arg-type]
-        self.cluster_named |= "cluster" in told
+        typed = {name: value for name, value in values.items() if value not in (None, False)}
+        self.options = replace(self.options, **typed)  # type: ignore[arg-type]
+        self.cluster_named |= "cluster" in typed
         self.__dict__.pop("output", None)
 
     @functools.cached_property
     def output(self) -> "Output":
-        """Where the command's output goes."""
+        """The command's output."""
         from gpuctl.output import Output
 
         return Output(self.options)
 
     @functools.cached_property
     def store(self) -> "Store":
-        """What is on disk, under $GPUCTL_HOME."""
+        """The store on disk, under $GPUCTL_HOME."""
         from inventories.disk.store import Store
 
         return Store.default()
 
     @functools.cached_property
     def job_path(self) -> Path | None:
-        """The project's gpuctl.yaml, or the file that was named in its place; None: there is none."""
+        """The project's gpuctl.yaml, or the file named in its place. `None`: no such file."""
         from inventories.specs.job_file import find
 
         return find()
 
     def take_cluster_of_job(self, *, reads_job: bool) -> None:
-        """Let the project's file name the cluster, unless somebody typed one. Raises InvalidInput.
+        """Take the cluster's name from the project's file, unless a user typed one. Raises InvalidInput.
 
-        `reads_job`: whether the command takes from the file also what it is to do.
+        `reads_job`: True if the command reads its job from the file, too.
         """
         if self.cluster_named or self.job_path is None:
             return

@@ -1,15 +1,15 @@
-"""The errors of this package; `GpuctlError` is the root of those of all packages (`inventories.errors`).
+"""The errors of this package; `GpuctlError` is the root of the errors of all packages (`inventories.errors`).
 
 GpuctlError
-├── Usage               what was typed can't be done like that; exit status 2
+├── Usage               the command line asks for the impossible; exit status 2
 │   └── StrategyDoesNotFit   the job's strategy can't divide the ranks of the machines
-├── Failed              it was tried and did not work; exit status 1
-│   └── JobStopped      a person stopped the job between two of its runs
-├── Declined            a person answered a question with no; exit status 1, and told as no error
-└── Attention           partly done, and something needs a person; exit status 4
+├── Failed              an action was tried and failed; exit status 1
+│   └── JobStopped      a user stopped the job between two of its runs
+├── Declined            a user answered a question with no; exit status 1, printed without `error:`
+└── Attention           partly done, and a user has to look at the rest; exit status 4
 
 KeyboardInterrupt
-└── Interrupted         a person pressed Ctrl-C, and what was going on has been ended; exit status 130
+└── Interrupted         a user pressed Ctrl-C, and the current action has been ended; exit status 130
 """
 
 from typing import ClassVar
@@ -29,15 +29,15 @@ __all__ = [
 
 
 class Usage(GpuctlError):
-    """What was typed can't be done like that."""
+    """The command line asks for the impossible."""
 
     exit_status = 2
 
 
 class StrategyDoesNotFit(Usage):
-    """The strategy of the built-in job can't divide the ranks of the machines that there are.
+    """The strategy of the built-in job can't divide the ranks of the existing machines.
 
-    `hint`: options with which it could. Empty: no such options are known.
+    `hint`: options that could. Empty: no such options are known.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -46,7 +46,7 @@ class StrategyDoesNotFit(Usage):
 
 
 class Failed(GpuctlError):
-    """It was tried and did not work."""
+    """An action was tried and failed."""
 
 
 class Declined(GpuctlError):
@@ -58,22 +58,22 @@ class JobStopped(Failed):
 
 
 class Attention(GpuctlError):
-    """Partly done; the message names what is left for a person to look at."""
+    """Partly done; the message names the rest, which a user has to look at."""
 
     exit_status = 4
 
     def __init__(self, message: str, *, result: object = None) -> None:
-        """`result`: what would have been returned, and is the document of --json; None: it is not known."""
+        """`result`: what would have been returned, and is the document of --json; `None`: it is not known."""
         super().__init__(message)
         self.result = result
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person pressed Ctrl-C, and what was going on has been ended."""
+    """A user pressed Ctrl-C, and the current action has been ended."""
 
     exit_status: ClassVar[int] = 130
 
     def __init__(self, message: str, *, result: object = None) -> None:
-        """`result`: what the function would have returned; None only until it is unpickled."""
+        """`result`: the function's return value; `None` only until it is unpickled."""
         super().__init__(message)
         self.result = result

@@ -1,4 +1,4 @@
-"""Ctrl-C where it must not break off what is under way, and SIGTERM where it needs a word."""
+"""Ctrl-C during actions that must not be broken off, and SIGTERM with a message."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 def on_interrupt(handler: Callable[[], None]) -> Iterator[None]:
     """Call `handler` for each Ctrl-C during the body, in place of raising KeyboardInterrupt.
 
-    Only the main thread gets Ctrl-C, and may say what becomes of it: in any other the body just runs.
+    Only the main thread receives Ctrl-C; in any other thread the body just runs.
     """
     before = signal.getsignal(signal.SIGINT)
-    # None: whoever runs Python in their own program deals with it, and could not be given it back.
+    # `None`: a program around Python handles the signal, and its handler could not be restored.
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return

@@ -1,6 +1,7 @@
-"""What commands return and `--json` prints: frozen dataclasses whose attributes are the document's keys.
+"""Documents of commands, also printed by `--json`: frozen dataclasses whose attributes are the document's keys.
 
-A run's result is `inventories.runs.run.Result`, a machine `inventories.machine.MachineInfo`. Unknown values are None.
+A run's result is `inventories.runs.run.Result`, a machine `inventories.machine.MachineInfo`. Unknown values are
+`None`.
 """
 
 from collections.abc import Mapping
@@ -38,23 +39,23 @@ class ClusterInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class UpResult(ClusterInfo):
-    """What `up` made or found: the document of `up --json`."""
+    """The document of `up --json`: the cluster, new or as it was."""
 
     ends: "tuple[EndGuard, ...] | None" = field(default=None, metadata=codec.OMITTED)
-    """Mechanisms that end the machines at the end of the cluster's time. None: it has no time limit, or not known."""
+    """Mechanisms that end the machines at the end of the cluster's time. `None`: no time limit, or not known."""
     setup: "tuple[SetUp, ...] | None" = field(default=None, metadata=codec.OMITTED)
-    """What came of the setup on the machines that had yet to run it. None: the cluster has no setup."""
+    """What came of the setup on the machines that had yet to run it. `None`: the cluster has no setup."""
     seconds: float
     """That it took."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetupPlan:
-    """What machines run once, before any run."""
+    """Setup steps that machines run once, before any run."""
 
     steps: "tuple[SetupStep, ...]" = ()
     machines: tuple[str, ...] = ()
-    """Names of those that have yet to run it."""
+    """Names of the machines without a finished setup."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +65,12 @@ class SshAccess:
     cidrs: tuple[str, ...]
     port: int
     unknown: str | None
-    """Why it is not known from where. None: it is."""
+    """Why it is not known from where. `None`: it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpPlan:
-    """What `up` would do: the document of `up --dry-run --json`."""
+    """The document of `up --dry-run --json`: the plan."""
 
     cluster: str
     provider: str
@@ -79,21 +80,21 @@ class UpPlan:
     create: "tuple[PlannedMachine, ...]"
     keep: "tuple[MachineInfo, ...]"
     end: tuple[str, ...]
-    """Ids of what an interrupted `up` left and nothing replaces: it is removed first."""
+    """Ids of machines left by an interrupted `up` and not replaced: they are removed first."""
     resources: "tuple[PlannedResource, ...]"
     image: str | None
     image_why: str
     driver: "DriverPlan | None"
-    """None: not known without the account."""
+    """`None`: not known without the account."""
     terms: "Terms | None"
-    """Those of the image, which a yes accepts. None: there are none, or they were accepted before."""
+    """The image's terms, which a yes accepts. `None`: no terms, or accepted before."""
     ssh: SshAccess | None
     hourly_usd: float | None
     price: "PlanPrice"
     run_hourly_usd: float | None
-    """USD an hour while a run has all machines that it may start. None: runs start none, or it is not known."""
+    """USD an hour while a run has all machines that it may start. `None`: runs start no machines, or not known."""
     until_s: float | None
-    """Seconds until the end of the cluster's time. None: it has no time limit."""
+    """Seconds until the end of the cluster's time. `None`: it has no time limit."""
     ending: str
     """Clause on that end, and on the bill after it."""
     ends: "tuple[PlannedEnd, ...]"
@@ -107,15 +108,15 @@ class UpPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus(ClusterInfo):
-    """A cluster as its provider tells of it now: the document of `status --json`."""
+    """The document of `status --json`: a cluster as its provider reports it now."""
 
     created_at: str
     """ISO 8601, UTC."""
     age_s: int
     expires_at: str | None
-    """Time at which an armed mechanism ends the bill of its machines. None: nothing does, or it is not known."""
+    """Time at which an armed mechanism ends the bill of its machines. `None`: nothing does, or it is not known."""
     ends: "tuple[EndGuard, ...] | None"
-    """Mechanisms that act at the end of the cluster's time. None: not known."""
+    """Mechanisms that act at the end of the cluster's time. `None`: not known."""
     cost_usd: float | None
     """Since each machine was made, by list price."""
     runs: tuple[str, ...]
@@ -126,7 +127,7 @@ class ClusterStatus(ClusterInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSummary:
-    """One of all clusters, an element of `clusters --json`. Its provider may not have answered."""
+    """An element of `clusters --json`. The cluster's provider may not have answered."""
 
     cluster: str
     provider: str | None
@@ -145,21 +146,21 @@ class ClusterSummary:
     billed: bool | None
     """Whether its machines are rented."""
     problem: str | None
-    """Why its state is not known. None: it is."""
+    """Why its state is not known. `None`: it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOnNode:
-    """What stays on the disk of a machine that its owner keeps."""
+    """Data that stays on the disk of a machine that its owner keeps."""
 
     node: str
     bytes: Mapping[str, int] | None
-    """Kind → its size. None: the machine did not answer."""
+    """Kind → its size. `None`: the machine did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownResult:
-    """What was removed, and what could not be: the document of `down --json`."""
+    """The document of `down --json`: removed resources, and resources that could not be removed."""
 
     cluster: str
     removed: tuple[str, ...]
@@ -173,25 +174,25 @@ class DownResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What came of a command on one node, an element of `exec --json`."""
+    """The result of a command on one node, an element of `exec --json`."""
 
     node: str
     rank: int
     exit_code: int | None
-    """Negative: ended by that signal. None: not known, see `error`."""
+    """Negative: ended by that signal. `None`: not known, see `error`."""
     stdout: str
     stderr: str
     error: str | None = None
-    """Why the node could not be asked. None: it could."""
+    """Why the node could not be asked. `None`: it could."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """What was copied to one node, an element of `push --json`."""
+    """The files copied to one node, an element of `push --json`."""
 
     node: str
     files: int
-    """Those that had changed."""
+    """Number of changed files."""
     bytes: int
     path: str
     """The folder on the node."""
@@ -216,7 +217,7 @@ class ExportedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What was copied from one node, an element of `pull --json`."""
+    """The files copied from one node, an element of `pull --json`."""
 
     node: str
     files: int
@@ -226,7 +227,7 @@ class Pulled:
     replaced: int
     """Files on this computer that had other content."""
     skipped: tuple[str, ...]
-    """What is no plain file, with the reason."""
+    """Paths that are not plain files, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +259,7 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SetUp:
-    """What came of the setup on a machine, as `up --json` shows it."""
+    """The result of the setup on a machine, as `up --json` shows it."""
 
     node: str
     status: Literal["done", "failed", "unknown"]
@@ -272,15 +273,15 @@ class SetUp:
 
     def description(self) -> str:
         """Return a sentence on the failure, with the end of the output."""
-        how = "failed" if self.status == "failed" else "has no known end"
-        text = f"{self.node}: setup: `{self.line}` {how}: {self.error}"
+        outcome = "failed" if self.status == "failed" else "has no known end"
+        text = f"{self.node}: setup: `{self.line}` {outcome}: {self.error}"
         end = "; its output ends with:" if self.output else "."
         return "\n".join([f"{text} The log is {self.log}{end}", *(f"  {line}" for line in self.output)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceRow:
-    """One strategy on some machines, an element of `advise --json`. None: not known."""
+    """A strategy on some machines, an element of `advise --json`. `None`: not known."""
 
     shape: str
     count: int
@@ -296,7 +297,7 @@ class AdviceRow:
     """At best and at worst."""
     samples_per_s: float | None
     tokens_per_s: float | None
-    """None, too: samples are images."""
+    """`None`, too: samples are images."""
     mfu: float | None
     hourly_usd: float | None
     usd_per_epoch: float | None
@@ -311,7 +312,7 @@ class AdviceRow:
     """Samples of a rank that are computed at once."""
     gradient_accumulation_steps: int | None
     reason: str | None
-    """Why it does not fit, what is not known of it, or `measured in` the run whose steps count."""
+    """The reason against it, a missing fact, or `measured in` the run whose steps count."""
     command: str | None
-    """Commands that rent the machines, train on them and remove them; on a cluster's machines those that train. None:
-    the job does not fit, or no command does what is priced: `reason` has why."""
+    """Commands that rent the machines, train on them and remove them; on a cluster's machines, the one that trains.
+    `None`: the job does not fit, or no command does it: see `reason`."""

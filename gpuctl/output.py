@@ -1,8 +1,9 @@
-"""What goes to stdout and stderr, and the one question that gpuctl asks.
+"""Output on stdout and stderr, and the one question that gpuctl asks.
 
-stdout is for results: a table for people, or with --json one JSON document and nothing else. Everything said
-to people on the way goes to stderr. Colour is only for terminals, and NO_COLOR and --no-color are honoured.
-A reader that goes away (`gpuctl runs | head -1`) never stops the work.
+stdout is for results: a table for people, or with --json one JSON document and nothing else. Everything else for
+people goes to stderr. Colour is only for terminals, and NO_COLOR and --no-color are honoured. A reader that closes
+the pipe (`gpuctl runs
+head -1`) never stops the work.
 """
 
 import io
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 """The styles that `say` knows → their codes on a terminal."""
 UNFOLDED = 100_000
-"""The columns of what is no terminal: more than any line has, so that each stays one line for `grep`."""
+"""Columns of a stream that is not a terminal: more than any line has, so that each stays one line for `grep`."""
 MOST_LOGGED = 60
 """Lines that a person need not scroll for."""
 
@@ -39,7 +40,7 @@ class Output:
         stderr: TextIO | None = None,
     ) -> None:
         self.options = options
-        # A process may be started with any of them closed; Python then has None in its place.
+        # Python has `None` in place of a stream that was closed when the process started.
         self.stdin = stdin or sys.stdin or io.StringIO()
         self.stdout = stdout or sys.stdout or io.StringIO()
         self.stderr = stderr or sys.stderr or io.StringIO()
@@ -106,7 +107,7 @@ class Output:
 
     @property
     def asks(self) -> bool:
-        """True: `confirm` asks a person, as there is a terminal and no --yes."""
+        """True: `confirm` asks a user, as stdin is a terminal and --yes was not given."""
         return not self.options.yes and self.stdin.isatty() and self.stderr.isatty()
 
     @property
@@ -120,9 +121,9 @@ class Output:
         return self.asks
 
     def confirm(self, question: str, *, paid: bool = False) -> bool:  # noqa: ARG002 - a person is asked either way
-        """Ask a person, on a terminal; no is the default, and the answer to the end of the input.
+        """Ask a user, on a terminal; the default is no, also at the end of the input.
 
-        `paid`: a yes costs money. --yes answers it. Raises Usage where there is no terminal to ask on.
+        `paid`: a yes costs money. --yes answers it. Raises Usage without a terminal to ask on.
         """
         if self.options.yes:
             return True
@@ -144,17 +145,17 @@ class Output:
 
     def colored(self, stream: TextIO) -> bool:
         """True: colours may be written to this stream."""
-        wanted = not self.options.no_color and not os.environ.get("NO_COLOR")
-        return wanted and os.environ.get("TERM") != "dumb" and stream.isatty()
+        allowed = not self.options.no_color and not os.environ.get("NO_COLOR")
+        return allowed and os.environ.get("TERM") != "dumb" and stream.isatty()
 
     @property
     def just_seen(self) -> frozenset[str]:
         """Lines of ranks' logs that a reader of stdout has just seen: both streams are one terminal, file or pipe."""
         try:
-            one = os.path.sameopenfile(self.stdout.fileno(), self.stderr.fileno())
+            same_file = os.path.sameopenfile(self.stdout.fileno(), self.stderr.fileno())
         except (OSError, ValueError):  # no files
-            one = False
-        return frozenset(self.logged) if one else frozenset()
+            same_file = False
+        return frozenset(self.logged) if same_file else frozenset()
 
     @property
     def live(self) -> bool:
@@ -168,7 +169,9 @@ class Output:
         """
         from rich.console import Console, ConsoleDimensions
 
-        colors: Literal["auto"] | None = "auto" if self.colored(stream) else None  # None: no bold either
+        colors: Literal["auto"] | None = (
+            "auto" if self.colored(stream) else None
+        )  # `None` switches bold off, too
         console = Console(file=stream, color_system=colors, highlight=False, markup=False, emoji=False)
         if not stream.isatty():
             columns = os.environ.get("COLUMNS", "")
@@ -180,7 +183,7 @@ class Output:
         """Write and flush; where nobody reads any more, go on silently."""
         encoding = stream.encoding or "utf-8"
         if not _unicode(stream):
-            # What is left of other alphabets is written as an escape: a file's name must not end the command.
+            # Characters of other alphabets are written as escapes: a file's name must not end the command.
             text = text.translate(ASCII)
         try:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -190,7 +193,7 @@ class Output:
 
 
 def silence(stream: TextIO) -> None:
-    """Send what is still written to a stream to nowhere: its reader is gone."""
+    """Redirect a stream to /dev/null: its reader is gone."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, stream.fileno())

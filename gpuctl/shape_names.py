@@ -1,4 +1,4 @@
-"""Which of the known shapes a person means: by a shape's name, or its beginning, or by a GPU's name."""
+"""The known shapes that a user means: by a shape's name, its beginning, or a GPU's name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,36 @@ MOST_PROPOSED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a search found."""
+    """The result of a search for shapes."""
 
     names: frozenset[str]
     """Of shapes."""
     notes: tuple[str, ...] = ()
-    """What a person should know of it, a sentence each."""
+    """Notes for the user, a sentence each."""
     exact: bool = False
     """Whether every word was the whole name of a shape."""
 
 
 def find(words: Sequence[str]) -> Found:
-    """The shapes that the words mean, all together. Raises Usage for a word that is like none of them."""
-    found = [_by_word(word) for word in words]
+    """Return the shapes that the words mean, all together. Raises Usage for a word that is like no shape."""
+    results = [_by_word(word) for word in words]
     return Found(
-        names=frozenset().union(*(one.names for one in found)),
-        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
-        exact=all(one.exact for one in found),
+        names=frozenset().union(*(result.names for result in results)),
+        notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
+        exact=all(result.exact for result in results),
     )
 
 
 def written(name: str) -> str:
-    """A shape's name as its cloud writes it: case does not count for those that are known."""
+    """Return a shape's name as its cloud writes it: for known shapes, case does not count."""
     folded = name.strip().casefold()
     return next((shape for shape in ("local", *SHAPES) if shape.casefold() == folded), name)
 
 
 def proposals(word: str, provider: str | None) -> str:
-    """What `word` may mean, which is no shape's name, in a sentence. `provider`: whose are to be named first.
+    """Return a sentence on shapes like `word`, which names no shape. `provider`: its shapes come first.
 
-    Empty where it is like no shape and no GPU.
+    Empty: no shape and no GPU is like it.
     """
     try:
         names = find([word]).names
@@ -64,21 +64,23 @@ def proposals(word: str, provider: str | None) -> str:
 
 
 def _by_word(word: str) -> Found:
-    """As `_by_name`, of `A10:2` those with two GPUs a machine."""
+    """Return the shapes of a word as `_by_name`; of `A10:2` the shapes with two GPUs a machine."""
     name, colon, count = word.strip().rpartition(":")
     if not colon or not count.isdecimal():
         return _by_name(word)
-    found = _by_name(name)
-    shapes = [SHAPES[one] for one in found.names]
+    result = _by_name(name)
+    shapes = [SHAPES[shape] for shape in result.names]
     fitting = frozenset(shape.name for shape in shapes if shape.gpus == int(count))
     if not fitting:
         raise Usage(nothing(shapes, int(count)))
-    several = len({SHAPES[one].gpu for one in fitting}) > 1
-    return Found(names=fitting, notes=found.notes if several else ())
+    several = len({SHAPES[shape].gpu for shape in fitting}) > 1
+    return Found(names=fitting, notes=result.notes if several else ())
 
 
 def _by_name(word: str) -> Found:
-    """The shape of that name; else the shapes of a GPU; else those whose names begin so, or have it in them."""
+    """Return the shape of that name; else the shapes of a GPU; else shapes with that beginning, or with it in the
+    name.
+    """
     folded = word.strip().casefold()
     if not folded:
         raise Usage("A shape's name can't be empty. `gpuctl shapes` lists all.")
@@ -102,27 +104,29 @@ def _by_name(word: str) -> Found:
     raise Usage(f"No shape and no GPU is called {word!r}.{hint} `gpuctl shapes` lists all.")
 
 
-def by_gpu(wanted: str) -> Found:
-    """The shapes with the GPU of that name, in any case, and with its relatives: the A10G is listed with the A10.
+def by_gpu(gpu: str) -> Found:
+    """Return the shapes with the GPU of that name, in any case, and with its relatives: the A10G is listed with the
+    A10.
 
-    Where there is none of that name, those whose names begin so. Raises Usage for a name that no GPU has.
+    Without a GPU of that name, GPUs that begin so. Raises Usage for an unknown name.
     """
     known = known_gpus()
-    folded = wanted.strip().casefold()
+    folded = gpu.strip().casefold()
     exact = [gpu for gpu in known if gpu.casefold() == folded]
     begin = [gpu for gpu in known if folded and gpu.casefold().startswith(folded)]
     if not begin:
-        near = nearest(wanted, known, limit=1)
+        near = nearest(gpu, known, limit=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise Usage(f"No shape has a GPU called {wanted!r}{hint} Known are {', '.join(known)}.")
+        raise Usage(f"No shape has a GPU called {gpu!r}{hint} Known are {', '.join(known)}.")
     if not exact:
         return Found(
-            names=with_gpus(begin), notes=(f"No GPU is called {wanted}; shown are {', '.join(begin)}.",)
+            names=with_gpus(begin), notes=(f"No GPU is called {gpu}; shown are {', '.join(begin)}.",)
         )
     # A letter makes a variant, a digit another GPU: A10 and A10G, but not A100.
     relatives = [gpu for gpu in begin if gpu[len(folded) :][:1].isalpha()]
     return Found(
-        names=with_gpus([*exact, *relatives]), notes=tuple(_note(one, exact[0]) for one in relatives)
+        names=with_gpus([*exact, *relatives]),
+        notes=tuple(_note(relative, exact[0]) for relative in relatives),
     )
 
 
@@ -142,10 +146,10 @@ def known_gpus() -> list[str]:
 
 
 def nothing(shapes: Sequence[Shape], gpus: int | None) -> str:
-    """The sentence where a search left nothing. `shapes`: what it had found before the numbers were looked at."""
+    """Return the sentence on an empty search. `shapes`: the shapes before the numbers were compared."""
     counts = sorted({shape.gpus for shape in shapes})
     if gpus is not None and counts and gpus not in counts:
         *some, last = map(str, counts)
-        there = f"{', '.join(some)} or {last}" if some else last
-        return f"None of these shapes has {gpus} GPUs a machine: they have {there}."
+        existing = f"{', '.join(some)} or {last}" if some else last
+        return f"None of these shapes has {gpus} GPUs a machine: they have {existing}."
     return "No shape that gpuctl knows is like that."

@@ -21,10 +21,10 @@ _COMMAND = re.compile(
 """A command in a message that is about a cluster and does not name it."""
 
 _DOCTOR = re.compile(r"\bgpuctl doctor --cluster\b(?! [\w-])")
-"""This command looks at the cluster `default` if it names none."""
+"""A command that is about the cluster `default` if it names no other."""
 
 UNKNOWN = "-"
-"""Shown in place of what is not known."""
+"""Shown in place of unknown values."""
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -128,12 +128,12 @@ def dollars(usd: float | None) -> str:
 
 
 def spent(usd: float | None) -> str:
-    """As `dollars`, of what is billed: however short it was, it was not free."""
+    """Format billed dollars as `dollars`; a short time is never shown as free."""
     return dollars(usd or 0.001) if usd is not None else UNKNOWN
 
 
 def nothing_ends(day_usd: float | None, advice: str) -> str:
-    """What to know of rented machines without a time limit. `day_usd`: what a day costs; None: not known."""
+    """Return the note on rented machines without a time limit. `day_usd`: the price of a day. `None`: not known."""
     price = "what a day costs is not known" if day_usd is None else f"a day costs {money.dollars(day_usd)}"
     return f"nothing ends these machines: {price}{advice}"
 
@@ -144,7 +144,7 @@ def commit(sha: str, *, dirty: bool) -> str:
 
 
 def age(iso: str, now: datetime | None = None) -> str:
-    """How long ago an ISO 8601 time was, roughly: `now`, `20 s ago`, `3 min ago`, `2 h ago`, `5 d ago`."""
+    """Return the time since an ISO 8601 time, roughly: `now`, `20 s ago`, `3 min ago`, `2 h ago`, `5 d ago`."""
     try:
         began = datetime.fromisoformat(iso)
     except ValueError:
@@ -158,7 +158,7 @@ def age(iso: str, now: datetime | None = None) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One bar a value, from the lowest to the highest of them; what is no number is a blank."""
+    """Return a bar a value, from the lowest to the highest; a blank for a value that is no number."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return ""

@@ -116,10 +116,10 @@ class Cluster:
         return train(self._app, train_request(words, options))
 
     def bench(self, args: Sequence[object] = (), **options: Unpack["BenchOptions"]) -> "BenchResult":
-        """Measure a script or the built-in job on one layout after the other; return how it scales and its cost.
+        """Measure a script or the built-in job on one layout after the other; return its scaling and cost.
 
-        `args`: the script and its arguments, or the built-in job's options. Raises Interrupted, with what
-        was measured until then, after Ctrl-C; a run that fails ends it with `status` `failed`.
+        `args`: the script and its arguments, or the built-in job's options. Raises Interrupted after Ctrl-C, with the
+        measurements so far; a failed run ends it with `status` `failed`.
         """
         from gpuctl.library.options import bench_request
         from gpuctl.option_table.values import several
@@ -210,7 +210,7 @@ class Cluster:
     def why(self, run: str | None = None) -> "Hang":
         """Return why a run makes no progress: who waits for whom, and the stacks of all ranks.
 
-        The latest run unless named; it goes on. Raises Usage for a run of another cluster.
+        The latest run unless named, which continues. Raises Usage for a run of another cluster.
         """
         from gpuctl.workflow.runs.why import why
 
@@ -225,11 +225,11 @@ class Cluster:
     ) -> "Result":
         """Stop a run on every node and return its result; the only active run unless named.
 
-        `stop_grace`: how long its ranks get to save before they are killed, such as `5m`. Default: as its launch set.
+        `stop_grace`: time for ranks to save before they are killed, such as `5m`. Default: as its launch set.
         `signal`: `int` sends the ranks SIGINT, which Python raises as KeyboardInterrupt.
 
         Machines that were started for runs end, as with the command. Raises Attention, with that result, if a node
-        could not be told, and Usage for a run of another cluster, another signal, or if several runs are active.
+        did not get the order, and Usage for a run of another cluster, another signal, or several active runs.
         """
         if signal not in ("term", "int"):
             raise Usage(f"signal is 'term' or 'int', not {signal!r}.")
@@ -251,9 +251,9 @@ class Cluster:
     def down(self, *, forget: bool = False) -> "DownResult":
         """Stop all runs, remove the machines, forget the cluster; return the removed resources. Results stay.
 
-        Whoever started the runs, they are stopped without a question. Succeeds if there is nothing to remove.
-        `forget`: machines of provider hosts are forgotten also where their firewall can't be restored, and pods
-        where their Kubernetes cluster is gone. Raises Attention, which names what could not be removed.
+        Runs are stopped without a question, whoever started them. Succeeds without anything to remove. `forget`: also
+        forget machines of provider hosts whose firewall can't be restored, and pods whose Kubernetes cluster is gone.
+        Raises Attention, which names resources that could not be removed.
         """
         return self._down(forget=forget)
 
@@ -261,8 +261,8 @@ class Cluster:
         from gpuctl.workflow.clusters.down import down
 
         self._close()
-        own = self._app.started_runs if only_own_runs else None
-        done = down(self._app, forget=forget, may_stop=own)
+        started_here = self._app.started_runs if only_own_runs else None
+        done = down(self._app, forget=forget, may_stop=started_here)
         if done.leftovers:
             named = "; ".join(f"{left.kind} {left.id}: {left.reason}" for left in done.leftovers)
             raise Attention(

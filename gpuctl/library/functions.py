@@ -122,11 +122,11 @@ def runs(cluster: str | None = None, *, progress: Progress = None) -> tuple[RunI
 def advise(
     args: Sequence[str], *, progress: Progress = None, **options: Unpack[AdviseOptions]
 ) -> tuple[AdviceRow, ...]:
-    """Return on which machines a model fits, with which strategy, how fast and for how much. Rents nothing.
+    """Return the machines on which a model fits, with strategy, speed and price. Rents nothing.
 
-    `args` are the built-in job's options, such as `["--model", "gpt-1b"]`; the others are those of `gpuctl advise`.
-    What fits comes first, by dollars; then what does not, by how much is lacking. `progress` also gets what was
-    assumed. Raises Usage for what can't be answered.
+    `args` are the built-in job's options, such as `["--model", "gpt-1b"]`; the other arguments are options of `gpuctl
+    advise`. Fitting rows come first, by dollars; the others by their lack of memory. `progress` also gets the
+    assumptions. Raises Usage for questions without an answer.
     """
     from gpuctl.workflow.jobs.advise import advise as advised
 

@@ -55,7 +55,7 @@ class SilentOutput(Output):
 
     @property
     def asks(self) -> bool:
-        """Whether a function of the caller answers questions."""
+        """True: a function of the caller answers questions."""
         return callable(self._confirm)
 
     @property

@@ -24,7 +24,7 @@ def option_groups(words: Sequence[str]) -> list[list[str]]:
 def named_values(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield the name and the value of each argument: `--lr 0.1`, `--lr=0.1` and `lr=0.1` have the same.
 
-    Yields None for an option in front of its values, or without any, and an empty name for a word of no option.
+    Yields `None` for an option in front of its values, or without any, and an empty name for a word of no option.
     """
     for first, *values in option_groups(words):
         name, equals, value = first.lstrip("-").partition("=")
